@@ -1,0 +1,49 @@
+//! The `warp` binary: arguments in, exit code out. It wires crates together and owns everything a
+//! person sees; it decides nothing about GPUs (that is `warp-core`).
+
+mod commands;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser, Debug)]
+#[command(
+    name = "warp",
+    version,
+    about = "Rent, place, serve, route and account for GPUs"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Run the controllers against a cluster
+    Operator(commands::operator::Args),
+    /// Print the manifests that install Warp on a cluster
+    Install(commands::install::Args),
+    /// Replay traces and request lists against a fleet, policies side by side
+    Simulate(commands::simulate::Args),
+    /// Serve the embedded Kubernetes API alone
+    Apiserver(commands::apiserver::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match cli.command {
+        Command::Operator(args) => commands::operator::run(args),
+        Command::Install(args) => commands::install::run(&args),
+        Command::Simulate(args) => commands::simulate::run(args),
+        Command::Apiserver(args) => commands::apiserver::run(args),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            output::error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! The only place that prints: tables, errors, machine-readable forms. Results go to standard
+//! output, everything about them to standard error.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+/// Prints an error with its causes, leaving out a cause that its parent already quotes (kube's
+/// errors print their sources themselves).
+pub(crate) fn error(error: &anyhow::Error) {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    eprintln!("error: {text}");
+}
