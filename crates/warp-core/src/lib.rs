@@ -1,3 +1,4 @@
 //! Decisions without I/O, clock or Kubernetes types.
 
 pub mod gpu;
+pub mod resources;
