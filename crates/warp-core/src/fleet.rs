@@ -36,6 +36,10 @@ use ledger::Slot;
 pub struct NodeId(u32);
 
 impl NodeId {
+    pub(crate) const fn at(index: u32) -> Self {
+        Self(index)
+    }
+
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -86,7 +90,11 @@ pub enum FleetError {
     #[error("failed to bind {work}: node {node} is not in the fleet")]
     UnknownNode { work: Arc<str>, node: Arc<str> },
     #[error("failed to bind {work}: node {node} has no GPU pool {pool} with the cards it names")]
-    UnknownCard { work: Arc<str>, node: Arc<str>, pool: usize },
+    UnknownCard {
+        work: Arc<str>,
+        node: Arc<str>,
+        pool: usize,
+    },
 }
 
 #[derive(Clone, Debug, Default)]
@@ -180,7 +188,10 @@ impl Fleet {
         if self.works.contains_key(&work.id) {
             return Err(FleetError::AlreadyBound { work: id() });
         }
-        let unknown = || FleetError::UnknownNode { work: id(), node: Arc::clone(&work.node) };
+        let unknown = || FleetError::UnknownNode {
+            work: id(),
+            node: Arc::clone(&work.node),
+        };
         let node = self.find(&work.node).ok_or_else(unknown)?;
         let mut slot = self.slots[node.index()].take().ok_or_else(unknown)?;
         if let Some(taken) = &work.gpus
@@ -188,7 +199,11 @@ impl Fleet {
         {
             let (name, pool) = (Arc::clone(&work.node), taken.pool);
             self.slots[node.index()] = Some(slot);
-            return Err(FleetError::UnknownCard { work: id(), node: name, pool });
+            return Err(FleetError::UnknownCard {
+                work: id(),
+                node: name,
+                pool,
+            });
         }
         self.totals.remove(&slot);
         slot.take(&work);
@@ -235,7 +250,9 @@ impl Fleet {
 
     /// Nodes in the order of their names.
     pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &Arc<Node>)> {
-        self.by_name.values().filter_map(|&id| Some((id, self.node(id)?)))
+        self.by_name
+            .values()
+            .filter_map(|&id| Some((id, self.node(id)?)))
     }
 
     pub fn node(&self, id: NodeId) -> Option<&Arc<Node>> {
@@ -264,7 +281,10 @@ impl Fleet {
     }
 
     pub fn works_on(&self, id: NodeId) -> impl Iterator<Item = &Work> {
-        let ids = self.slot(id).map(|slot| slot.work.as_slice()).unwrap_or_default();
+        let ids = self
+            .slot(id)
+            .map(|slot| slot.work.as_slice())
+            .unwrap_or_default();
         ids.iter().filter_map(|work| self.works.get(work))
     }
 
@@ -288,15 +308,15 @@ impl Fleet {
 
     /// The kinds of GPU a request accepts here.
     pub fn accepted(&self, gpu: &GpuRequest) -> KindSet {
-        self.kinds.iter().filter(|(_, kind)| kind.accepted_by(gpu)).map(|(id, _)| id).collect()
+        self.kinds
+            .iter()
+            .filter(|(_, kind)| kind.accepted_by(gpu))
+            .map(|(id, _)| id)
+            .collect()
     }
 
     pub(crate) fn slot(&self, id: NodeId) -> Option<&Slot> {
         self.slots.get(id.index())?.as_ref()
-    }
-
-    pub(crate) fn slots(&self) -> &[Option<Slot>] {
-        &self.slots
     }
 
     /// One number per node that changes when anything a placement there depends on changes.
@@ -310,7 +330,9 @@ impl Fleet {
 impl PartialEq for Fleet {
     fn eq(&self, other: &Self) -> bool {
         let same_node = |(name, &mine): (&Arc<str>, &NodeId)| {
-            let Some(theirs) = other.find(name) else { return false };
+            let Some(theirs) = other.find(name) else {
+                return false;
+            };
             match (self.slot(mine), other.slot(theirs)) {
                 (Some(a), Some(b)) => {
                     a.node == b.node && a.free.same(&b.free, &self.kinds, &other.kinds)

@@ -24,7 +24,11 @@ pub struct Resources {
 
 impl Resources {
     pub fn new(cpu_milli: i64, memory_bytes: i64) -> Self {
-        Self { cpu_milli, memory_bytes, extended: BTreeMap::new() }
+        Self {
+            cpu_milli,
+            memory_bytes,
+            extended: BTreeMap::new(),
+        }
     }
 
     pub fn with(mut self, name: &str, amount: i64) -> Self {
@@ -100,7 +104,10 @@ impl Serialize for Resources {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let cpu = [("cpu", format!("{}m", self.cpu_milli))];
         let memory = [("memory", self.memory_bytes.to_string())];
-        let extended = self.extended.iter().map(|(name, amount)| (&**name, amount.to_string()));
+        let extended = self
+            .extended
+            .iter()
+            .map(|(name, amount)| (&**name, amount.to_string()));
         serializer.collect_map(
             cpu.into_iter()
                 .filter(|_| self.cpu_milli != 0)

@@ -25,8 +25,13 @@ impl Kind {
     }
 
     pub fn accepted_by(&self, gpu: &GpuRequest) -> bool {
-        gpu.resource.as_ref().is_none_or(|resource| *resource == self.resource)
-            && gpu.vendor.as_ref().is_none_or(|vendor| *vendor == self.vendor)
+        gpu.resource
+            .as_ref()
+            .is_none_or(|resource| *resource == self.resource)
+            && gpu
+                .vendor
+                .as_ref()
+                .is_none_or(|vendor| *vendor == self.vendor)
             && (gpu.models.is_empty() || gpu.models.contains(&self.model))
             && gpu.min_memory_bytes <= self.memory_bytes
     }
@@ -50,10 +55,14 @@ impl Kinds {
     /// A fleet has a handful of kinds, so a walk beats a map.
     pub(super) fn number(&mut self, pool: &GpuPool) -> KindId {
         let kind = Kind::of(pool);
-        let at = self.known.iter().position(|known| *known == kind).unwrap_or_else(|| {
-            self.known.push(kind);
-            self.known.len() - 1
-        });
+        let at = self
+            .known
+            .iter()
+            .position(|known| *known == kind)
+            .unwrap_or_else(|| {
+                self.known.push(kind);
+                self.known.len() - 1
+            });
         KindId(u32::try_from(at).unwrap_or(u32::MAX))
     }
 
@@ -74,7 +83,9 @@ pub struct KindSet {
 
 impl KindSet {
     pub fn contains(&self, id: KindId) -> bool {
-        self.words.get(id.index() / 64).is_some_and(|word| word >> (id.index() % 64) & 1 == 1)
+        self.words
+            .get(id.index() / 64)
+            .is_some_and(|word| word >> (id.index() % 64) & 1 == 1)
     }
 
     pub fn is_empty(&self) -> bool {

@@ -31,11 +31,17 @@ pub struct PoolFree {
 
 impl PoolFree {
     pub fn idle_cards(&self) -> usize {
-        self.cards.iter().filter(|&&milli| milli >= WHOLE.cast_signed()).count()
+        self.cards
+            .iter()
+            .filter(|&&milli| milli >= WHOLE.cast_signed())
+            .count()
     }
 
     pub fn milli(&self) -> i64 {
-        self.cards.iter().map(|&milli| i64::from(milli.max(0))).sum()
+        self.cards
+            .iter()
+            .map(|&milli| i64::from(milli.max(0)))
+            .sum()
     }
 }
 
@@ -43,8 +49,14 @@ impl Free {
     pub(super) fn same(&self, other: &Self, mine: &Kinds, theirs: &Kinds) -> bool {
         // A name that went back to 0 equals a name never seen.
         let amounts = |free: &Self| -> BTreeMap<Arc<str>, i64> {
-            let known = free.resources.extended.iter().filter(|(_, amount)| **amount != 0);
-            known.map(|(name, &amount)| (Arc::clone(name), amount)).collect()
+            let known = free
+                .resources
+                .extended
+                .iter()
+                .filter(|(_, amount)| **amount != 0);
+            known
+                .map(|(name, &amount)| (Arc::clone(name), amount))
+                .collect()
         };
         let pool = |(a, b): (&PoolFree, &PoolFree)| {
             a.cards == b.cards && mine.get(a.kind) == theirs.get(b.kind)
@@ -75,7 +87,10 @@ impl Slot {
             Cards::Counted => Vec::new(),
             Cards::Each(cards) => vec![whole; cards.len()],
         });
-        let pools = node.gpus.iter().map(|pool| PoolFree { kind: kinds.number(pool), cards: Vec::new() });
+        let pools = node.gpus.iter().map(|pool| PoolFree {
+            kind: kinds.number(pool),
+            cards: Vec::new(),
+        });
         let mut slot = Self {
             raw: raw.collect(),
             free: Free {
@@ -94,10 +109,16 @@ impl Slot {
     }
 
     pub(super) fn has(&self, taken: &Taken) -> bool {
-        self.node.gpus.get(taken.pool).is_some_and(|pool| match &pool.cards {
-            Cards::Counted => taken.cards.is_empty(),
-            Cards::Each(cards) => taken.cards.iter().all(|&card| usize::from(card) < cards.len()),
-        })
+        self.node
+            .gpus
+            .get(taken.pool)
+            .is_some_and(|pool| match &pool.cards {
+                Cards::Counted => taken.cards.is_empty(),
+                Cards::Each(cards) => taken
+                    .cards
+                    .iter()
+                    .all(|&card| usize::from(card) < cards.len()),
+            })
     }
 
     pub(super) fn take(&mut self, work: &Work) {
@@ -148,7 +169,11 @@ impl Slot {
         shown.clear();
         match &pool.cards {
             Cards::Counted => {
-                let total = self.node.allocatable.extended(&pool.resource).clamp(0, SHOWN_CARDS);
+                let total = self
+                    .node
+                    .allocatable
+                    .extended(&pool.resource)
+                    .clamp(0, SHOWN_CARDS);
                 let free = self.free.resources.extended(&pool.resource).clamp(0, total);
                 let milli = |card| if card < free { WHOLE.cast_signed() } else { 0 };
                 shown.extend((0..total).map(milli));
@@ -187,16 +212,26 @@ impl Slot {
 
 /// A hash of everything about a node that does not change with its load.
 fn describe(node: &Node) -> Fingerprint {
-    let mut print = Fingerprint::default().text(&node.name).word(node.labels.len() as u64);
+    let mut print = Fingerprint::default()
+        .text(&node.name)
+        .word(node.labels.len() as u64);
     for (key, value) in &node.labels {
         print = print.text(key).text(value);
     }
     for taint in &node.taints {
-        print = print.text(&taint.key).text(&taint.value).word(taint.effect as u64);
+        print = print
+            .text(&taint.key)
+            .text(&taint.value)
+            .word(taint.effect as u64);
     }
     print
-        .word(u64::from(node.unschedulable) | u64::from(node.ready) << 1 | u64::from(node.cheap) << 2)
-        .word(node.price_per_gpu_hour_micros.map_or(0, |price| price.wrapping_add(1)))
+        .word(
+            u64::from(node.unschedulable) | u64::from(node.ready) << 1 | u64::from(node.cheap) << 2,
+        )
+        .word(
+            node.price_per_gpu_hour_micros
+                .map_or(0, |price| price.wrapping_add(1)),
+        )
         .signed(node.allocatable.cpu_milli)
         .signed(node.allocatable.memory_bytes)
 }
@@ -206,6 +241,8 @@ fn describe(node: &Node) -> Fingerprint {
 pub struct Totals {
     pub cpu_milli: i64,
     pub free_cpu_milli: i64,
+    /// How many nodes have a price.
+    pub priced_nodes: i64,
     kinds: Vec<KindTotal>,
 }
 
@@ -229,7 +266,9 @@ impl Totals {
     }
 
     pub fn free_gpu_milli_of(&self, kind: KindId) -> i64 {
-        self.kinds.get(kind.index()).map_or(0, |kind| kind.free_milli)
+        self.kinds
+            .get(kind.index())
+            .map_or(0, |kind| kind.free_milli)
     }
 
     pub(super) fn add(&mut self, slot: &Slot) {
@@ -243,9 +282,11 @@ impl Totals {
     fn count(&mut self, slot: &Slot, sign: i64) {
         self.cpu_milli += sign * slot.node.allocatable.cpu_milli;
         self.free_cpu_milli += sign * slot.free.resources.cpu_milli.max(0);
+        self.priced_nodes += sign * i64::from(slot.node.price_per_gpu_hour_micros.is_some());
         for pool in &slot.free.pools {
             if self.kinds.len() <= pool.kind.index() {
-                self.kinds.resize(pool.kind.index() + 1, KindTotal::default());
+                self.kinds
+                    .resize(pool.kind.index() + 1, KindTotal::default());
             }
             let total = &mut self.kinds[pool.kind.index()];
             total.milli += sign * i64::from(WHOLE) * pool.cards.len().cast_signed() as i64;
@@ -263,6 +304,7 @@ impl Totals {
         };
         self.cpu_milli == other.cpu_milli
             && self.free_cpu_milli == other.free_cpu_milli
+            && self.priced_nodes == other.priced_nodes
             && by_kind(self, mine) == by_kind(other, theirs)
     }
 }

@@ -69,7 +69,10 @@ impl GpuRequest {
     }
 
     pub fn fraction(milli: u32) -> Self {
-        Self { milli, ..Self::whole(1) }
+        Self {
+            milli,
+            ..Self::whole(1)
+        }
     }
 
     pub fn models(mut self, models: &[&str]) -> Self {
@@ -122,7 +125,11 @@ pub struct Taint {
 
 impl Taint {
     pub fn new(key: &str, value: &str, effect: Effect) -> Self {
-        Self { key: Arc::from(key), value: Arc::from(value), effect }
+        Self {
+            key: Arc::from(key),
+            value: Arc::from(value),
+            effect,
+        }
     }
 }
 
@@ -244,7 +251,13 @@ pub struct HostPort {
 impl HostPort {
     pub fn conflicts(&self, other: &Self) -> bool {
         let wild = |ip: &str| ip.is_empty() || ip == "0.0.0.0";
-        let protocol = |p: &Self| if p.protocol.is_empty() { Arc::from("TCP") } else { Arc::clone(&p.protocol) };
+        let protocol = |p: &Self| {
+            if p.protocol.is_empty() {
+                Arc::from("TCP")
+            } else {
+                Arc::clone(&p.protocol)
+            }
+        };
         self.port == other.port
             && protocol(self) == protocol(other)
             && (wild(&self.ip) || wild(&other.ip) || self.ip == other.ip)
@@ -258,7 +271,9 @@ pub enum Contradiction {
     NoGpus,
     #[error("asks for {0}/1000 of a GPU: a fraction lies between 1 and 1000")]
     FractionOutOfRange(u32),
-    #[error("asks for {count} fractions of {milli}/1000: a fraction is of one GPU, so set count to 1")]
+    #[error(
+        "asks for {count} fractions of {milli}/1000: a fraction is of one GPU, so set count to 1"
+    )]
     ManyFractions { count: u32, milli: u32 },
     #[error("asks for a negative amount of {0}")]
     Negative(Arc<str>),
@@ -279,11 +294,21 @@ impl Request {
             if gpu.milli == 0 || gpu.milli > WHOLE {
                 found.push(Contradiction::FractionOutOfRange(gpu.milli));
             } else if gpu.is_fraction() && gpu.count > 1 {
-                found.push(Contradiction::ManyFractions { count: gpu.count, milli: gpu.milli });
+                found.push(Contradiction::ManyFractions {
+                    count: gpu.count,
+                    milli: gpu.milli,
+                });
             }
         }
-        let named = [("cpu", self.resources.cpu_milli), ("memory", self.resources.memory_bytes)];
-        let extended = self.resources.extended.iter().map(|(name, &amount)| (&**name, amount));
+        let named = [
+            ("cpu", self.resources.cpu_milli),
+            ("memory", self.resources.memory_bytes),
+        ];
+        let extended = self
+            .resources
+            .extended
+            .iter()
+            .map(|(name, &amount)| (&**name, amount));
         for (name, amount) in named.into_iter().chain(extended) {
             if amount < 0 {
                 found.push(Contradiction::Negative(Arc::from(name)));
@@ -301,17 +326,23 @@ impl Request {
 
     /// A selected label value that every affinity alternative refuses.
     fn selector_against(&self, terms: &[NodeTerm]) -> Option<Contradiction> {
-        self.constraints.node_selector.iter().find_map(|(key, value)| {
-            let refuses = |term: &NodeTerm| {
-                term.match_expressions.iter().any(|e: &Expression| {
-                    e.key == *key && e.operator != Operator::Exists && !e.matches(Some(value))
-                })
-            };
-            terms.iter().all(refuses).then(|| Contradiction::SelectorAgainstAffinity {
-                key: Arc::clone(key),
-                selected: Arc::clone(value),
+        self.constraints
+            .node_selector
+            .iter()
+            .find_map(|(key, value)| {
+                let refuses = |term: &NodeTerm| {
+                    term.match_expressions.iter().any(|e: &Expression| {
+                        e.key == *key && e.operator != Operator::Exists && !e.matches(Some(value))
+                    })
+                };
+                terms
+                    .iter()
+                    .all(refuses)
+                    .then(|| Contradiction::SelectorAgainstAffinity {
+                        key: Arc::clone(key),
+                        selected: Arc::clone(value),
+                    })
             })
-        })
     }
 
     /// A hash of everything that decides on which nodes the request fits and how it scores there,
@@ -332,7 +363,10 @@ impl Request {
                 .text(gpu.resource.as_deref().unwrap_or_default())
                 .text(gpu.vendor.as_deref().unwrap_or_default())
                 .word(gpu.models.len() as u64);
-            print = gpu.models.iter().fold(print, |print, model| print.text(model));
+            print = gpu
+                .models
+                .iter()
+                .fold(print, |print, model| print.text(model));
         }
         self.constraints.fingerprint(print).get()
     }
@@ -356,7 +390,9 @@ impl Constraints {
         }
         if let Some(terms) = &self.node_affinity {
             print = print.word(terms.len() as u64 + 1);
-            print = terms.iter().fold(print, |print, term| term.fingerprint(print));
+            print = terms
+                .iter()
+                .fold(print, |print, term| term.fingerprint(print));
         }
         print = print.word(self.tolerations.len() as u64);
         for toleration in &self.tolerations {

@@ -33,7 +33,11 @@ pub struct Expression {
 impl Expression {
     pub fn new(key: &str, operator: Operator, values: &[&str]) -> Self {
         let values = values.iter().map(|&v| Arc::from(v)).collect();
-        Self { key: Arc::from(key), operator, values }
+        Self {
+            key: Arc::from(key),
+            operator,
+            values,
+        }
     }
 
     /// Whether a value that may be missing satisfies the expression.
@@ -44,19 +48,30 @@ impl Expression {
             Operator::NotIn => !value.is_some_and(listed),
             Operator::Exists => value.is_some(),
             Operator::DoesNotExist => value.is_none(),
-            Operator::Gt => self.compare(value).is_some_and(|(label, bound)| label > bound),
-            Operator::Lt => self.compare(value).is_some_and(|(label, bound)| label < bound),
+            Operator::Gt => self
+                .compare(value)
+                .is_some_and(|(label, bound)| label > bound),
+            Operator::Lt => self
+                .compare(value)
+                .is_some_and(|(label, bound)| label < bound),
         }
     }
 
     fn compare(&self, value: Option<&str>) -> Option<(i64, i64)> {
-        let [bound] = self.values.as_slice() else { return None };
+        let [bound] = self.values.as_slice() else {
+            return None;
+        };
         Some((value?.parse().ok()?, bound.parse().ok()?))
     }
 
     pub(super) fn fingerprint(&self, print: Fingerprint) -> Fingerprint {
-        let print = print.text(&self.key).word(self.operator as u64).word(self.values.len() as u64);
-        self.values.iter().fold(print, |print, value| print.text(value))
+        let print = print
+            .text(&self.key)
+            .word(self.operator as u64)
+            .word(self.values.len() as u64);
+        self.values
+            .iter()
+            .fold(print, |print, value| print.text(value))
     }
 }
 
@@ -84,8 +99,14 @@ pub struct Selector {
 
 impl Selector {
     pub fn labels(pairs: &[(&str, &str)]) -> Self {
-        let match_labels = pairs.iter().map(|&(k, v)| (Arc::from(k), Arc::from(v))).collect();
-        Self { match_labels, match_expressions: Vec::new() }
+        let match_labels = pairs
+            .iter()
+            .map(|&(k, v)| (Arc::from(k), Arc::from(v)))
+            .collect();
+        Self {
+            match_labels,
+            match_expressions: Vec::new(),
+        }
     }
 
     pub fn matches(&self, labels: &Labels) -> bool {
@@ -114,15 +135,22 @@ impl NodeTerm {
             return false;
         }
         let field = |e: &Expression| e.matches((&*e.key == "metadata.name").then_some(name));
-        self.match_expressions.iter().all(|e| e.matches(labels.get(&e.key).map(|v| &**v)))
+        self.match_expressions
+            .iter()
+            .all(|e| e.matches(labels.get(&e.key).map(|v| &**v)))
             && self.match_fields.iter().all(field)
     }
 
     pub(super) fn fingerprint(&self, print: Fingerprint) -> Fingerprint {
         let print = print.word(self.match_expressions.len() as u64);
-        let print = self.match_expressions.iter().fold(print, |print, e| e.fingerprint(print));
+        let print = self
+            .match_expressions
+            .iter()
+            .fold(print, |print, e| e.fingerprint(print));
         let print = print.word(self.match_fields.len() as u64);
-        self.match_fields.iter().fold(print, |print, e| e.fingerprint(print))
+        self.match_fields
+            .iter()
+            .fold(print, |print, e| e.fingerprint(print))
     }
 }
 
@@ -150,7 +178,11 @@ mod tests {
         ];
         for (operator, values, label, expected) in cases {
             let expression = Expression::new("k", operator, values);
-            assert_eq!(expression.matches(label), expected, "{expression} on {label:?}");
+            assert_eq!(
+                expression.matches(label),
+                expected,
+                "{expression} on {label:?}"
+            );
         }
     }
 

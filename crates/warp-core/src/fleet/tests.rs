@@ -33,7 +33,10 @@ fn work(id: &str, on: &str, gpu: GpuRequest, cards: &[u16]) -> Work {
             ..Request::default()
         }),
         node: Arc::from(on),
-        gpus: Some(Taken { pool: 0, cards: cards.to_vec() }),
+        gpus: Some(Taken {
+            pool: 0,
+            cards: cards.to_vec(),
+        }),
         since: 0,
         state: WorkState::Running,
     }
@@ -41,26 +44,61 @@ fn work(id: &str, on: &str, gpu: GpuRequest, cards: &[u16]) -> Work {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Set { node: u8, cards: usize, counted: bool, sick: Option<usize> },
-    Remove { node: u8 },
-    Bind { id: u8, node: u8, milli: u32, card: u16 },
-    Release { id: u8 },
+    Set {
+        node: u8,
+        cards: usize,
+        counted: bool,
+        sick: Option<usize>,
+    },
+    Remove {
+        node: u8,
+    },
+    Bind {
+        id: u8,
+        node: u8,
+        milli: u32,
+        card: u16,
+    },
+    Release {
+        id: u8,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        (0..4_u8, 1..5_usize, any::<bool>(), proptest::option::of(0..4_usize))
-            .prop_map(|(node, cards, counted, sick)| Step::Set { node, cards, counted, sick }),
+        (
+            0..4_u8,
+            1..5_usize,
+            any::<bool>(),
+            proptest::option::of(0..4_usize)
+        )
+            .prop_map(|(node, cards, counted, sick)| Step::Set {
+                node,
+                cards,
+                counted,
+                sick
+            }),
         (0..4_u8).prop_map(|node| Step::Remove { node }),
-        (0..12_u8, 0..4_u8, 1..=1000_u32, 0..4_u16)
-            .prop_map(|(id, node, milli, card)| Step::Bind { id, node, milli, card }),
+        (0..12_u8, 0..4_u8, 1..=1000_u32, 0..4_u16).prop_map(|(id, node, milli, card)| {
+            Step::Bind {
+                id,
+                node,
+                milli,
+                card,
+            }
+        }),
         (0..12_u8).prop_map(|id| Step::Release { id }),
     ]
 }
 
 fn apply(fleet: &mut Fleet, step: &Step) {
     match *step {
-        Step::Set { node: n, cards, counted, sick } => {
+        Step::Set {
+            node: n,
+            cards,
+            counted,
+            sick,
+        } => {
             let mut node = node(&format!("n{n}"), cards, counted);
             if let (Cards::Each(cards), Some(sick)) = (&mut node.gpus[0].cards, sick)
                 && let Some(card) = cards.get_mut(sick)
@@ -70,7 +108,12 @@ fn apply(fleet: &mut Fleet, step: &Step) {
             fleet.set_node(node);
         }
         Step::Remove { node } => drop(fleet.remove_node(&format!("n{node}"))),
-        Step::Bind { id, node, milli, card } => {
+        Step::Bind {
+            id,
+            node,
+            milli,
+            card,
+        } => {
             let name = format!("n{node}");
             let counted = fleet
                 .find(&name)
@@ -79,7 +122,12 @@ fn apply(fleet: &mut Fleet, step: &Step) {
             let bound = if counted {
                 work(&format!("w{id}"), &name, GpuRequest::whole(1), &[])
             } else {
-                work(&format!("w{id}"), &name, GpuRequest::fraction(milli), &[card])
+                work(
+                    &format!("w{id}"),
+                    &name,
+                    GpuRequest::fraction(milli),
+                    &[card],
+                )
             };
             // Refusals (unknown node, taken id, no such card) must leave the ledger alone; the
             // property sees it if they do not.
@@ -204,19 +252,30 @@ fn a_sick_card_offers_nothing() {
     sick.gpus[0].cards = Cards::Each(vec![Card { healthy: false }, Card { healthy: true }]);
     let mut fleet = Fleet::new();
     fleet.set_node(sick);
-    assert_eq!(fleet.free(fleet.find("n").unwrap()).unwrap().pools[0].cards, [0, 1000]);
+    assert_eq!(
+        fleet.free(fleet.find("n").unwrap()).unwrap().pools[0].cards,
+        [0, 1000]
+    );
 }
 
 #[test]
 fn binding_what_cannot_be_bound_says_why() {
     let mut fleet = Fleet::new();
     fleet.set_node(node("n", 2, false));
-    let lost = fleet.bind(work("w", "elsewhere", GpuRequest::whole(1), &[0])).unwrap_err();
+    let lost = fleet
+        .bind(work("w", "elsewhere", GpuRequest::whole(1), &[0]))
+        .unwrap_err();
     assert!(lost.to_string().contains("elsewhere"));
-    let card = fleet.bind(work("w", "n", GpuRequest::whole(1), &[2])).unwrap_err();
+    let card = fleet
+        .bind(work("w", "n", GpuRequest::whole(1), &[2]))
+        .unwrap_err();
     assert!(matches!(card, FleetError::UnknownCard { .. }));
-    fleet.bind(work("w", "n", GpuRequest::whole(1), &[1])).unwrap();
-    let twice = fleet.bind(work("w", "n", GpuRequest::whole(1), &[0])).unwrap_err();
+    fleet
+        .bind(work("w", "n", GpuRequest::whole(1), &[1]))
+        .unwrap();
+    let twice = fleet
+        .bind(work("w", "n", GpuRequest::whole(1), &[0]))
+        .unwrap_err();
     assert!(matches!(twice, FleetError::AlreadyBound { .. }));
 }
 
@@ -224,15 +283,37 @@ fn binding_what_cannot_be_bound_says_why() {
 fn contradictions_are_named() {
     let cases = [
         (Some(GpuRequest::whole(0)), Resources::default(), "0 GPUs"),
-        (Some(GpuRequest::fraction(0)), Resources::default(), "0/1000"),
-        (Some(GpuRequest::fraction(1001)), Resources::default(), "1001/1000"),
-        (Some(GpuRequest { count: 2, ..GpuRequest::fraction(500) }), Resources::default(), "one GPU"),
+        (
+            Some(GpuRequest::fraction(0)),
+            Resources::default(),
+            "0/1000",
+        ),
+        (
+            Some(GpuRequest::fraction(1001)),
+            Resources::default(),
+            "1001/1000",
+        ),
+        (
+            Some(GpuRequest {
+                count: 2,
+                ..GpuRequest::fraction(500)
+            }),
+            Resources::default(),
+            "one GPU",
+        ),
         (None, Resources::new(-1, 0), "cpu"),
     ];
     for (gpu, resources, text) in cases {
-        let request = Request { gpu, resources, ..Request::default() };
+        let request = Request {
+            gpu,
+            resources,
+            ..Request::default()
+        };
         let found = request.contradictions();
-        assert!(found.iter().any(|c| c.to_string().contains(text)), "{text}: {found:?}");
+        assert!(
+            found.iter().any(|c| c.to_string().contains(text)),
+            "{text}: {found:?}"
+        );
     }
     let constraints = Constraints {
         node_selector: [(Arc::from("zone"), Arc::from("a"))].into(),
@@ -242,7 +323,10 @@ fn contradictions_are_named() {
         }]),
         ..Constraints::default()
     };
-    let request = Request { constraints, ..Request::default() };
+    let request = Request {
+        constraints,
+        ..Request::default()
+    };
     assert_eq!(request.contradictions().len(), 1);
     assert_eq!(Request::default().contradictions(), []);
 }

@@ -13,7 +13,9 @@ pub struct Quantity {
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum QuantityError {
-    #[error("failed to parse quantity {0:?}: expected digits with an optional suffix such as m, k, Mi or e3")]
+    #[error(
+        "failed to parse quantity {0:?}: expected digits with an optional suffix such as m, k, Mi or e3"
+    )]
     Malformed(String),
     #[error("failed to parse quantity {0:?}: out of range")]
     OutOfRange(String),
@@ -34,7 +36,9 @@ impl Quantity {
 
     fn scaled(self, unit: i128) -> Result<i64, QuantityError> {
         let magnitude = (self.nano.unsigned_abs()).div_ceil(unit.unsigned_abs());
-        let signed = i128::try_from(magnitude).ok().map(|m| m * self.nano.signum());
+        let signed = i128::try_from(magnitude)
+            .ok()
+            .map(|m| m * self.nano.signum());
         signed
             .and_then(|value| i64::try_from(value).ok())
             .ok_or_else(|| QuantityError::OutOfRange(format!("{}n", self.nano)))
@@ -176,11 +180,19 @@ mod tests {
 
     #[test]
     fn what_is_no_quantity_is_refused() {
-        for text in ["", "-", ".", "1.2.3", "abc", "1 Gi", "1gi", "1e", "1e+", "1KiB", "0x10", "١"] {
-            assert!(matches!(text.parse::<Quantity>(), Err(QuantityError::Malformed(_))), "{text}");
+        for text in [
+            "", "-", ".", "1.2.3", "abc", "1 Gi", "1gi", "1e", "1e+", "1KiB", "0x10", "١",
+        ] {
+            assert!(
+                matches!(text.parse::<Quantity>(), Err(QuantityError::Malformed(_))),
+                "{text}"
+            );
         }
         for text in ["1e60", "999999999999999999999999999999999999999999"] {
-            assert!(matches!(text.parse::<Quantity>(), Err(QuantityError::OutOfRange(_))), "{text}");
+            assert!(
+                matches!(text.parse::<Quantity>(), Err(QuantityError::OutOfRange(_))),
+                "{text}"
+            );
         }
         assert!("20E".parse::<Quantity>().unwrap().value().is_err());
     }
