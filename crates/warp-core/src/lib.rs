@@ -8,3 +8,4 @@ pub mod fleet;
 pub mod random;
 pub mod resources;
 pub mod schedule;
+pub mod simulate;
