@@ -3,7 +3,7 @@
 //! are those whose eviction throws the least work away. A job never evicts one that evicted it.
 
 use crate::queue::job::{Job, Need, Seconds, Shape};
-use crate::queue::node_set::NodeSet;
+use crate::queue::node_set::{End, NodeSet};
 use crate::queue::pool::{ClassId, NodeId, Placement, Pool, chunks};
 use crate::queue::state::{Slot, State};
 
@@ -73,7 +73,7 @@ pub fn plan(
         draft.cheapest(nodes.copied(), need.shape.gpus(), &Freed::default()).map(|(cost, _, v)| (cost, v))
     };
     let (_, victims) = choice?;
-    prove(state, need, victims, &evictable, avoid)
+    prove(state, need, victims, &evictable, (avoid, preemptor.end))
 }
 
 /// Evicts on a copy, drops victims that are not needed (the dearest first) and keeps the proof.
@@ -82,24 +82,24 @@ fn prove(
     need: &Need,
     mut victims: Vec<Slot>,
     evictable: &[Option<f64>],
-    avoid: Option<&NodeSet>,
+    (avoid, end): (Option<&NodeSet>, End),
 ) -> Option<Plan> {
     let mut pool = state.pool().clone();
     for victim in &victims {
         move_parts(&mut pool, state.job(*victim), true);
     }
-    pool.fit(need, avoid)?;
+    pool.fit(need, avoid, end)?;
     let cost = |slot: &Slot| evictable[slot.index()].unwrap_or(f64::INFINITY);
     victims.sort_by(|a, b| cost(b).total_cmp(&cost(a)).then(a.cmp(b)));
     victims.retain(|victim| {
         move_parts(&mut pool, state.job(*victim), false);
-        let needed = pool.fit(need, avoid).is_none();
+        let needed = pool.fit(need, avoid, end).is_none();
         if needed {
             move_parts(&mut pool, state.job(*victim), true);
         }
         needed
     });
-    let placement = pool.fit(need, avoid)?;
+    let placement = pool.fit(need, avoid, end)?;
     Some(Plan { victims, placement })
 }
 

@@ -20,6 +20,7 @@ pub mod warp;
 
 use crate::estimate::Durations;
 
+pub use node_set::End;
 pub use job::{Checkpoint, Job, Need, Seconds, Shape};
 pub use pool::{NodeId, Placement, Pool};
 pub use state::{Action, Slot, State};
@@ -33,6 +34,11 @@ pub trait Policy: std::fmt::Debug {
 
     /// Where waiting work stands inside its priority class: the smallest goes first.
     fn key(&self, job: &Job, now: Seconds, durations: &mut Durations) -> f64;
+
+    /// From which end of the nodes to place it.
+    fn end(&self, _job: &Job, _durations: &mut Durations) -> End {
+        End::Low
+    }
 
     /// How often to look again although nothing was submitted and nothing ended.
     fn tick(&self) -> Option<Seconds> {

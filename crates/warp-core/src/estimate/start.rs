@@ -206,11 +206,11 @@ impl<'a> Replay<'a> {
     /// A total duration for a job, given how far it is.
     fn draw(&mut self, job: &Job, now: Seconds, durations: &mut Durations) -> Seconds {
         let age = job.attained(now);
-        if let Some(total) = job.reported_total
+        if let Some(progress) = job.progress
             && job.run.is_some()
         {
             let error = (self.forecaster.report_sigma * self.dice.normal()).exp();
-            return age + (total * error - age).max(1.0);
+            return age + progress.left(age) * error;
         }
         let scale = self.scale(job.group);
         let total = durations.of(job.group).quantile_after(age, self.dice.unit());

@@ -171,11 +171,11 @@ impl Engine {
             }
             self.events.push(Event::Finished { at, job: Box::new(job), total });
         }
-        if let Some(tick) = self.policy.tick()
-            && at >= self.next_tick
-        {
-            let late = ((at - self.next_tick) / tick).floor();
-            self.next_tick += (late + 1.0) * tick;
+        if at >= self.next_tick {
+            // A policy may stop asking for ticks.
+            self.next_tick = self.policy.tick().map_or(f64::INFINITY, |tick| {
+                self.next_tick + (((at - self.next_tick) / tick).floor() + 1.0) * tick
+            });
         }
         self.pass(durations);
     }

@@ -65,7 +65,7 @@ impl Hold {
 
     fn longest_overdue(&self, state: &State) -> Option<(usize, Waiting)> {
         let overdue =
-            |w: &Waiting| state.job(w.slot).waited(state.now) > self.patience;
+            |w: &Waiting| state.now - state.job(w.slot).waiting_since > self.patience;
         let line = state.pending().iter().copied().enumerate();
         line.filter(|(_, w)| overdue(w)).min_by(|(_, a), (_, b)| {
             b.priority.cmp(&a.priority).then(a.submit.total_cmp(&b.submit))

@@ -2,6 +2,7 @@
 
 use crate::estimate::GroupId;
 
+use super::node_set::End;
 use super::pool::{ClassId, Placement};
 
 /// Points in time and spans, in seconds.
@@ -45,6 +46,21 @@ impl Default for Checkpoint {
     }
 }
 
+/// What a job's own progress reports say about the work that is left.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// Work it expects in all.
+    pub total: Seconds,
+    /// By how much a second of work shortens what is left (1 when the reports are exact).
+    pub pace: f64,
+}
+
+impl Progress {
+    pub fn left(&self, attained: Seconds) -> Seconds {
+        (self.total - self.pace * attained).max(1.0)
+    }
+}
+
 /// One stretch of running.
 #[derive(Clone, Debug)]
 pub struct Run {
@@ -70,6 +86,10 @@ pub struct Job {
     pub priority: i32,
     pub checkpoint: Option<Checkpoint>,
     pub group: GroupId,
+    /// The end of the nodes it is placed from.
+    pub end: End,
+    /// Since when it waits without a break: its submission or its last eviction.
+    pub waiting_since: Seconds,
     /// Work done and saved before the current run.
     pub saved: Seconds,
     pub first_start: Option<Seconds>,
@@ -77,8 +97,7 @@ pub struct Job {
     pub evictions: u32,
     /// Who evicted it: it may never evict them in return.
     pub evicted_by: Vec<u64>,
-    /// Total duration as its own progress reports suggest.
-    pub reported_total: Option<Seconds>,
+    pub progress: Option<Progress>,
 }
 
 impl Job {
@@ -91,12 +110,14 @@ impl Job {
             priority: 0,
             checkpoint: None,
             group,
+            end: End::Low,
+            waiting_since: submit,
             saved: 0.0,
             first_start: None,
             run: None,
             evictions: 0,
             evicted_by: Vec::new(),
-            reported_total: None,
+            progress: None,
         }
     }
 

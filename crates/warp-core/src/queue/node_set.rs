@@ -1,5 +1,14 @@
 //! A set of nodes as bits: what is free, what is reserved, what to avoid.
 
+/// From which end of the nodes to choose among equals: keeping unlike work at opposite ends leaves
+/// whole nodes that can be emptied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum End {
+    #[default]
+    Low,
+    High,
+}
+
 /// Grows as needed; a node that was never added is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeSet {
@@ -43,6 +52,26 @@ impl NodeSet {
                 Some(index * 64 + bit)
             })
         })
+    }
+
+    /// The first member that is not in `avoid`, from either end.
+    pub fn end(&self, avoid: Option<&Self>, from: End) -> Option<u32> {
+        let open = |(index, word): (usize, &u64)| {
+            let left = word & !avoid.and_then(|a| a.words.get(index)).copied().unwrap_or(0);
+            if left == 0 {
+                return None;
+            }
+            let bit = match from {
+                End::Low => left.trailing_zeros(),
+                End::High => 63 - left.leading_zeros(),
+            };
+            Some(u32::try_from(index).unwrap_or(u32::MAX) * 64 + bit)
+        };
+        let mut words = self.words.iter().enumerate();
+        match from {
+            End::Low => words.find_map(open),
+            End::High => words.rev().find_map(open),
+        }
     }
 
     pub fn extend(&mut self, other: &Self) {

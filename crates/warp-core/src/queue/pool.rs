@@ -3,7 +3,7 @@
 //! fleet's business: the classes a job accepts are the nodes that pass those checks.
 
 use super::job::{Need, Shape};
-use super::node_set::NodeSet;
+use super::node_set::{End, NodeSet};
 
 pub type NodeId = u32;
 pub type ClassId = u16;
@@ -182,12 +182,12 @@ impl Pool {
     }
 
     /// Where it fits now off the nodes of `avoid`, leaving the least behind; `None` if nowhere.
-    pub fn fit(&self, need: &Need, avoid: Option<&NodeSet>) -> Option<Placement> {
+    pub fn fit(&self, need: &Need, avoid: Option<&NodeSet>, from: End) -> Option<Placement> {
         if let Shape::Gpus(gpus) = need.shape {
             let single = self.single_node_classes(need);
             let mut best: Option<(u32, NodeId)> = None;
             for class in &single {
-                let found = self.classes[*class as usize].tightest(gpus, avoid);
+                let found = self.classes[*class as usize].tightest(gpus, avoid, from);
                 if let Some((left, node)) = found
                     && best.is_none_or(|(least, _)| left < least)
                 {
@@ -243,7 +243,7 @@ impl Pool {
             let size = idle.size_of(node);
             idle.set_free(node, size);
         }
-        idle.fit(need, None).map(|_| ()).ok_or(Impossible::Shape { asked, have })
+        idle.fit(need, None, End::Low).map(|_| ()).ok_or(Impossible::Shape { asked, have })
     }
 }
 
@@ -258,12 +258,12 @@ pub fn chunks(shape: Shape, size: u32) -> Vec<(u32, u32)> {
 }
 
 impl Class {
-    fn tightest(&self, gpus: u32, avoid: Option<&NodeSet>) -> Option<(u32, NodeId)> {
+    fn tightest(&self, gpus: u32, avoid: Option<&NodeSet>, from: End) -> Option<(u32, NodeId)> {
         (gpus..=self.size).find_map(|free| {
             if self.counts[free as usize] == 0 {
                 return None;
             }
-            let node = self.by_free[free as usize].without(avoid).next()?;
+            let node = self.by_free[free as usize].end(avoid, from)?;
             Some((free - gpus, node))
         })
     }

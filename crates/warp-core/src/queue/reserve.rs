@@ -132,21 +132,15 @@ pub fn backfill(state: &mut State, durations: &mut Durations, avoid: Option<&Nod
                 off.set(waiting.need);
             }
         }
-        if !started && !on.has(waiting.need) {
-            if let Some(placement) = state.pool().fit(state.need(waiting.need), avoid) {
-                let job = state.job(waiting.slot);
-                let age = job.attained(state.now);
-                let total = durations.of(job.group).quantile_after(age, 0.5);
-                if state.now + (total - age) <= *at {
-                    state.start(index, placement);
-                    started = true;
-                }
-            } else {
+        let in_time = state.now + waiting.rest <= *at;
+        if !started && in_time && !on.has(waiting.need) {
+            started = state.try_start(index, avoid);
+            if !started {
                 on.set(waiting.need);
-                if on.all(state) {
-                    return;
-                }
             }
+        }
+        if !started && off.has(waiting.need) && in_time && on.all(state) {
+            return;
         }
         if !started {
             index += 1;

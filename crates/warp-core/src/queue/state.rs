@@ -6,7 +6,7 @@ use crate::estimate::{Durations, distribution};
 
 use super::Policy;
 use super::job::{Job, Need, Run, Seconds};
-use super::node_set::NodeSet;
+use super::node_set::{End, NodeSet};
 use super::pool::{NodeId, Placement, Pool};
 
 /// A job's place in the state; reused after it finished.
@@ -34,6 +34,8 @@ pub struct Waiting {
     pub submit: Seconds,
     pub slot: Slot,
     pub need: u32,
+    /// Median of the work that was left when it got in line.
+    pub rest: Seconds,
 }
 
 impl Waiting {
@@ -156,6 +158,8 @@ impl State {
     /// Puts a job in line.
     pub fn submit(&mut self, job: Job, policy: &dyn Policy, durations: &mut Durations) -> Slot {
         self.count(&job, true);
+        let mut job = job;
+        job.end = policy.end(&job, durations);
         let slot = if let Some(slot) = self.vacant.pop() {
             self.jobs[slot.index()] = job;
             slot
@@ -163,7 +167,8 @@ impl State {
             self.jobs.push(job);
             Slot(u32::try_from(self.jobs.len() - 1).unwrap_or(u32::MAX))
         };
-        self.line_up(slot, policy.key(&self.jobs[slot.index()], self.now, durations));
+        let key = policy.key(&self.jobs[slot.index()], self.now, durations);
+        self.line_up(slot, key, durations);
         slot
     }
 
@@ -179,10 +184,16 @@ impl State {
         }
     }
 
-    fn line_up(&mut self, slot: Slot, key: f64) {
+    fn line_up(&mut self, slot: Slot, key: f64, durations: &mut Durations) {
         let job = &self.jobs[slot.index()];
-        let entry =
-            Waiting { priority: job.priority, key, submit: job.submit, slot, need: job.need };
+        let entry = Waiting {
+            priority: job.priority,
+            key,
+            submit: job.submit,
+            slot,
+            need: job.need,
+            rest: durations.of(job.group).quantile_after(job.saved, 0.5) - job.saved,
+        };
         let at = self.pending.partition_point(|other| other.before(&entry));
         self.pending_by_need[entry.need as usize] += 1;
         self.pending.insert(at, entry);
@@ -240,7 +251,7 @@ impl State {
     }
 
     /// Takes a running job off its nodes and puts it back in line with `key`.
-    pub fn evict(&mut self, victim: Slot, by: Slot, key: f64) {
+    pub fn evict(&mut self, victim: Slot, by: Slot, key: f64, durations: &mut Durations) {
         let now = self.now;
         let by_id = self.jobs[by.index()].id;
         let job = &mut self.jobs[victim.index()];
@@ -248,12 +259,13 @@ impl State {
         let Some(run) = job.run.take() else { return };
         job.saved += kept;
         job.evictions += 1;
+        job.waiting_since = now;
         job.evicted_by.push(by_id);
         // Everything since the run began that was not kept: restart and unsaved work.
         self.lost += (now - run.since - kept).max(0.0) * f64::from(job.gpus);
         self.vacate(victim, &run);
         self.actions.push(Action::Evict { victim, by });
-        self.line_up(victim, key);
+        self.line_up(victim, key, durations);
     }
 
     /// The job ended; its slot may be reused from now on.
@@ -288,15 +300,15 @@ impl State {
         let now = self.now;
         let job = &mut self.jobs[slot.index()];
         let age = job.attained(now);
-        let (group, reported) = (job.group, job.reported_total);
+        let (group, progress) = (job.group, job.progress);
         let Some(run) = &mut job.run else { return (now, now) };
         if now >= run.expected_until {
-            let total = match reported {
-                Some(total) if total > age => total,
-                _ => durations.of(group).quantile_after(age, 0.5),
-            };
+            let left = progress.map_or_else(
+                || (durations.of(group).quantile_after(age, 0.5) - age).max(1.0),
+                |progress| progress.left(age),
+            );
             let ready = now.max(run.warm);
-            run.expected_end = ready + (total - age).max(1.0);
+            run.expected_end = ready + left;
             run.expected_until = (ready + distribution::bin_end(age) - age)
                 .min(run.expected_end)
                 .max(now + super::MINUTE);
@@ -329,7 +341,8 @@ impl State {
     /// Tries the job at `index` of the line off `avoid`, and starts it where it fits.
     pub fn try_start(&mut self, index: usize, avoid: Option<&NodeSet>) -> bool {
         let need = &self.needs[self.pending[index].need as usize];
-        let Some(placement) = self.pool.fit(need, avoid) else { return false };
+        let end = self.jobs[self.pending[index].slot.index()].end;
+        let Some(placement) = self.pool.fit(need, avoid, end) else { return false };
         self.start(index, placement);
         true
     }

@@ -8,6 +8,7 @@ use crate::preempt::{self, Terms};
 
 use super::hold::Hold;
 use super::job::{Job, Seconds};
+use super::node_set::End;
 use super::order::Blocked;
 use super::state::State;
 use super::{HOUR, MINUTE, Policy, reserve};
@@ -17,6 +18,8 @@ use super::{HOUR, MINUTE, Policy, reserve};
 pub struct Tuning {
     /// Most a job is set back for its expected GPU-time (no eviction).
     pub setback_cap: Seconds,
+    pub setback: f64,
+    pub width_power: f64,
     /// Waiting that halves a rank's root: this much plus `per_attained` of the attained time.
     pub grace: Seconds,
     pub per_attained: f64,
@@ -27,19 +30,28 @@ pub struct Tuning {
     /// Waiting after which a job is overdue.
     pub patience: Seconds,
     pub tick: Seconds,
+    /// Share of the live GPU demand that must be evictable for eviction to pay; half of it to go on.
+    pub least_evictable: f64,
+    pub long: Seconds,
+    pub long_q: f64,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
         Self {
             setback_cap: 96.0 * HOUR,
-            grace: HOUR,
-            per_attained: 0.3,
+            setback: 1.0,
+            width_power: 1.0,
+            grace: 0.25 * HOUR,
+            per_attained: 0.2,
             rerank_every: 5.0 * MINUTE,
             may_evict_after: 10.0 * MINUTE,
-            terms: Terms { factor: 10.0, min_run: 2.0 * HOUR },
-            patience: 240.0 * HOUR,
+            terms: Terms { factor: 5.0, min_run: 2.0 * HOUR },
+            patience: 168.0 * HOUR,
             tick: MINUTE,
+            least_evictable: 0.08,
+            long: 0.25 * HOUR,
+            long_q: 0.5,
         }
     }
 }
@@ -86,7 +98,12 @@ impl Policy for Warp {
             return self.rank(job, now, durations);
         }
         let expected = durations.of(job.group).mean_residual(job.attained(now));
-        job.submit + (expected * f64::from(job.gpus)).min(self.tuning.setback_cap)
+        job.submit + (self.tuning.setback * expected * f64::from(job.gpus).powf(self.tuning.width_power)).min(self.tuning.setback_cap)
+    }
+
+    fn end(&self, job: &Job, durations: &mut Durations) -> End {
+        let high = if self.preemptive { job.checkpoint.is_some() } else { durations.of(job.group).quantile_after(0.0, self.tuning.long_q) < self.tuning.long };
+        if high { End::High } else { End::Low }
     }
 
     fn tick(&self) -> Option<Seconds> {
@@ -94,7 +111,8 @@ impl Policy for Warp {
     }
 
     fn pass(&mut self, state: &mut State, durations: &mut Durations) {
-        let preemptive = state.evictable_share() > 0.0;
+        let least = self.tuning.least_evictable * if self.preemptive { 0.5 } else { 1.0 };
+        let preemptive = state.evictable_share() >= least;
         let turned = preemptive != self.preemptive;
         self.preemptive = preemptive;
         let due = preemptive && state.now - self.ranked_at >= self.tuning.rerank_every;
@@ -158,7 +176,7 @@ pub(super) fn preemptive_pass(
             if let Some(plan) = preempt::plan(state, job, waiting.key, terms, avoid) {
                 for victim in plan.victims {
                     let key = policy.key(state.job(victim), state.now, durations);
-                    state.evict(victim, waiting.slot, key);
+                    state.evict(victim, waiting.slot, key, durations);
                 }
                 let line = state.pending();
                 if let Some(at) = line.iter().position(|w| w.slot == waiting.slot) {

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use crate::estimate::dice::Dice;
 use crate::estimate::{Arrival, Durations, Features, Forecaster, History};
 use crate::queue::engine::{Engine, Event};
+use crate::queue::job::Progress;
 use crate::queue::pool::Impossible;
 use crate::queue::{Checkpoint, Job, Need, Policy, Pool, Seconds, Shape};
 
@@ -45,6 +46,8 @@ pub struct Settings {
     pub seed: u64,
     /// Error of the progress reports of running jobs (0.15 = ± 15 %); `None` = no reports.
     pub progress: Option<f64>,
+    /// Jobs submitted in it are measured, the others only take part; `None` = all.
+    pub window: Option<trace::Window>,
     /// How many start-time estimates to judge, and how they are made.
     pub probes: usize,
     pub forecaster: Forecaster,
@@ -57,6 +60,7 @@ impl Default for Settings {
             checkpoint: Checkpoint::default(),
             seed: 42,
             progress: None,
+            window: None,
             probes: 0,
             forecaster: Forecaster::default(),
         }
@@ -91,6 +95,8 @@ pub struct Outcome {
     /// GPU-seconds GPUs were held, by hour since the first submission.
     pub busy: Vec<f64>,
     pub gpus: u64,
+    /// When the first job was submitted.
+    pub begin: Seconds,
     pub evictions: Vec<(Seconds, u64, u64)>,
     pub probes: Vec<probe::Scored>,
     /// First start by job, of those that started.
@@ -142,6 +148,7 @@ impl<'a> Run<'a> {
         probes: Vec<probe::Probe>,
     ) -> Self {
         let gpus = pool.total();
+        let begin = jobs.first().map_or(0.0, |job| job.submit);
         Self {
             jobs,
             settings,
@@ -149,8 +156,8 @@ impl<'a> Run<'a> {
             durations: Durations::default(),
             needs: BTreeMap::new(),
             fates: vec![None; jobs.len()],
-            outcome: Outcome { gpus, ..Outcome::default() },
-            begin: jobs.first().map_or(0.0, |job| job.submit),
+            outcome: Outcome { gpus, begin, ..Outcome::default() },
+            begin,
             history: History::default(),
             probes: probe::Judge::new(settings.forecaster, probes),
         }
@@ -176,7 +183,9 @@ impl<'a> Run<'a> {
         }
         self.run_until(f64::INFINITY);
         self.outcome.lost = self.engine.state.lost();
-        self.outcome.fates = self.fates.into_iter().flatten().collect();
+        let measured = |at: Seconds| self.settings.window.is_none_or(|window| window.contains(at));
+        let fates = self.fates.into_iter().flatten();
+        self.outcome.fates = fates.filter(|fate| measured(fate.submit)).collect();
         self.outcome.probes = self.probes.finish();
         self.outcome
     }
@@ -229,7 +238,10 @@ impl<'a> Run<'a> {
         let mut job = Job::new(index as u64, row.submit, need, gpus, group);
         job.priority = row.priority;
         job.checkpoint = evictable.then_some(self.settings.checkpoint);
-        job.reported_total = self.settings.progress.map(|noise| row.duration * (1.0 + noise * error));
+        job.progress = self.settings.progress.map(|noise| {
+            let pace = 1.0 + noise * error;
+            Progress { total: row.duration * pace, pace }
+        });
         self.history.add(Arrival::of(&job));
         self.engine.submit(job, row.duration, &mut self.durations);
     }

@@ -60,6 +60,7 @@ pub fn choose(
     let mut waited: Vec<(u64, Seconds, Seconds)> = starts
         .iter()
         .filter_map(|(id, start)| submit(*id).map(|submit| (*id, submit, start - submit)))
+        .filter(|(_, submit, _)| settings.window.is_none_or(|window| window.contains(*submit)))
         .filter(|(_, _, wait)| *wait > SHORTEST)
         .collect();
     Dice::of(settings.seed, u64::MAX).shuffle(&mut waited);

@@ -117,8 +117,11 @@ fn first(fate: &Fate) -> f64 {
 fn utilisation(outcome: &Outcome) -> f64 {
     let first = outcome.fates.iter().map(|f| f.submit).fold(f64::INFINITY, f64::min);
     let last = outcome.fates.iter().map(|f| f.submit).fold(0.0, f64::max);
-    let hours = whole(((last - first) / 3600.0).ceil()).clamp(1, outcome.busy.len().max(1));
-    let held: f64 = outcome.busy.iter().take(hours).sum();
+    let hour = |at: f64| whole((at - outcome.begin) / 3600.0);
+    let stop = (hour(last) + 1).min(outcome.busy.len());
+    let start = if first.is_finite() { hour(first).min(stop) } else { stop };
+    let held: f64 = outcome.busy[start..stop].iter().sum();
+    let hours = (stop - start).max(1);
     if outcome.gpus == 0 {
         return 0.0;
     }

@@ -1,31 +1,46 @@
-//! Job lists before they are run: the busiest stretch of a long list, and replicas with the same
-//! days in another order.
+//! Job lists before they are run: the busiest stretch of a long list (what is measured; the rest
+//! is warm-up and drain), and replicas with the same days in another order.
 
 use crate::estimate::dice::Dice;
+use crate::queue::Seconds;
 
 use super::Submission;
 
 const DAY: f64 = 86_400.0;
 
+/// A stretch of time: from its first moment to before its last.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Window {
+    pub from: Seconds,
+    pub to: Seconds,
+}
+
+impl Window {
+    pub fn contains(&self, at: Seconds) -> bool {
+        self.from <= at && at < self.to
+    }
+}
+
 /// The `days` consecutive days (counted from the first submission) with the most GPU-time asked
-/// for, in order of submission. The whole list if it is not longer.
-pub fn busiest(jobs: &[Submission], days: u32) -> Vec<Submission> {
+/// for.
+pub fn busiest(jobs: &[Submission], days: u32) -> Window {
     let sorted = in_order(jobs);
-    let (Some(first), Some(last)) = (sorted.first(), sorted.last()) else { return sorted };
-    let (begin, span) = (first.submit, f64::from(days) * DAY);
-    let mut best = (f64::NEG_INFINITY, 0, sorted.len());
+    let begin = sorted.first().map_or(0.0, |job| job.submit);
+    let last = sorted.last().map_or(0.0, |job| job.submit);
+    let span = f64::from(days.max(1)) * DAY;
+    let mut best = (f64::NEG_INFINITY, begin);
     let mut from = begin;
-    while from + span <= last.submit.max(begin + span) {
+    while from <= (last - span).max(begin) {
         let start = sorted.partition_point(|job| job.submit < from);
         let stop = sorted.partition_point(|job| job.submit < from + span);
-        let asked =
-            sorted[start..stop].iter().map(|j| j.duration * f64::from(j.shape.gpus())).sum();
+        let gpu_time = |job: &Submission| job.duration * f64::from(job.shape.gpus());
+        let asked = sorted[start..stop].iter().map(gpu_time).sum();
         if asked > best.0 {
-            best = (asked, start, stop);
+            best = (asked, from);
         }
         from += DAY;
     }
-    sorted[best.1..best.2].to_vec()
+    Window { from: best.1, to: best.1 + span }
 }
 
 /// The list in order of submission; equal times keep the order of the file.
@@ -35,17 +50,16 @@ pub fn in_order(jobs: &[Submission]) -> Vec<Submission> {
     sorted
 }
 
-/// The same days in a random order: each day's jobs keep their time of day.
-pub fn shuffle_days(jobs: &[Submission], seed: u64) -> Vec<Submission> {
-    let Some(begin) = jobs.iter().map(|j| j.submit).min_by(f64::total_cmp) else {
-        return Vec::new();
-    };
-    let day_of = |job: &Submission| super::report::whole((job.submit - begin) / DAY);
-    let days = jobs.iter().map(day_of).max().unwrap_or(0) + 1;
+/// The same days in a random order: inside the window each day's jobs keep their time of day,
+/// outside it nothing moves.
+pub fn shuffle_days(jobs: &[Submission], window: Window, seed: u64) -> Vec<Submission> {
+    let day_of = |job: &Submission| super::report::whole((job.submit - window.from) / DAY);
+    let inside = || jobs.iter().filter(|job| window.contains(job.submit));
+    let days = inside().map(day_of).max().unwrap_or(0) + 1;
     let mut order: Vec<usize> = (0..days).collect();
     Dice::new(seed).shuffle(&mut order);
     let mut moved = jobs.to_vec();
-    for job in &mut moved {
+    for job in moved.iter_mut().filter(|job| window.contains(job.submit)) {
         let day = day_of(job);
         job.submit += (order[day] as f64 - day as f64) * DAY;
     }
