@@ -292,8 +292,8 @@ pub struct Strategy {
     pub create_on_update: bool,
     /// `PUT` without a resource version is accepted.
     pub unconditional_update: bool,
-    /// Fields below `metadata` and beside `spec` and `status` that a status write may change.
-    pub status_may_change: &'static [&'static str],
+    /// Deleting answers with the last state of the object instead of a `Status`.
+    pub return_deleted: bool,
 }
 
 impl Default for Strategy {
@@ -315,7 +315,7 @@ impl Default for Strategy {
             orphan_by_default: None,
             create_on_update: false,
             unconditional_update: true,
-            status_may_change: &[],
+            return_deleted: false,
         }
     }
 }

@@ -1,0 +1,5 @@
+//! How things look on the wire: bodies in, objects and errors out.
+
+pub mod body;
+pub mod negotiate;
+pub mod status;
