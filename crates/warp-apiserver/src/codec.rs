@@ -2,4 +2,6 @@
 
 pub mod body;
 pub mod negotiate;
+pub mod protobuf;
 pub mod status;
+pub mod table;

@@ -91,7 +91,7 @@ pub trait NodeHooks: Send + Sync + fmt::Debug {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoNodes;
 
-fn refuse<T>(what: &str) -> HookFuture<T> {
+fn refuse<T: Send + 'static>(what: &str) -> HookFuture<T> {
     let status = Status::not_implemented(format!(
         "{what} needs a node, and this server runs none: start the local engine with `warp up`"
     ));

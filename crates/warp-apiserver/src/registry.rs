@@ -3,4 +3,6 @@
 pub mod name;
 pub mod resource;
 
-pub use resource::{Cell, Column, Resource, Review, ScalePaths, SelectableField, Strategy, Subresource};
+pub use resource::{
+    Cell, Column, Resource, Review, ScalePaths, SelectableField, Strategy, Subresource,
+};

@@ -49,8 +49,16 @@ pub struct Custom {
     pub deprecation: Option<String>,
 }
 
-pub const ALL_VERBS: &[&str] =
-    &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+pub const ALL_VERBS: &[&str] = &[
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+];
 pub const CREATE_ONLY: &[&str] = &["create"];
 
 impl Resource {
@@ -98,7 +106,9 @@ impl Resource {
     }
 
     pub fn has_status(&self) -> bool {
-        self.subresources.iter().any(|known| matches!(known, Subresource::Status))
+        self.subresources
+            .iter()
+            .any(|known| matches!(known, Subresource::Status))
     }
 
     pub fn allows(&self, verb: &str) -> bool {
@@ -107,11 +117,19 @@ impl Resource {
 }
 
 pub fn api_version(group: &str, version: &str) -> String {
-    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+    if group.is_empty() {
+        version.to_owned()
+    } else {
+        format!("{group}/{version}")
+    }
 }
 
 pub fn qualified(plural: &str, group: &str) -> String {
-    if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") }
+    if group.is_empty() {
+        plural.to_owned()
+    } else {
+        format!("{plural}.{group}")
+    }
 }
 
 /// A path below an object.
@@ -216,8 +234,16 @@ impl SelectableField {
 
     /// `path` is dotted, without a leading dot.
     pub fn at(name: &str, path: &str, absent: &'static str) -> Self {
-        let path = path.trim_start_matches('.').split('.').map(str::to_owned).collect();
-        Self { name: name.to_owned(), path, absent }
+        let path = path
+            .trim_start_matches('.')
+            .split('.')
+            .map(str::to_owned)
+            .collect();
+        Self {
+            name: name.to_owned(),
+            path,
+            absent,
+        }
     }
 
     pub fn extract(&self, object: &Value) -> String {
