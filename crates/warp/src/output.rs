@@ -15,3 +15,13 @@ pub(crate) fn error(error: &anyhow::Error) {
     }
     eprintln!("error: {text}");
 }
+
+/// Something worth knowing that is not the result.
+pub(crate) fn note(text: &str) {
+    eprintln!("{text}");
+}
+
+/// The result itself.
+pub(crate) fn result(text: &str) {
+    println!("{}", text.trim_end());
+}
