@@ -21,7 +21,8 @@ pub(crate) fn note(text: &str) {
     eprintln!("{text}");
 }
 
-/// The result itself.
-pub(crate) fn result(text: &str) {
-    println!("{}", text.trim_end());
+/// Prints a result as it is. A reader that went away (`| head`) is no error of ours.
+pub(crate) fn text(text: &str) {
+    use std::io::Write as _;
+    let _ = std::io::stdout().write_all(text.as_bytes());
 }

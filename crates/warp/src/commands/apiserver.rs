@@ -84,7 +84,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     if let Some(file) = &args.export {
         let text = server.export()?;
         if file.as_os_str() == "-" {
-            output::result(&text);
+            output::text(&text);
         } else {
             std::fs::write(file, text)
                 .with_context(|| format!("failed to write {}", file.display()))?;
@@ -103,7 +103,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         output::note(&format!("serving the Kubernetes API on https://{}", reachable(address)));
         output::note(&format!("kubeconfig: {}", path.display()));
     } else {
-        output::result(&server.kubeconfig(reachable(address)));
+        output::text(&server.kubeconfig(reachable(address)));
     }
     let accepting = {
         let server = server.clone();
