@@ -318,8 +318,10 @@ pub struct Strategy {
     pub create_on_update: bool,
     /// `PUT` without a resource version is accepted.
     pub unconditional_update: bool,
-    /// Fields below `metadata` and beside `spec` and `status` that a status write may change.
-    pub status_may_change: &'static [&'static str],
+    /// A create may bring its status (nodes); otherwise it is dropped before `prepare_create`.
+    pub keep_status: bool,
+    /// Deleting answers with the last state of the object instead of a `Status`.
+    pub return_deleted: bool,
 }
 
 impl Default for Strategy {
@@ -341,7 +343,8 @@ impl Default for Strategy {
             orphan_by_default: None,
             create_on_update: false,
             unconditional_update: true,
-            status_may_change: &[],
+            keep_status: false,
+            return_deleted: false,
         }
     }
 }
