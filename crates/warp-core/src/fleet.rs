@@ -29,7 +29,7 @@ pub use request::{
 pub use select::{Expression, Labels, NodeTerm, Operator, Selector};
 
 use kind::Kinds;
-use ledger::Slot;
+pub(crate) use ledger::Slot;
 
 /// A node's place in this fleet. It stays the same until the node is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -317,6 +317,10 @@ impl Fleet {
 
     pub(crate) fn slot(&self, id: NodeId) -> Option<&Slot> {
         self.slots.get(id.index())?.as_ref()
+    }
+
+    pub(crate) fn slot_at(&self, index: usize) -> Option<&Slot> {
+        self.slots.get(index)?.as_ref()
     }
 
     /// One number per node that changes when anything a placement there depends on changes.

@@ -9,3 +9,4 @@ pub mod gpu;
 pub mod random;
 pub mod resources;
 pub mod schedule;
+pub mod simulate;

@@ -3,12 +3,14 @@
 
 pub mod fit;
 mod memo;
+mod mix;
 mod planner;
 mod reason;
 pub mod strategy;
 #[cfg(test)]
 mod tests;
 
-pub use planner::{Placement, Planner, place};
+pub use mix::{Class, Mix};
+pub use planner::{Placement, Planner, Scope, place};
 pub use reason::Reason;
 pub use strategy::{Ask, Policy, Rating, Spot, Strategy, Weights};

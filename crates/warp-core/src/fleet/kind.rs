@@ -95,6 +95,10 @@ impl KindSet {
     pub fn words(&self) -> &[u64] {
         &self.words
     }
+
+    pub fn from_words(words: &[u64]) -> Self {
+        Self { words: words.to_vec() }
+    }
 }
 
 impl FromIterator<KindId> for KindSet {

@@ -78,6 +78,8 @@ pub(crate) struct Slot {
     /// Thousandths left per card whether healthy or not, for pools known card by card.
     raw: Vec<Vec<i32>>,
     description: Fingerprint,
+    /// A hash of the name alone.
+    pub(crate) name_print: u64,
 }
 
 impl Slot {
@@ -99,6 +101,7 @@ impl Slot {
                 pools: pools.collect(),
             },
             description: describe(&node),
+            name_print: Fingerprint::default().text(&node.name).get(),
             work: Vec::new(),
             node,
         };

@@ -346,11 +346,11 @@ impl Request {
     }
 
     /// A hash of everything that decides on which nodes the request fits and how it scores there,
-    /// apart from what other pods do to it. Equal requests of different names share it.
+    /// apart from its memory and what other pods do to it: requests that differ only in name and
+    /// memory share it.
     pub fn fingerprint(&self) -> u64 {
         let mut print = Fingerprint::default()
             .signed(self.resources.cpu_milli)
-            .signed(self.resources.memory_bytes)
             .word(self.resources.extended.len() as u64);
         for (name, &amount) in &self.resources.extended {
             print = print.text(name).signed(amount);

@@ -92,8 +92,20 @@ impl<'a> Filter<'a> {
     /// The filters that depend on the request and this node alone. Their answer holds until the
     /// node changes.
     pub fn fits_alone(&self, node: NodeId) -> bool {
+        self.fits_but_for_memory(node) && self.fits_memory(node)
+    }
+
+    /// `fits_alone` without the memory. Requests come in few shapes once their memory is left out,
+    /// so this answer is worth remembering.
+    pub fn fits_but_for_memory(&self, node: NodeId) -> bool {
         let mut failed = Failed(!self.sound);
         self.alone(node, &mut failed);
+        !failed.0
+    }
+
+    pub fn fits_memory(&self, node: NodeId) -> bool {
+        let mut failed = Failed::default();
+        self.memory(node, &mut failed);
         !failed.0
     }
 
@@ -119,6 +131,7 @@ impl<'a> Filter<'a> {
         }
         let mut reasons = Vec::new();
         self.alone(node, &mut reasons);
+        self.memory(node, &mut reasons);
         self.others(node, &mut reasons);
         reasons
     }
@@ -137,6 +150,12 @@ impl<'a> Filter<'a> {
         }
         if let Some(gpu) = &self.request.gpu {
             gpus::has_gpus(self.fleet, node, free, gpu, &self.kinds, failures);
+        }
+    }
+
+    fn memory(&self, id: NodeId, failures: &mut impl Failures) {
+        if let (Some(node), Some(free)) = (self.fleet.node(id), self.fleet.free(id)) {
+            node::has_memory(node, free, self.request, failures);
         }
     }
 

@@ -1,6 +1,34 @@
 //! A map from 128-bit fingerprints to small values: the standard maps are either ordered (slow here)
 //! or randomly seeded (forbidden here). Keys are hashes already, so the low bits address directly.
 
+use crate::random::mix;
+
+/// The identity of a node's state as far as a value depends on it: the order of cards does not
+/// matter, so it is left out.
+pub(super) fn state_key(head: [u64; 3], cards: &[i32]) -> u128 {
+    let mut sorted = [0_i32; 16];
+    let mut many;
+    let sorted = if let Some(few) = sorted.get_mut(..cards.len()) {
+        few.copy_from_slice(cards);
+        few
+    } else {
+        many = cards.to_vec();
+        many.as_mut_slice()
+    };
+    sorted.sort_unstable();
+    let (mut low, mut high) = (0x243f_6a88_85a3_08d3_u64, 0x1319_8a2e_0370_7344_u64);
+    let mut add = |word: u64| {
+        low = mix(low ^ word);
+        high = (high ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    };
+    head.into_iter().for_each(&mut add);
+    for pair in sorted.chunks(2) {
+        let second = pair.get(1).map_or(u32::MAX, |card| card.cast_unsigned());
+        add(u64::from(pair[0].cast_unsigned()) << 32 | u64::from(second));
+    }
+    u128::from(mix(high ^ low.rotate_left(17))) << 64 | u128::from(low)
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Memo<V> {
     slots: Vec<Option<(u128, V)>>,

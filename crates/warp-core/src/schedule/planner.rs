@@ -10,7 +10,9 @@ use std::sync::Arc;
 use super::fit::{Filter, usable_pools};
 use super::strategy::{Ask, Policy, Spot, Strategy, Weights};
 use crate::explain::Explanation;
-use crate::fleet::{Cards, Fleet, NodeId, Request, Taken, WHOLE, Work, WorkState};
+use crate::fleet::{
+    Cards, Fleet, NodeId, PoolFree, Request, Slot, Taken, WHOLE, Work, WorkState,
+};
 use crate::random::{Fingerprint, mix};
 
 /// Where a request goes.
@@ -55,35 +57,42 @@ pub struct Planner {
     decisions: u64,
 }
 
-/// The ratings of one request shape.
+/// The ratings of one request shape, one entry per node in each list. Lists apart, because the walk
+/// over all nodes reads mostly the values.
 #[derive(Debug, Default)]
 struct Board {
     epoch: u64,
     last_used: u64,
+    /// The node's fingerprint a rating was computed on; 0 = never.
+    prints: Vec<u64>,
+    /// `UNFIT` where the request does not fit.
+    values: Vec<f64>,
     rows: Vec<Row>,
 }
 
-/// One node's rating; `print` 0 means never computed.
-#[derive(Clone, Copy, Debug)]
+const UNFIT: f64 = f64::NEG_INFINITY;
+
+/// The rest of one node's rating.
+#[derive(Clone, Copy, Debug, Default)]
 struct Row {
-    print: u64,
-    value: f64,
     extra: f32,
     rank: u32,
-    kind: u32,
+    kind: u16,
     pool: u16,
-    fits: bool,
 }
 
-const UNRATED: Row = Row {
-    print: 0,
-    value: 0.0,
-    extra: 0.0,
-    rank: 0,
-    kind: u32::MAX,
-    pool: 0,
-    fits: false,
-};
+impl Board {
+    fn reset(&mut self, epoch: u64) {
+        self.prints.fill(0);
+        self.epoch = epoch;
+    }
+
+    fn resize(&mut self, nodes: usize) {
+        self.prints.resize(nodes, 0);
+        self.values.resize(nodes, UNFIT);
+        self.rows.resize(nodes, Row::default());
+    }
+}
 
 /// Request shapes remembered at once. A fleet sees a few hundred; the bound keeps a stream of
 /// unique shapes from eating the memory.
@@ -100,6 +109,8 @@ struct Best {
     score: f64,
     rank: u64,
     at: usize,
+    /// The least raw score that still equals `score` once cut to quanta.
+    bar: f64,
 }
 
 impl Planner {
@@ -146,10 +157,9 @@ impl Planner {
         self.decisions += 1;
         let mut board = self.boards.remove(&ask.print).unwrap_or_default();
         if board.epoch != epoch {
-            board.rows.clear();
-            board.epoch = epoch;
+            board.reset(epoch);
         }
-        board.rows.resize(fleet.prints().len(), UNRATED);
+        board.resize(fleet.prints().len());
         board.last_used = self.decisions;
         let mut search = Search {
             fleet,
@@ -191,110 +201,118 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn run(&mut self, board: &mut Board, scope: Scope<'_>) -> Option<Best> {
-        let mut best = None;
         match scope {
             Scope::All => {
-                for at in 0..board.rows.len() {
-                    self.consider(&mut board.rows[at], at, &mut best);
-                }
+                self.refresh(board);
+                self.best(board, 0..board.values.len())
             }
             Scope::Only(nodes) => {
-                for node in nodes {
-                    if let Some(row) = board.rows.get_mut(node.index()) {
-                        self.consider(row, node.index(), &mut best);
-                    }
-                }
+                let known = || nodes.iter().map(|node| node.index()).filter(|&at| at < board.values.len());
+                let at: Vec<_> = known().collect();
+                at.iter().for_each(|&at| self.refresh_one(board, at));
+                self.best(board, at.into_iter())
+            }
+        }
+    }
+
+    /// Rates again every node that changed since it was rated.
+    fn refresh(&mut self, board: &mut Board) {
+        const STEP: usize = 32;
+        let nodes = board.prints.len();
+        for from in (0..nodes).step_by(STEP) {
+            let range = from..nodes.min(from + STEP);
+            if board.prints[range.clone()] != self.fleet.prints()[range.clone()] {
+                range.for_each(|at| self.refresh_one(board, at));
+            }
+        }
+    }
+
+    fn refresh_one(&mut self, board: &mut Board, at: usize) {
+        let print = self.fleet.prints()[at];
+        if board.prints[at] != print {
+            let rated = self.rate(at);
+            board.prints[at] = print;
+            board.values[at] = rated.map_or(UNFIT, |(value, _)| value);
+            board.rows[at] = rated.map(|(_, row)| row).unwrap_or_default();
+        }
+    }
+
+    fn best(&self, board: &Board, nodes: impl Iterator<Item = usize>) -> Option<Best> {
+        let weights = self.weights;
+        let plain = weights.extra == 0.0 && weights.penalty.iter().all(|&penalty| penalty == 0.0);
+        let mut best: Option<Best> = None;
+        let mut bar = f64::MIN;
+        for at in nodes {
+            let mut raw = board.values[at];
+            if !plain {
+                let row = &board.rows[at];
+                let penalty = weights.penalty.get(usize::from(row.kind)).copied().unwrap_or(0.0);
+                raw += weights.extra * f64::from(row.extra) - penalty;
+            }
+            if raw < bar {
+                continue;
+            }
+            let found = self.standing(raw, &board.rows[at], at);
+            let better = best.as_ref().is_none_or(|best| {
+                found.score > best.score || (found.rank, at) < (best.rank, best.at)
+            });
+            if better && self.fits_now(at) {
+                bar = found.bar;
+                best = Some(found);
             }
         }
         best
     }
 
-    fn consider(&mut self, row: &mut Row, at: usize, best: &mut Option<Best>) {
-        let print = self.fleet.prints()[at];
-        if row.print != print {
-            *row = self.rate(at, print);
+    fn standing(&self, raw: f64, row: &Row, at: usize) -> Best {
+        // The nudge keeps a score that is a whole number of quanta from falling below it by
+        // rounding.
+        const NUDGE: f64 = 1e-6;
+        let quantum = self.weights.quantum;
+        let rank = u64::from(row.rank);
+        if let Some(dice) = self.weights.dice {
+            return Best { score: 0.0, rank: mix(dice ^ rank), at, bar: f64::MIN };
         }
-        if !row.fits {
-            return;
+        if quantum > 0.0 {
+            let score = (raw / quantum + NUDGE).floor();
+            return Best { score, rank, at, bar: (score - NUDGE) * quantum };
         }
-        let (score, rank) = match self.weights.dice {
-            Some(dice) => (0.0, mix(dice ^ at as u64)),
-            None => (self.score(row), u64::from(row.rank)),
-        };
-        let better = best.as_ref().is_none_or(|best| {
-            score > best.score || (score >= best.score && (rank, at) < (best.rank, best.at))
-        });
-        if better && (!self.others || self.fits_others(at)) {
-            *best = Some(Best { score, rank, at });
-        }
+        Best { score: raw, rank, at, bar: raw }
     }
 
-    fn score(&self, row: &Row) -> f64 {
-        let penalty = self
-            .weights
-            .penalty
-            .get(row.kind as usize)
-            .copied()
-            .unwrap_or(0.0);
-        let score = row.value + self.weights.extra * f64::from(row.extra) - penalty;
-        if self.weights.quantum > 0.0 {
-            // The nudge keeps a score that is a whole number of quanta from falling below it by
-            // rounding.
-            (score / self.weights.quantum + 1e-6).floor()
-        } else {
-            score
-        }
+    /// What a row does not remember: memory and other pods.
+    fn fits_now(&self, at: usize) -> bool {
+        node_at(at).is_some_and(|node| {
+            self.filter.fits_memory(node) && (!self.others || self.filter.fits_others(node))
+        })
     }
 
-    fn fits_others(&self, at: usize) -> bool {
-        node_at(at).is_some_and(|node| self.filter.fits_others(node))
-    }
-
-    fn rate(&mut self, at: usize, print: u64) -> Row {
-        let mut row = Row { print, ..UNRATED };
-        let Some(id) = node_at(at) else { return row };
-        let Some(slot) = self.fleet.slot(id) else {
-            return row;
-        };
-        if !self.filter.fits_alone(id) {
-            return row;
+    /// The value and the rest of a node's rating, if the request fits it.
+    fn rate(&mut self, at: usize) -> Option<(f64, Row)> {
+        let id = node_at(at)?;
+        let slot = self.fleet.slot(id)?;
+        if !self.filter.fits_but_for_memory(id) {
+            return None;
         }
-        row.rank = (Fingerprint::default()
-            .word(self.seed)
-            .text(&slot.node.name)
-            .get()
-            >> 32) as u32;
-        row.fits = true;
-        let (node, free) = (&*slot.node, &slot.free);
+        let rank = Fingerprint::default().word(self.seed).word(slot.name_print).get();
+        let row = Row { rank: (rank >> 32) as u32, ..Row::default() };
+        let free = &slot.free;
         let Some(gpu) = &self.request.gpu else {
-            let spot = Spot {
-                node,
-                free,
-                pool: free.pools.first(),
-            };
+            let spot = spot(self.fleet, id, slot, free.pools.first());
             let rating = self.strategy.rate(&spot, self.ask);
-            row.value = rating.value;
-            row.extra = rating.extra as f32;
-            return row;
+            return Some((rating.value, Row { extra: rating.extra as f32, ..row }));
         };
-        let mut first = true;
-        for pool in usable_pools(node, free, gpu, self.filter.kinds()) {
-            let spot = Spot {
-                node,
-                free,
-                pool: Some(&free.pools[pool]),
-            };
+        let mut best = None;
+        for pool in usable_pools(&slot.node, free, gpu, self.filter.kinds()) {
+            let spot = spot(self.fleet, id, slot, Some(&free.pools[pool]));
             let rating = self.strategy.rate(&spot, self.ask);
-            if first || rating.value > row.value {
-                first = false;
-                row.value = rating.value;
-                row.extra = rating.extra as f32;
-                row.kind = u32::try_from(free.pools[pool].kind.index()).unwrap_or(u32::MAX);
-                row.pool = u16::try_from(pool).unwrap_or(u16::MAX);
+            if best.is_none_or(|(value, _)| rating.value > value) {
+                let kind = u16::try_from(free.pools[pool].kind.index()).unwrap_or(u16::MAX);
+                let pool = u16::try_from(pool).unwrap_or(u16::MAX);
+                best = Some((rating.value, Row { extra: rating.extra as f32, kind, pool, ..row }));
             }
         }
-        row.fits = !first;
-        row
+        best
     }
 
     /// Turns the winning row into a placement: checks it against the fleet and picks the cards.
@@ -313,12 +331,7 @@ impl Search<'_> {
                 cards: match slot.node.gpus.get(pool)?.cards {
                     Cards::Counted => Vec::new(),
                     Cards::Each(_) if gpu.is_fraction() => {
-                        let free = &slot.free;
-                        let spot = Spot {
-                            node: &slot.node,
-                            free,
-                            pool: free.pools.get(pool),
-                        };
+                        let spot = spot(self.fleet, id, slot, slot.free.pools.get(pool));
                         vec![u16::try_from(self.strategy.card(&spot, self.ask)?).ok()?]
                     }
                     Cards::Each(_) => idle_cards(&slot.free.pools[pool].cards, gpu.count),
@@ -332,6 +345,15 @@ impl Search<'_> {
             score: best.score,
         })
     }
+}
+
+fn spot<'a>(
+    fleet: &'a Fleet,
+    id: NodeId,
+    slot: &'a Slot,
+    pool: Option<&'a PoolFree>,
+) -> Spot<'a> {
+    Spot { fleet, id, node: &slot.node, free: &slot.free, pool }
 }
 
 /// The first `count` fully idle cards.

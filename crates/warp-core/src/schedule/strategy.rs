@@ -5,9 +5,15 @@
 //! `rate` depends on the request's shape and one node and is remembered until that node changes;
 //! `weights` is what the whole fleet contributes, computed once per decision.
 
+mod best_fit;
+mod clustering;
 mod cost_optimized;
+mod dot_prod;
+mod fgd;
 mod least_loaded;
+mod packing;
 mod random;
+mod warp;
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +21,11 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::fleet::{Fleet, Free, KindSet, Node, PoolFree, Request, WHOLE};
+pub use fgd::Fragmentation;
+pub use warp::{FillValue, Tuning};
+
+use super::mix::Mix;
+use crate::fleet::{Fleet, Free, KindSet, Node, NodeId, PoolFree, Request, WHOLE};
 use crate::random::Fingerprint;
 
 /// A request reduced to what a score depends on.
@@ -72,6 +82,8 @@ impl Ask {
 /// A node that fits, and the pool the cards would come from.
 #[derive(Clone, Copy, Debug)]
 pub struct Spot<'a> {
+    pub fleet: &'a Fleet,
+    pub id: NodeId,
     pub node: &'a Node,
     pub free: &'a Free,
     pub pool: Option<&'a PoolFree>,
@@ -151,9 +163,16 @@ pub trait Strategy: fmt::Debug + Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Policy {
+    /// Keep what the future can fill: the default.
+    Warp,
     LeastLoaded,
     Random,
     CostOptimized,
+    BestFit,
+    Packing,
+    DotProd,
+    Clustering,
+    Fgd,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -161,30 +180,62 @@ pub enum Policy {
 pub struct UnknownPolicy(String);
 
 impl Policy {
-    pub const ALL: [Self; 3] = [Self::LeastLoaded, Self::Random, Self::CostOptimized];
+    pub const ALL: [Self; 9] = [
+        Self::Warp,
+        Self::LeastLoaded,
+        Self::Random,
+        Self::CostOptimized,
+        Self::BestFit,
+        Self::Packing,
+        Self::DotProd,
+        Self::Clustering,
+        Self::Fgd,
+    ];
 
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Warp => "warp",
             Self::LeastLoaded => "leastLoaded",
             Self::Random => "random",
             Self::CostOptimized => "costOptimized",
+            Self::BestFit => "bestFit",
+            Self::Packing => "packing",
+            Self::DotProd => "dotProd",
+            Self::Clustering => "clustering",
+            Self::Fgd => "fgd",
         }
     }
 
     /// Whether its choices depend on the requests it saw before.
     pub const fn learns(self) -> bool {
-        false
+        matches!(self, Self::Warp | Self::Fgd)
     }
 
     fn names() -> String {
         Self::ALL.map(Self::name).join(", ")
     }
 
+    /// The strategy, knowing nothing of the requests to come.
     pub fn strategy(self, seed: u64) -> Box<dyn Strategy> {
         match self {
+            Self::Warp => Box::new(FillValue::learning(Tuning::default(), seed)),
             Self::LeastLoaded => Box::new(least_loaded::LeastLoaded),
             Self::Random => Box::new(random::AnyNode::new(seed)),
             Self::CostOptimized => Box::new(cost_optimized::CostOptimized::default()),
+            Self::BestFit => Box::new(best_fit::BestFit),
+            Self::Packing => Box::new(packing::Packing),
+            Self::DotProd => Box::new(dot_prod::DotProd),
+            Self::Clustering => Box::new(clustering::Clustering),
+            Self::Fgd => Box::new(fgd::Fgd::learning()),
+        }
+    }
+
+    /// The strategy, told beforehand which requests to expect.
+    pub fn informed(self, seed: u64, fleet: &Fleet, mix: &Mix) -> Box<dyn Strategy> {
+        match self {
+            Self::Warp => Box::new(FillValue::informed(Tuning::default(), seed, fleet, mix)),
+            Self::Fgd => Box::new(fgd::Fgd::informed(mix)),
+            _ => self.strategy(seed),
         }
     }
 }

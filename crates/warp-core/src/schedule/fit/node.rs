@@ -72,6 +72,7 @@ pub(super) fn selected(node: &Node, constraints: &Constraints) -> bool {
     constraints.node_selector.iter().all(labelled) && affinity_holds(node, constraints)
 }
 
+/// Everything but memory, which few requests share: see `Filter::fits_but_for_memory`.
 pub(super) fn has_room(node: &Node, free: &Free, request: &Request, failures: &mut impl Failures) {
     if free.pods < 1 {
         failures.fail(|| Reason::TooManyPods { limit: node.pods });
@@ -99,5 +100,17 @@ pub(super) fn has_room(node: &Node, free: &Free, request: &Request, failures: &m
     );
     for (name, &needed) in &asked.extended {
         need(name, needed, left.extended(name), all.extended(name));
+    }
+}
+
+pub(super) fn has_memory(node: &Node, free: &Free, request: &Request, failures: &mut impl Failures) {
+    let (needed, left) = (request.resources.memory_bytes, free.resources.memory_bytes);
+    if needed > 0 && needed > left {
+        failures.fail(|| Reason::Insufficient {
+            resource: Arc::from("memory"),
+            needed,
+            free: left,
+            total: node.allocatable.memory_bytes,
+        });
     }
 }
