@@ -1,1 +1,3 @@
-//! placeholder
+//! Decisions without I/O, clock or Kubernetes types.
+
+pub mod gpu;
