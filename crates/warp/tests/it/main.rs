@@ -1,0 +1,4 @@
+//! Black-box tests of the repository and the binary.
+
+mod architecture;
+mod docs;
