@@ -1,0 +1,1 @@
+//! Places ordinary pods on nodes.
