@@ -33,12 +33,12 @@ use crate::informer::{Cache, Source, fill};
 
 mod accounts;
 mod drive;
-mod events;
+pub(crate) mod events;
 mod execute;
 mod garbage;
 mod namespace;
 mod ownership;
-mod plan;
+pub(crate) mod plan;
 mod pods;
 mod queue;
 mod served;

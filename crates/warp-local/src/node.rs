@@ -7,12 +7,14 @@
 pub mod devices;
 pub mod facts;
 pub mod fleet;
+pub mod host;
 pub mod lifecycle;
 pub mod runtime;
 pub mod simulated;
 pub mod timeline;
 
 pub use facts::{Event, Exit, Facts};
+pub use host::Host;
 pub use lifecycle::{Action, Step, step};
 pub use runtime::Runtime;
 pub use simulated::Simulated;

@@ -48,7 +48,10 @@ impl Ledger {
             for (resource, wanted) in self.wanted(container) {
                 let got = self.take_some(uid, &resource, wanted)?;
                 for_init.entry(resource.clone()).or_default().extend(&got);
-                taken.entry(container.name.clone()).or_default().insert(resource, got);
+                taken
+                    .entry(container.name.clone())
+                    .or_default()
+                    .insert(resource, got);
             }
         }
         for container in init {
@@ -66,7 +69,10 @@ impl Ledger {
                     }
                     got.extend(more);
                 }
-                taken.entry(container.name.clone()).or_default().insert(resource, got);
+                taken
+                    .entry(container.name.clone())
+                    .or_default()
+                    .insert(resource, got);
             }
         }
         Ok(taken)
@@ -76,7 +82,8 @@ impl Ledger {
     pub fn retake(&mut self, uid: &str, held: &Devices) {
         for (resource, numbers) in held.values().flatten() {
             for number in numbers {
-                self.holders.insert((resource.clone(), *number), uid.to_owned());
+                self.holders
+                    .insert((resource.clone(), *number), uid.to_owned());
             }
         }
     }
@@ -91,16 +98,23 @@ impl Ledger {
             .iter()
             .flat_map(|(resource, numbers)| numbers.iter().map(move |number| (resource, number)))
             .filter(|(resource, number)| {
-                !self.broken.get(*resource).is_some_and(|known| known.contains(number))
+                !self
+                    .broken
+                    .get(*resource)
+                    .is_some_and(|known| known.contains(number))
             })
-            .filter_map(|(resource, number)| self.holders.get(&(resource.clone(), *number)).cloned())
+            .filter_map(|(resource, number)| {
+                self.holders.get(&(resource.clone(), *number)).cloned()
+            })
             .collect();
         self.broken = broken;
         fresh
     }
 
     pub fn is_broken(&self, resource: &str, number: u32) -> bool {
-        self.broken.get(resource).is_some_and(|known| known.contains(&number))
+        self.broken
+            .get(resource)
+            .is_some_and(|known| known.contains(&number))
     }
 
     /// Devices a scheduler may count on, by resource.
@@ -132,7 +146,12 @@ impl Ledger {
         wanted.into_iter().collect()
     }
 
-    fn take_some(&mut self, uid: &str, resource: &str, wanted: usize) -> Result<Vec<u32>, Unavailable> {
+    fn take_some(
+        &mut self,
+        uid: &str,
+        resource: &str,
+        wanted: usize,
+    ) -> Result<Vec<u32>, Unavailable> {
         let total = self.total.get(resource).copied().unwrap_or_default();
         let free: Vec<u32> = (0..total)
             .filter(|number| {
@@ -150,7 +169,8 @@ impl Ledger {
         }
         let got = free[..wanted].to_vec();
         for number in &got {
-            self.holders.insert((resource.to_owned(), *number), uid.to_owned());
+            self.holders
+                .insert((resource.to_owned(), *number), uid.to_owned());
         }
         Ok(got)
     }

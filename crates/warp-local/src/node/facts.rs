@@ -19,9 +19,14 @@ pub const LONGEST_BACKOFF: Duration = Duration::from_secs(300);
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// Volumes and whatever holds the containers together are there.
-    Prepared { ip: Option<String> },
+    Prepared {
+        ip: Option<String>,
+    },
     /// They are not, and it will be tried again.
-    PrepareFailed { message: String, at: Timestamp },
+    PrepareFailed {
+        message: String,
+        at: Timestamp,
+    },
     Pulled {
         container: String,
         image_id: String,
@@ -316,8 +321,14 @@ impl Facts {
             let entry = facts.containers.entry(seen.name.clone()).or_default();
             let attempt = u32::try_from(seen.restart_count).unwrap_or_default();
             let id = seen.container_id.clone().unwrap_or_default();
-            entry.run = seen.state.as_ref().and_then(|state| run_of(state, attempt, &id));
-            let last = seen.last_state.as_ref().and_then(|state| run_of(state, attempt, &id));
+            entry.run = seen
+                .state
+                .as_ref()
+                .and_then(|state| run_of(state, attempt, &id));
+            let last = seen
+                .last_state
+                .as_ref()
+                .and_then(|state| run_of(state, attempt, &id));
             match (&entry.run, last) {
                 // Waiting to be restarted: the run that ended is the newest one.
                 (None, Some(last)) => entry.run = Some(last),
@@ -392,7 +403,9 @@ impl Facts {
                     exit: None,
                 });
             }
-            Action::Probe { container, kind, .. } => {
+            Action::Probe {
+                container, kind, ..
+            } => {
                 self.entry(container).probe_mut(*kind).in_flight = true;
             }
             Action::Stop {
@@ -528,7 +541,10 @@ fn run_of(state: &ContainerState, attempt: u32, id: &str) -> Option<Run> {
         });
     }
     let ended = state.terminated.as_ref()?;
-    let at = ended.finished_at.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+    let at = ended
+        .finished_at
+        .as_ref()
+        .map_or(Timestamp::UNIX_EPOCH, |time| time.0);
     Some(Run {
         attempt,
         id: ended.container_id.clone().unwrap_or_else(|| id.to_owned()),

@@ -117,7 +117,10 @@ impl Shape {
     }
 
     fn label(&self, key: &str, default: &str) -> String {
-        self.labels.get(key).map_or(default, String::as_str).to_owned()
+        self.labels
+            .get(key)
+            .map_or(default, String::as_str)
+            .to_owned()
     }
 }
 
@@ -131,10 +134,30 @@ fn address(kind: &str, value: &str) -> NodeAddress {
 /// The conditions of a healthy node.
 pub fn conditions(now: &Time) -> Vec<NodeCondition> {
     [
-        ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-        ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-        ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-        ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
+        (
+            "MemoryPressure",
+            "False",
+            "KubeletHasSufficientMemory",
+            "kubelet has sufficient memory available",
+        ),
+        (
+            "DiskPressure",
+            "False",
+            "KubeletHasNoDiskPressure",
+            "kubelet has no disk pressure",
+        ),
+        (
+            "PIDPressure",
+            "False",
+            "KubeletHasSufficientPID",
+            "kubelet has sufficient PID available",
+        ),
+        (
+            "Ready",
+            "True",
+            "KubeletReady",
+            "kubelet is posting ready status",
+        ),
     ]
     .into_iter()
     .map(|(kind, status, reason, message)| NodeCondition {
@@ -147,4 +170,3 @@ pub fn conditions(now: &Time) -> Vec<NodeCondition> {
     })
     .collect()
 }
-

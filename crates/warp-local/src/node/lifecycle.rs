@@ -22,7 +22,9 @@ pub use restart::restarts;
 const RETRY: Duration = Duration::from_secs(10);
 const DEFAULT_GRACE: i64 = 30;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub enum ProbeKind {
     Startup,
     Readiness,
@@ -390,7 +392,11 @@ impl<'a> Plan<'a> {
             return;
         }
         let mut attempt = 0;
-        if let Some((run, exit)) = seen.run.as_ref().and_then(|run| Some((run, run.exit.as_ref()?))) {
+        if let Some((run, exit)) = seen
+            .run
+            .as_ref()
+            .and_then(|run| Some((run, run.exit.as_ref()?)))
+        {
             if !restarts(self.pod_policy(), container, is_init, exit) {
                 return;
             }

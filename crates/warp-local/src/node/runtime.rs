@@ -64,5 +64,11 @@ pub trait Runtime: Send + Sync + std::fmt::Debug + 'static {
     fn health(&self, node: &Node) -> Health;
 
     /// A device of the pod broke while the pod ran.
-    fn device_lost(&self, pod: &Arc<Pod>, facts: &Facts, containers: &[String], now: Timestamp) -> Vec<Due>;
+    fn device_lost(
+        &self,
+        pod: &Arc<Pod>,
+        facts: &Facts,
+        containers: &[String],
+        now: Timestamp,
+    ) -> Vec<Due>;
 }

@@ -99,15 +99,24 @@ impl Simulated {
         let Some(at) = behaviour.pull.time.map(|time| now + time) else {
             return Vec::new();
         };
-        let image = containers(pod.spec.as_ref().unwrap_or(&k8s_openapi::api::core::v1::PodSpec::default()))
-            .find(|candidate| candidate.name == container)
-            .and_then(|container| container.image.clone())
-            .unwrap_or_default();
+        let image = containers(
+            pod.spec
+                .as_ref()
+                .unwrap_or(&k8s_openapi::api::core::v1::PodSpec::default()),
+        )
+        .find(|candidate| candidate.name == container)
+        .and_then(|container| container.image.clone())
+        .unwrap_or_default();
         let tries = facts
             .container(container)
             .map_or(0, |seen| seen.pulls.tries());
         let event = match &behaviour.pull.error {
-            Some(error) if behaviour.pull.failures.is_none_or(|failures| tries < failures) => {
+            Some(error)
+                if behaviour
+                    .pull
+                    .failures
+                    .is_none_or(|failures| tries < failures) =>
+            {
                 Event::PullFailed {
                     container: container.to_owned(),
                     reason: "ErrImagePull".to_owned(),
@@ -123,7 +132,14 @@ impl Simulated {
         vec![Due { at, event }]
     }
 
-    fn stop(&self, pod: &Pod, container: &str, attempt: u32, grace: Duration, now: Timestamp) -> Vec<Due> {
+    fn stop(
+        &self,
+        pod: &Pod,
+        container: &str,
+        attempt: u32,
+        grace: Duration,
+        now: Timestamp,
+    ) -> Vec<Due> {
         let time = self
             .behaviour(pod, container)
             .map_or(Some(Duration::ZERO), |behaviour| behaviour.stop_time);
@@ -134,18 +150,32 @@ impl Simulated {
         vec![exited(container, attempt, Exit::with_code(code, at))]
     }
 
-    fn probe(&self, pod: &Pod, facts: &Facts, container: &str, attempt: u32, kind: ProbeKind, now: Timestamp) -> Vec<Due> {
+    fn probe(
+        &self,
+        pod: &Pod,
+        facts: &Facts,
+        container: &str,
+        attempt: u32,
+        kind: ProbeKind,
+        now: Timestamp,
+    ) -> Vec<Due> {
         let started = facts
             .container(container)
             .and_then(|seen| seen.run.as_ref()?.started)
             .unwrap_or(now);
-        let ok = self.behaviour(pod, container).map_or(true, |behaviour| match kind {
-            ProbeKind::Liveness => behaviour.live_for.is_none_or(|time| now < started + time),
-            ProbeKind::Startup | ProbeKind::Readiness => {
-                behaviour.ready_after.is_some_and(|time| now >= started + time)
-            }
-        });
-        let message = if ok { String::new() } else { "simulated failure".to_owned() };
+        let ok = self
+            .behaviour(pod, container)
+            .map_or(true, |behaviour| match kind {
+                ProbeKind::Liveness => behaviour.live_for.is_none_or(|time| now < started + time),
+                ProbeKind::Startup | ProbeKind::Readiness => behaviour
+                    .ready_after
+                    .is_some_and(|time| now >= started + time),
+            });
+        let message = if ok {
+            String::new()
+        } else {
+            "simulated failure".to_owned()
+        };
         vec![Due {
             at: now,
             event: Event::Probed {
@@ -241,7 +271,10 @@ impl Runtime for Simulated {
         } else {
             nodes.insert(name, found.behaviour);
         }
-        let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());
+        let capacity = node
+            .status
+            .as_ref()
+            .and_then(|status| status.capacity.as_ref());
         let broken: BTreeMap<String, BTreeSet<u32>> = capacity
             .into_iter()
             .flatten()
@@ -258,11 +291,21 @@ impl Runtime for Simulated {
         }
     }
 
-    fn device_lost(&self, _pod: &Arc<Pod>, facts: &Facts, containers: &[String], now: Timestamp) -> Vec<Due> {
+    fn device_lost(
+        &self,
+        _pod: &Arc<Pod>,
+        facts: &Facts,
+        containers: &[String],
+        now: Timestamp,
+    ) -> Vec<Due> {
         containers
             .iter()
             .filter_map(|name| {
-                let run = facts.container(name)?.run.as_ref().filter(|run| run.exit.is_none())?;
+                let run = facts
+                    .container(name)?
+                    .run
+                    .as_ref()
+                    .filter(|run| run.exit.is_none())?;
                 let exit = Exit {
                     message: Some("GPU fell off the bus (simulated)".to_owned()),
                     ..Exit::with_code(1, now)

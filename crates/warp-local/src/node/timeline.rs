@@ -104,7 +104,11 @@ impl<'r, R: Runtime> Timeline<'r, R> {
     }
 
     pub fn status(&self) -> &PodStatus {
-        &self.history.last().expect("a timeline begins with a status").1
+        &self
+            .history
+            .last()
+            .expect("a timeline begins with a status")
+            .1
     }
 
     /// The object may be removed.
@@ -125,7 +129,11 @@ impl<'r, R: Runtime> Timeline<'r, R> {
     fn settle(&mut self) {
         let spec = self.pod.spec.clone().unwrap_or_else(PodSpec::default);
         loop {
-            while self.queue.peek().is_some_and(|queued| queued.at <= self.now) {
+            while self
+                .queue
+                .peek()
+                .is_some_and(|queued| queued.at <= self.now)
+            {
                 if let Some(queued) = self.queue.pop() {
                     self.facts.note(&spec, queued.event);
                 }

@@ -104,29 +104,49 @@ pub(super) fn fleet(text: &str, name: &str) -> Result<Fleet, FleetError> {
     };
     let length = |field: &str, value: Option<&String>| {
         value
-            .map(|value| length(value).ok_or_else(|| {
-                at(value, format!("{field}: \"{value}\" is not a length of time; write 30s, 2m or 1h30m"))
-            }))
+            .map(|value| {
+                length(value).ok_or_else(|| {
+                    at(
+                        value,
+                        format!(
+                            "{field}: \"{value}\" is not a length of time; write 30s, 2m or 1h30m"
+                        ),
+                    )
+                })
+            })
             .transpose()
     };
     let defaults = Defaults {
         pull_time: length("pullTime", file.defaults.pull_time.as_ref())?.unwrap_or(Duration::ZERO),
         run_time: length("runTime", file.defaults.run_time.as_ref())?,
     };
-    let total = file.pools.iter().try_fold(0u64, |sum, pool| sum.checked_add(pool.count));
+    let total = file
+        .pools
+        .iter()
+        .try_fold(0u64, |sum, pool| sum.checked_add(pool.count));
     if total.is_none_or(|total| total > MOST_NODES) {
         return Err(at("count", format!("more than {MOST_NODES} nodes")));
     }
     if total == Some(0) {
-        return Err(at("pools", "the fleet has no nodes; add a pool with a name".to_owned()));
+        return Err(at(
+            "pools",
+            "the fleet has no nodes; add a pool with a name".to_owned(),
+        ));
     }
     let mut nodes: Vec<Shape> = Vec::new();
     let mut names = std::collections::BTreeSet::new();
     for pool in &file.pools {
         if !names.insert(&pool.name) {
-            return Err(at(&pool.name, format!("two pools are called \"{}\"; give each its own name", pool.name)));
+            return Err(at(
+                &pool.name,
+                format!(
+                    "two pools are called \"{}\"; give each its own name",
+                    pool.name
+                ),
+            ));
         }
-        pool_nodes(pool, &mut nodes).map_err(|(field, what)| at(&field, format!("pool \"{}\": {what}", pool.name)))?;
+        pool_nodes(pool, &mut nodes)
+            .map_err(|(field, what)| at(&field, format!("pool \"{}\": {what}", pool.name)))?;
     }
     Ok(Fleet { nodes, defaults })
 }
@@ -142,7 +162,10 @@ fn pool_nodes(pool: &Pool, nodes: &mut Vec<Shape>) -> Result<(), (String, String
         (Some(_), count) => count.unwrap_or(8),
         (None, None | Some(0)) => 0,
         (None, Some(_)) => {
-            return Err(("gpus".to_owned(), "gpus is given but not gpu; name the model, for example gpu: L4".to_owned()));
+            return Err((
+                "gpus".to_owned(),
+                "gpus is given but not gpu; name the model, for example gpu: L4".to_owned(),
+            ));
         }
     };
     let capacity = capacity(pool, gpus)?;
@@ -169,11 +192,20 @@ fn pool_nodes(pool: &Pool, nodes: &mut Vec<Shape>) -> Result<(), (String, String
 }
 
 fn provider(pool: &Pool) -> String {
-    pool.provider.clone().unwrap_or_else(|| "simulated".to_owned())
+    pool.provider
+        .clone()
+        .unwrap_or_else(|| "simulated".to_owned())
 }
 
-fn node_labels(pool: &Pool, name: &str, model: Option<&Model>, gpus: u32) -> BTreeMap<String, String> {
-    let mut labels = model.map(|model| labels::of(model, gpus)).unwrap_or_default();
+fn node_labels(
+    pool: &Pool,
+    name: &str,
+    model: Option<&Model>,
+    gpus: u32,
+) -> BTreeMap<String, String> {
+    let mut labels = model
+        .map(|model| labels::of(model, gpus))
+        .unwrap_or_default();
     let fixed = [
         ("kubernetes.io/hostname", name.to_owned()),
         ("kubernetes.io/os", "linux".to_owned()),
@@ -216,7 +248,9 @@ fn capacity(pool: &Pool, gpus: u32) -> Result<BTreeMap<String, Quantity>, (Strin
 fn quantity(field: &str, text: String) -> Result<Quantity, (String, String)> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let suffix = &text[digits.len()..];
-    let known = ["", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let known = [
+        "", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei",
+    ];
     if digits.parse::<f64>().is_ok_and(|number| number >= 0.0) && known.contains(&suffix) {
         return Ok(Quantity(text));
     }
@@ -230,7 +264,11 @@ fn taints(pool: &Pool) -> Result<Vec<Taint>, (String, String)> {
         .iter()
         .map(|taint| {
             if !EFFECTS.contains(&taint.effect.as_str()) {
-                let what = format!("taint effect \"{}\" is not known{}", taint.effect, hint(&taint.effect, EFFECTS));
+                let what = format!(
+                    "taint effect \"{}\" is not known{}",
+                    taint.effect,
+                    hint(&taint.effect, EFFECTS)
+                );
                 return Err((taint.effect.clone(), what));
             }
             Ok(Taint {
@@ -249,11 +287,17 @@ fn model(name: &str) -> Result<&'static Model, (String, String)> {
         [one] => Ok(one),
         [] => {
             let names = gpu::MODELS.iter().map(|model| model.name);
-            Err((name.to_owned(), format!("gpu \"{name}\" is not known{}", hint(name, names))))
+            Err((
+                name.to_owned(),
+                format!("gpu \"{name}\" is not known{}", hint(name, names)),
+            ))
         }
         several => {
             let names: Vec<&str> = several.iter().map(|model| model.name).collect();
-            Err((name.to_owned(), format!("gpu \"{name}\" may be {}; say which", names.join(" or "))))
+            Err((
+                name.to_owned(),
+                format!("gpu \"{name}\" may be {}; say which", names.join(" or ")),
+            ))
         }
     }
 }
@@ -276,11 +320,23 @@ fn explain(error: &serde_saphyr::Error, name: &str) -> FleetError {
         None => name.to_owned(),
     };
     let what = match error.without_snippet() {
-        serde_saphyr::Error::SerdeUnknownField { field, expected, .. } => {
-            format!("field \"{field}\" is not known{}", hint(field, expected.iter().copied()))
+        serde_saphyr::Error::SerdeUnknownField {
+            field, expected, ..
+        } => {
+            format!(
+                "field \"{field}\" is not known{}",
+                hint(field, expected.iter().copied())
+            )
         }
-        serde_saphyr::Error::SerdeMissingField { field, .. } => format!("field \"{field}\" is missing"),
-        other => other.to_string().lines().next().unwrap_or_default().to_owned(),
+        serde_saphyr::Error::SerdeMissingField { field, .. } => {
+            format!("field \"{field}\" is missing")
+        }
+        other => other
+            .to_string()
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned(),
     };
     FleetError { place, what }
 }

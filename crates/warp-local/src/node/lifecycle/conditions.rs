@@ -3,9 +3,9 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodCondition, PodStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::super::facts::Sandbox;
+use super::status::time;
 use super::{Plan, is_sidecar};
 
 struct Verdict {
@@ -58,7 +58,7 @@ fn condition(plan: &Plan<'_>, verdict: Verdict) -> PodCondition {
         status: status.to_owned(),
         reason: verdict.reason.map(str::to_owned),
         message: verdict.message,
-        last_transition_time: Some(Time(since(plan, verdict.kind, status))),
+        last_transition_time: Some(time(since(plan, verdict.kind, status))),
         last_probe_time: None,
         observed_generation: plan.pod.metadata.generation,
     }
@@ -97,11 +97,17 @@ fn initialized(plan: &Plan<'_>, status: &PodStatus, phase: &str) -> Verdict {
             Verdict::holds(KIND)
         };
     }
-    let incomplete = unready(plan.init().iter(), status.init_container_statuses.as_deref());
+    let incomplete = unready(
+        plan.init().iter(),
+        status.init_container_statuses.as_deref(),
+    );
     if incomplete.is_empty() {
         return Verdict::holds(KIND);
     }
-    let message = format!("containers with incomplete status: [{}]", incomplete.join(" "));
+    let message = format!(
+        "containers with incomplete status: [{}]",
+        incomplete.join(" ")
+    );
     Verdict::fails(KIND, "ContainersNotInitialized", Some(message))
 }
 
@@ -135,7 +141,11 @@ fn ready(plan: &Plan<'_>, containers: &Verdict) -> Verdict {
             message: containers.message.clone(),
         };
     }
-    let known = plan.pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let known = plan
+        .pod
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
     let complaints: Vec<String> = plan
         .spec
         .readiness_gates
@@ -143,7 +153,8 @@ fn ready(plan: &Plan<'_>, containers: &Verdict) -> Verdict {
         .flatten()
         .filter_map(|gate| {
             let name = &gate.condition_type;
-            let found = known.and_then(|known| known.iter().find(|condition| condition.type_ == *name));
+            let found =
+                known.and_then(|known| known.iter().find(|condition| condition.type_ == *name));
             match found {
                 None => Some(format!(
                     "corresponding condition of pod readiness gate \"{name}\" does not exist."

@@ -18,8 +18,7 @@ pub(super) struct Due {
 
 /// The startup probe has passed, or there is none.
 pub(super) fn has_started(container: &Container, seen: &ContainerFacts) -> bool {
-    seen.is_running()
-        && (container.startup_probe.is_none() || seen.startup.verdict == Some(true))
+    seen.is_running() && (container.startup_probe.is_none() || seen.startup.verdict == Some(true))
 }
 
 pub(super) fn is_ready(container: &Container, seen: &ContainerFacts) -> bool {

@@ -28,7 +28,11 @@ pub fn restarts(pod_policy: &str, container: &Container, is_init: bool, exit: &E
 }
 
 fn matches(rule: &ContainerRestartRule, code: i32) -> bool {
-    let Some(codes) = rule.exit_codes.as_ref().filter(|_| rule.action == "Restart") else {
+    let Some(codes) = rule
+        .exit_codes
+        .as_ref()
+        .filter(|_| rule.action == "Restart")
+    else {
         return false;
     };
     let listed = codes.values.iter().flatten().any(|value| *value == code);

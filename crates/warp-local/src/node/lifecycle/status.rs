@@ -17,7 +17,7 @@ pub(super) const PULL_ERROR_SHOWN: Duration = Duration::from_secs(1);
 
 pub(super) fn report(plan: &Plan<'_>, ending: Option<Ending>, over: bool) -> PodStatus {
     let mut status = PodStatus {
-        start_time: Some(Time(plan.facts.accepted)),
+        start_time: Some(time(plan.facts.accepted)),
         qos_class: Some(qos_class(plan)),
         observed_generation: plan.pod.metadata.generation,
         pod_ip: plan.facts.ip.clone(),
@@ -72,7 +72,10 @@ impl Report<'_, '_> {
         }
         let waiting = main.is_empty()
             || main.iter().any(|status| {
-                status.state.as_ref().is_some_and(|state| state.waiting.is_some())
+                status
+                    .state
+                    .as_ref()
+                    .is_some_and(|state| state.waiting.is_some())
                     && !last_exit(status)
             });
         if waiting || self.init_pending(init) {
@@ -84,19 +87,28 @@ impl Report<'_, '_> {
 
     fn init_pending(&self, init: &[ContainerStatus]) -> bool {
         !self.plan.has_initialized()
-            && self.plan.init().iter().zip(init).any(|(container, status)| {
-                if is_sidecar(container) {
-                    status.started != Some(true)
-                } else {
-                    exit_code(status) != Some(0)
-                }
-            })
+            && self
+                .plan
+                .init()
+                .iter()
+                .zip(init)
+                .any(|(container, status)| {
+                    if is_sidecar(container) {
+                        status.started != Some(true)
+                    } else {
+                        exit_code(status) != Some(0)
+                    }
+                })
     }
 
     fn init_failed(&self, init: &[ContainerStatus]) -> bool {
-        self.plan.init().iter().zip(init).any(|(container, status)| {
-            !is_sidecar(container) && exit_code(status).is_some_and(|code| code != 0)
-        })
+        self.plan
+            .init()
+            .iter()
+            .zip(init)
+            .any(|(container, status)| {
+                !is_sidecar(container) && exit_code(status).is_some_and(|code| code != 0)
+            })
     }
 
     fn container(&self, container: &Container, is_init: bool) -> ContainerStatus {
@@ -105,7 +117,10 @@ impl Report<'_, '_> {
         let (state, last) = self.states(container, is_init, seen);
         let finished_init = is_init
             && !is_sidecar(container)
-            && state.terminated.as_ref().is_some_and(|ended| ended.exit_code == 0);
+            && state
+                .terminated
+                .as_ref()
+                .is_some_and(|ended| ended.exit_code == 0);
         let running = state.running.is_some();
         ContainerStatus {
             name: container.name.clone(),
@@ -137,7 +152,10 @@ impl Report<'_, '_> {
         is_init: bool,
         seen: &ContainerFacts,
     ) -> (ContainerState, Option<ContainerState>) {
-        let previous = seen.previous.as_ref().map(|(run, exit)| terminated(run, exit));
+        let previous = seen
+            .previous
+            .as_ref()
+            .map(|(run, exit)| terminated(run, exit));
         match &seen.run {
             Some(run) => match (&run.exit, run.started) {
                 (Some(exit), _) => self.ended(container, is_init, seen, run, exit, previous),
@@ -158,8 +176,8 @@ impl Report<'_, '_> {
         previous: Option<ContainerState>,
     ) -> (ContainerState, Option<ContainerState>) {
         let ended = terminated(run, exit);
-        let comes_back = self.ending.is_none()
-            && restarts(self.plan.pod_policy(), container, is_init, exit);
+        let comes_back =
+            self.ending.is_none() && restarts(self.plan.pod_policy(), container, is_init, exit);
         if !comes_back {
             return (ended, previous);
         }
@@ -224,6 +242,11 @@ impl Report<'_, '_> {
     }
 }
 
+/// Times in objects have whole seconds: a finer one would never be read back as it was written.
+pub(super) fn time(at: Timestamp) -> Time {
+    Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
+}
+
 fn exit_code(status: &ContainerStatus) -> Option<i32> {
     Some(status.state.as_ref()?.terminated.as_ref()?.exit_code)
 }
@@ -238,7 +261,7 @@ fn last_exit(status: &ContainerStatus) -> bool {
 fn running(started: Timestamp) -> ContainerState {
     ContainerState {
         running: Some(ContainerStateRunning {
-            started_at: Some(Time(started)),
+            started_at: Some(time(started)),
         }),
         ..ContainerState::default()
     }
@@ -261,8 +284,8 @@ fn terminated(run: &Run, exit: &Exit) -> ContainerState {
             signal: exit.signal,
             reason: Some(exit.reason.clone()),
             message: exit.message.clone(),
-            started_at: run.started.map(Time),
-            finished_at: Some(Time(exit.at)),
+            started_at: run.started.map(time),
+            finished_at: Some(time(exit.at)),
             container_id: (!run.id.is_empty()).then(|| run.id.clone()),
         }),
         ..ContainerState::default()
@@ -281,7 +304,12 @@ fn go_duration(duration: Duration) -> String {
 
 /// The API server sets the class when the pod is made; this is for one that did not.
 fn qos_class(plan: &Plan<'_>) -> String {
-    if let Some(known) = plan.pod.status.as_ref().and_then(|status| status.qos_class.clone()) {
+    if let Some(known) = plan
+        .pod
+        .status
+        .as_ref()
+        .and_then(|status| status.qos_class.clone())
+    {
         return known;
     }
     let mut any = false;

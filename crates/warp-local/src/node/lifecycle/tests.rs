@@ -6,9 +6,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::super::facts::{Facts, Sandbox};
 use super::super::simulated::Simulated;
 use super::super::timeline::Timeline;
-use super::super::facts::{Facts, Sandbox};
 
 const START: i64 = 1_800_000_000;
 
@@ -61,20 +61,36 @@ fn waiting(status: &PodStatus) -> &str {
 fn a_job_pod_goes_pending_running_succeeded() {
     let runtime = Simulated::default();
     let spec = json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "i", "command": ["sleep", "30"]}]});
-    let mut timeline = Timeline::new(&runtime, pod(spec, json!({"sim.gpu.warp.dev/pull-time": "5s"})), at(0));
+    let mut timeline = Timeline::new(
+        &runtime,
+        pod(spec, json!({"sim.gpu.warp.dev/pull-time": "5s"})),
+        at(0),
+    );
     assert_eq!(waiting(timeline.status()), "ContainerCreating");
     let running = timeline.run_until(at(10)).clone();
     assert_eq!(running.phase.as_deref(), Some("Running"));
     assert_eq!(condition(&running, "Ready"), ("True", ""));
-    assert_eq!(condition(&running, "PodReadyToStartContainers"), ("True", ""));
+    assert_eq!(
+        condition(&running, "PodReadyToStartContainers"),
+        ("True", "")
+    );
     assert!(main_status(&running).ready);
     let done = timeline.run_until(at(3600));
     assert_eq!(done.phase.as_deref(), Some("Succeeded"));
     assert_eq!(condition(done, "Ready"), ("False", "PodCompleted"));
     assert_eq!(condition(done, "Initialized"), ("True", "PodCompleted"));
     assert_eq!(condition(done, "PodReadyToStartContainers").0, "False");
-    let ended = main_status(done).state.as_ref().unwrap().terminated.as_ref().unwrap();
-    assert_eq!((ended.exit_code, ended.reason.as_deref()), (0, Some("Completed")));
+    let ended = main_status(done)
+        .state
+        .as_ref()
+        .unwrap()
+        .terminated
+        .as_ref()
+        .unwrap();
+    assert_eq!(
+        (ended.exit_code, ended.reason.as_deref()),
+        (0, Some("Completed"))
+    );
     assert_eq!(ended.finished_at, Some(Time(at(35))));
     assert_eq!(phases(&timeline), ["Pending", "Running", "Succeeded"]);
 }
@@ -89,7 +105,10 @@ fn a_failing_container_backs_off_as_long_as_a_kubelet_would() {
     for (index, delay) in [10, 20, 40, 80, 160, 300, 300].into_iter().enumerate() {
         let status = timeline.run_until(at(clock + delay - 1));
         assert_eq!(waiting(status), "CrashLoopBackOff");
-        assert_eq!(usize::try_from(main_status(status).restart_count).unwrap(), index + 1);
+        assert_eq!(
+            usize::try_from(main_status(status).restart_count).unwrap(),
+            index + 1
+        );
         assert_eq!(status.phase.as_deref(), Some("Running"));
         assert_eq!(condition(status, "Ready"), ("False", "ContainersNotReady"));
         clock += delay;
@@ -118,11 +137,17 @@ fn init_containers_run_in_order_and_sidecars_outlive_the_main_container() {
             {"name": "side", "image": "i", "restartPolicy": "Always", "startupProbe": {"exec": {"command": ["x"]}, "periodSeconds": 1}},
             {"name": "second", "image": "i", "command": ["sleep", "5"]}],
         "containers": [{"name": "c", "image": "i", "command": ["sleep", "10"]}]});
-    let annotations = json!({"sim.gpu.warp.dev/ready-after.side": "2s", "sim.gpu.warp.dev/stop-time.side": "3s"});
+    let annotations =
+        json!({"sim.gpu.warp.dev/ready-after.side": "2s", "sim.gpu.warp.dev/stop-time.side": "3s"});
     let mut timeline = Timeline::new(&runtime, pod(spec, annotations), at(0));
     assert_eq!(waiting(timeline.status()), "PodInitializing");
-    assert_eq!(condition(timeline.status(), "Initialized"), ("False", "ContainersNotInitialized"));
-    let init = |status: &PodStatus, index: usize| status.init_container_statuses.as_ref().unwrap()[index].clone();
+    assert_eq!(
+        condition(timeline.status(), "Initialized"),
+        ("False", "ContainersNotInitialized")
+    );
+    let init = |status: &PodStatus, index: usize| {
+        status.init_container_statuses.as_ref().unwrap()[index].clone()
+    };
     let starting = timeline.run_until(at(6)).clone();
     assert!(init(&starting, 1).state.unwrap().running.is_some());
     assert!(init(&starting, 2).state.unwrap().waiting.is_some());
@@ -134,7 +159,10 @@ fn init_containers_run_in_order_and_sidecars_outlive_the_main_container() {
     assert_eq!(condition(&running, "Ready").0, "True");
     // The main container is done at 22, the sidecar takes three more seconds.
     assert_eq!(timeline.run_until(at(23)).phase.as_deref(), Some("Running"));
-    assert_eq!(timeline.run_until(at(30)).phase.as_deref(), Some("Succeeded"));
+    assert_eq!(
+        timeline.run_until(at(30)).phase.as_deref(),
+        Some("Succeeded")
+    );
 }
 
 #[test]
@@ -148,7 +176,10 @@ fn a_failed_init_container_fails_a_pod_that_is_never_restarted() {
     let status = timeline.run_until(at(5));
     assert_eq!(status.phase.as_deref(), Some("Failed"));
     assert_eq!(waiting(status), "PodInitializing");
-    assert_eq!(condition(status, "Initialized"), ("False", "ContainersNotInitialized"));
+    assert_eq!(
+        condition(status, "Initialized"),
+        ("False", "ContainersNotInitialized")
+    );
 }
 
 #[test]
@@ -157,12 +188,18 @@ fn a_deadline_ends_the_pod_with_its_reason() {
     let spec = json!({"restartPolicy": "Never", "activeDeadlineSeconds": 60, "containers": [{"name": "c", "image": "i"}]});
     let mut timeline = Timeline::new(&runtime, pod(spec.clone(), json!({})), at(0));
     let status = timeline.run_until(at(300));
-    assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("DeadlineExceeded")));
+    assert_eq!(
+        (status.phase.as_deref(), status.reason.as_deref()),
+        (Some("Failed"), Some("DeadlineExceeded"))
+    );
     // Done in time stays done.
     let annotations = json!({"sim.gpu.warp.dev/run-time": "30s"});
     let mut timeline = Timeline::new(&runtime, pod(spec, annotations), at(0));
     let status = timeline.run_until(at(300));
-    assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Succeeded"), None));
+    assert_eq!(
+        (status.phase.as_deref(), status.reason.as_deref()),
+        (Some("Succeeded"), None)
+    );
 }
 
 #[test]
@@ -182,8 +219,17 @@ fn deletion_waits_for_the_grace_and_a_shorter_one_wins() {
     timeline.edit(|pod| delete(pod, 1));
     let status = timeline.run_until(at(21)).clone();
     assert!(timeline.is_finished());
-    let ended = main_status(&status).state.as_ref().unwrap().terminated.clone().unwrap();
-    assert_eq!((ended.exit_code, ended.finished_at), (137, Some(Time(at(21)))));
+    let ended = main_status(&status)
+        .state
+        .as_ref()
+        .unwrap()
+        .terminated
+        .clone()
+        .unwrap();
+    assert_eq!(
+        (ended.exit_code, ended.finished_at),
+        (137, Some(Time(at(21))))
+    );
     assert_eq!(status.phase.as_deref(), Some("Failed"));
 }
 
@@ -192,13 +238,20 @@ fn liveness_restarts_and_readiness_only_reports() {
     let runtime = Simulated::default();
     let probe = json!({"exec": {"command": ["x"]}, "periodSeconds": 5, "failureThreshold": 2});
     let spec = json!({"containers": [{"name": "c", "image": "i", "livenessProbe": probe, "readinessProbe": probe}]});
-    let annotations = json!({"sim.gpu.warp.dev/live-for": "20s", "sim.gpu.warp.dev/ready-after": "8s"});
+    let annotations =
+        json!({"sim.gpu.warp.dev/live-for": "20s", "sim.gpu.warp.dev/ready-after": "8s"});
     let mut timeline = Timeline::new(&runtime, pod(spec, annotations), at(0));
     assert!(!main_status(timeline.run_until(at(9))).ready);
     assert!(main_status(timeline.run_until(at(10))).ready);
     let status = timeline.run_until(at(26));
     assert_eq!(main_status(status).restart_count, 1);
-    let last = main_status(status).last_state.as_ref().unwrap().terminated.as_ref().unwrap();
+    let last = main_status(status)
+        .last_state
+        .as_ref()
+        .unwrap()
+        .terminated
+        .as_ref()
+        .unwrap();
     assert_eq!(last.exit_code, 143);
 }
 
@@ -206,9 +259,16 @@ fn liveness_restarts_and_readiness_only_reports() {
 fn an_annotation_nobody_knows_refuses_the_pod() {
     let runtime = Simulated::default();
     let spec = json!({"containers": [{"name": "c", "image": "i"}]});
-    let timeline = Timeline::new(&runtime, pod(spec, json!({"sim.gpu.warp.dev/runtime": "3s"})), at(0));
+    let timeline = Timeline::new(
+        &runtime,
+        pod(spec, json!({"sim.gpu.warp.dev/runtime": "3s"})),
+        at(0),
+    );
     let status = timeline.status();
-    assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("InvalidSimulation")));
+    assert_eq!(
+        (status.phase.as_deref(), status.reason.as_deref()),
+        (Some("Failed"), Some("InvalidSimulation"))
+    );
     assert!(status.message.as_deref().unwrap().contains("run-time"));
 }
 
@@ -228,7 +288,11 @@ fn a_node_restarted_in_the_middle_ends_the_pod_at_the_same_time() {
         let mut second = Timeline::new(&runtime, again, at(cut));
         let resumed = second.run_until(at(1000));
         assert_eq!(resumed.phase, end.phase, "cut at {cut}");
-        assert_eq!(main_status(resumed).restart_count, main_status(&end).restart_count, "cut at {cut}");
+        assert_eq!(
+            main_status(resumed).restart_count,
+            main_status(&end).restart_count,
+            "cut at {cut}"
+        );
     }
 }
 

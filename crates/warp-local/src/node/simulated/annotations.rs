@@ -63,7 +63,9 @@ pub(super) fn on_node(node: &Node) -> OnNode {
             Some(LOST) => found.lost = value == "true",
             Some(LOST_GPUS) if value == "all" => found.lost_gpus = Numbers::All,
             Some(LOST_GPUS) => {
-                let numbers = value.split(',').filter_map(|number| number.trim().parse().ok());
+                let numbers = value
+                    .split(',')
+                    .filter_map(|number| number.trim().parse().ok());
                 found.lost_gpus = Numbers::Some(numbers.collect());
             }
             Some(name) if NAMES.contains(&name) => {

@@ -94,7 +94,11 @@ impl Settings<'_> {
         })
     }
 
-    fn read<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>, String> {
+    fn read<T>(
+        &self,
+        name: &str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, String> {
         self.get(name)
             .map(|(key, value)| parse(value).map_err(|why| format!("annotation {key}: {why}")))
             .transpose()
@@ -106,7 +110,9 @@ impl Settings<'_> {
 
     fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, String> {
         self.read(name, |value| {
-            value.parse().map_err(|_| format!("\"{value}\" is not a whole number in range"))
+            value
+                .parse()
+                .map_err(|_| format!("\"{value}\" is not a whole number in range"))
         })
     }
 }
@@ -128,7 +134,9 @@ pub(super) fn of(
     let failures = settings.number("pull-failures")?;
     let error = settings.get("pull-error").map(|(_, text)| text.to_owned());
     let pull = Pull {
-        time: settings.duration("pull-time")?.unwrap_or(Some(defaults.pull_time)),
+        time: settings
+            .duration("pull-time")?
+            .unwrap_or(Some(defaults.pull_time)),
         error: error.or_else(|| failures.map(|_: u32| "connection reset by peer".to_owned())),
         failures,
     };
@@ -142,8 +150,12 @@ pub(super) fn of(
         pull,
         fate,
         fail_first: settings.number("fail-first")?,
-        stop_time: settings.duration("stop-time")?.unwrap_or(Some(Duration::ZERO)),
-        ready_after: settings.duration("ready-after")?.unwrap_or(Some(Duration::ZERO)),
+        stop_time: settings
+            .duration("stop-time")?
+            .unwrap_or(Some(Duration::ZERO)),
+        ready_after: settings
+            .duration("ready-after")?
+            .unwrap_or(Some(Duration::ZERO)),
         live_for: settings.duration("live-for")?.unwrap_or(None),
         output,
     })
@@ -176,7 +188,10 @@ fn fate(
         .spec
         .as_ref()
         .and_then(|spec| spec.init_containers.as_ref())
-        .and_then(|init| init.iter().find(|container| container.name == settings.container));
+        .and_then(|init| {
+            init.iter()
+                .find(|container| container.name == settings.container)
+        });
     if let Some(after) = settings.duration("oom-after")? {
         return Ok(Fate {
             after,
@@ -193,10 +208,11 @@ fn fate(
     }
     let sidecar = init.is_some_and(is_sidecar);
     let forever = sidecar
-        || pod
-            .spec
-            .as_ref()
-            .is_none_or(|spec| spec.restart_policy.as_deref().is_none_or(|policy| policy == "Always"));
+        || pod.spec.as_ref().is_none_or(|spec| {
+            spec.restart_policy
+                .as_deref()
+                .is_none_or(|policy| policy == "Always")
+        });
     let is_init = init.is_some() && !sidecar;
     let told = if is_init {
         settings.duration("init-time")?

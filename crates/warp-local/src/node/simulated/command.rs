@@ -18,14 +18,22 @@ pub(super) fn read(argv: &[String]) -> Option<Script> {
     let program = first.rsplit('/').next().unwrap_or(first);
     if matches!(program, "sh" | "bash" | "ash" | "dash") {
         let (script, flags) = rest.split_last()?;
-        let is_command = flags.last().is_some_and(|flag| flag.starts_with('-') && flag.ends_with('c'));
-        return if is_command { read_script(script) } else { None };
+        let is_command = flags
+            .last()
+            .is_some_and(|flag| flag.starts_with('-') && flag.ends_with('c'));
+        return if is_command {
+            read_script(script)
+        } else {
+            None
+        };
     }
     let mut script = Script {
         lasts: Some(Duration::ZERO),
         ..Script::default()
     };
-    let words: Vec<&str> = std::iter::once(program).chain(rest.iter().map(String::as_str)).collect();
+    let words: Vec<&str> = std::iter::once(program)
+        .chain(rest.iter().map(String::as_str))
+        .collect();
     run(&mut script, &words)?;
     Some(script)
 }
@@ -67,7 +75,10 @@ fn run(script: &mut Script, words: &[&str]) -> Option<Next> {
         ("false", []) => script.code = 1,
         ("exit", [code]) => {
             // As a shell does: only the low eight bits leave the process.
-            script.code = code.parse::<i64>().ok().map(|code| i32::from(code.to_le_bytes()[0]))?;
+            script.code = code
+                .parse::<i64>()
+                .ok()
+                .map(|code| i32::from(code.to_le_bytes()[0]))?;
             return Some(Next::End);
         }
         ("exit", []) => return Some(Next::End),
@@ -103,7 +114,10 @@ fn run(script: &mut Script, words: &[&str]) -> Option<Next> {
 }
 
 /// The outer `None` is "not a length", the inner one "without end".
-#[expect(clippy::option_option, reason = "three outcomes, told apart by the callers' `?`")]
+#[expect(
+    clippy::option_option,
+    reason = "three outcomes, told apart by the callers' `?`"
+)]
 fn length(word: &str) -> Option<Option<Duration>> {
     if matches!(word, "infinity" | "inf") {
         return Some(None);

@@ -26,7 +26,10 @@ fn commands_of_tutorials_are_understood() {
         (&["false"], script(0, 1, &[])),
         (&["sh", "-c", "exit 3"], script(0, 3, &[])),
         (&["sh", "-c", "exit 256"], script(0, 0, &[])),
-        (&["/bin/bash", "-ec", "echo hello; sleep 2 && exit 7"], script(2, 7, &["hello"])),
+        (
+            &["/bin/bash", "-ec", "echo hello; sleep 2 && exit 7"],
+            script(2, 7, &["hello"]),
+        ),
         (&["sh", "-c", "false && sleep 5"], script(0, 1, &[])),
         (&["sh", "-c", "sleep 5\nexit 1\nsleep 9"], script(5, 1, &[])),
         (&["sh", "-c", "python train.py"], None),

@@ -1,0 +1,3 @@
+//! The local engine against running API servers.
+
+mod node;
