@@ -2,6 +2,34 @@
 //! output, everything about them to standard error.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod table;
+
+use std::io::Write;
+
+pub(crate) use table::Table;
+
+/// Prints a result as it is. A reader that has gone away (`| head`) ends the verb quietly.
+pub(crate) fn text(text: &str) {
+    let mut out = std::io::stdout().lock();
+    if out
+        .write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .is_err()
+    {
+        tracing::debug!("standard output is closed");
+    }
+}
+
+/// Prints a line of results.
+pub(crate) fn line(line: &str) {
+    text(&format!("{line}\n"));
+}
+
+/// Says something about the results: progress, notes, what to do next.
+pub(crate) fn note(line: &str) {
+    eprintln!("{line}");
+}
+
 /// Prints an error with its causes, leaving out a cause that its parent already quotes (kube's
 /// errors print their sources themselves).
 pub(crate) fn error(error: &anyhow::Error) {
