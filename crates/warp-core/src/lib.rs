@@ -1,3 +1,12 @@
-//! Decisions without I/O, clock or Kubernetes types.
+//! Decisions about GPUs: what fits where, which place is best, what is in the way.
+//!
+//! The crate owns the model of a fleet and every choice made over it. It does no I/O, has no clock
+//! and knows no Kubernetes types: a decision is a function of (snapshot, seed) and nothing else.
 
+pub mod explain;
+pub mod fleet;
 pub mod gpu;
+pub mod random;
+pub mod resources;
+pub mod schedule;
+pub mod simulate;

@@ -32,15 +32,18 @@ use self::queue::Queue;
 use crate::informer::{Cache, Source, fill};
 
 mod accounts;
+mod deployment;
 mod drive;
 pub(crate) mod events;
 mod execute;
 mod garbage;
+mod job;
 mod namespace;
 mod ownership;
 pub(crate) mod plan;
 mod pods;
 mod queue;
+mod replicaset;
 mod served;
 
 pub use self::clock::Clock;
@@ -305,6 +308,10 @@ pub async fn run(
     accounts::Accounts::start(&shared);
     namespace::Namespaces::start(&shared);
     garbage::Garbage::start(&shared);
+    job::Jobs::start(&shared);
+    job::ttl::FinishedJobs::start(&shared);
+    replicaset::ReplicaSets::start(&shared);
+    deployment::Deployments::start(&shared);
     // Last, so that every listener hears of the first list.
     shared.caches.fill(&shared);
     shared.shutdown.cancelled().await;

@@ -19,9 +19,18 @@ pub(crate) fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
         .find(|owner| owner.controller == Some(true))
 }
 
-/// The uid of an object's controller: what caches index by.
+/// What caches index by: the uid of an object's controller, or the orphans of its namespace.
 pub(crate) fn controller_uid<K: Resource>(object: &K) -> Option<String> {
-    controller_of(object.meta()).map(|owner| owner.uid.clone())
+    let meta = object.meta();
+    Some(controller_of(meta).map_or_else(
+        || orphans_of(meta.namespace.as_deref().unwrap_or_default()),
+        |owner| owner.uid.clone(),
+    ))
+}
+
+/// Where the index by controller keeps the objects of a namespace that nobody controls.
+pub(crate) fn orphans_of(namespace: &str) -> String {
+    format!("orphans/{namespace}")
 }
 
 /// The reference that makes `owner` the controller of something.

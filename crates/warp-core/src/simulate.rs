@@ -1,0 +1,4 @@
+//! Simulations: published protocols and fleets of the user's own, decided by the same code that
+//! decides live.
+
+pub mod openb;
