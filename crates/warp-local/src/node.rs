@@ -4,11 +4,13 @@
 //! happen (simulated, processes, Docker) and reports back as [`facts::Event`]s; a [`Host`] joins both to
 //! the API. Nodes speak only the Kubernetes API and never decide where a pod runs.
 
+mod contents;
 pub mod devices;
 pub mod facts;
 pub mod fleet;
 pub mod host;
 pub mod lifecycle;
+pub mod process;
 pub mod runtime;
 pub mod simulated;
 pub mod timeline;

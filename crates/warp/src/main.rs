@@ -44,7 +44,24 @@ enum Command {
     Node(commands::node::Args),
 }
 
+/// The verbs a process node runs itself with: not for people, and before anything else, as they must
+/// work with any environment and arguments.
+fn hidden() -> Option<ExitCode> {
+    use warp_local::node::process;
+    let mut words = std::env::args_os().skip(1);
+    let verb = words.next()?;
+    if verb == process::SUPERVISE {
+        return Some(process::run_supervisor(
+            words.next().unwrap_or_default().as_ref(),
+        ));
+    }
+    (verb == process::CONTAINER).then(|| process::run_container(words.collect()))
+}
+
 fn main() -> ExitCode {
+    if let Some(code) = hidden() {
+        return code;
+    }
     let cli = Cli::parse();
     let done = match cli.command {
         Command::Operator(args) => commands::operator::run(args),

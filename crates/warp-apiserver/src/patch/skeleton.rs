@@ -20,8 +20,12 @@ pub(super) fn of(group: &str, kind: &str) -> Value {
         ("", "LimitRange") => json!({"spec": {"limits": null}}),
         ("", "Namespace" | "PersistentVolume" | "ResourceQuota" | "ReplicationController")
         | ("policy", "PodDisruptionBudget") => json!({"spec": {}, "status": {}}),
-        ("", "Event") => json!({"involvedObject": {}, "source": {}, "firstTimestamp": null, "lastTimestamp": null}),
-        ("events.k8s.io", "Event") => json!({"eventTime": null, "regarding": {}, "deprecatedSource": {}}),
+        ("", "Event") => {
+            json!({"involvedObject": {}, "source": {}, "firstTimestamp": null, "lastTimestamp": null})
+        }
+        ("events.k8s.io", "Event") => {
+            json!({"eventTime": null, "regarding": {}, "deprecatedSource": {}})
+        }
         ("coordination.k8s.io", "Lease") => json!({"spec": {}}),
         ("apps", "Deployment") => {
             json!({"spec": {"selector": null, "template": template(), "strategy": {}}, "status": {}})

@@ -19,21 +19,34 @@ pub struct Index {
 impl Index {
     pub fn of(object: &Value, fields: &[SelectableField]) -> Self {
         let meta = &object["metadata"];
-        let labels = meta["labels"].as_object().map_or_else(Box::default, |labels| {
-            labels
-                .iter()
-                .map(|(key, value)| (key.as_str().into(), value.as_str().unwrap_or_default().into()))
-                .collect()
-        });
+        let labels = meta["labels"]
+            .as_object()
+            .map_or_else(Box::default, |labels| {
+                labels
+                    .iter()
+                    .map(|(key, value)| {
+                        (
+                            key.as_str().into(),
+                            value.as_str().unwrap_or_default().into(),
+                        )
+                    })
+                    .collect()
+            });
         Self {
             uid: meta["uid"].as_str().unwrap_or_default().into(),
             labels,
-            fields: fields.iter().map(|field| field.extract(object).into_boxed_str()).collect(),
+            fields: fields
+                .iter()
+                .map(|field| field.extract(object).into_boxed_str())
+                .collect(),
         }
     }
 
     pub fn label(&self, key: &str) -> Option<&str> {
-        self.labels.iter().find(|(known, _)| &**known == key).map(|(_, value)| &**value)
+        self.labels
+            .iter()
+            .find(|(known, _)| &**known == key)
+            .map(|(_, value)| &**value)
     }
 }
 
@@ -58,7 +71,9 @@ impl Stored {
     }
 
     pub fn name(&self) -> &str {
-        self.key.split_once('/').map_or(&*self.key, |(_, name)| name)
+        self.key
+            .split_once('/')
+            .map_or(&*self.key, |(_, name)| name)
     }
 
     /// The object as a tree.
@@ -106,7 +121,13 @@ impl Draft {
     pub fn new(key: &str, object: &Value, fields: &[SelectableField], epoch: u64) -> Self {
         let mut bytes = Vec::with_capacity(1024);
         let version_at = encode(object, &mut bytes);
-        Self { key: key.into(), epoch, index: Index::of(object, fields), bytes, version_at }
+        Self {
+            key: key.into(),
+            epoch,
+            index: Index::of(object, fields),
+            bytes,
+            version_at,
+        }
     }
 
     pub fn key(&self) -> &str {
@@ -143,7 +164,8 @@ fn encode(object: &Value, out: &mut Vec<u8>) -> usize {
             match value {
                 Value::Object(meta) if name == "metadata" => {
                     out.push(b'{');
-                    for (name, value) in meta.iter().filter(|(name, _)| *name != "resourceVersion") {
+                    for (name, value) in meta.iter().filter(|(name, _)| *name != "resourceVersion")
+                    {
                         separate(out);
                         write_json(out, &Value::String(name.clone()));
                         out.push(b':');

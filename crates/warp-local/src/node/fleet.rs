@@ -16,7 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
 use super::simulated::Defaults;
 
-pub use labels::product;
+pub use labels::{of as device_labels, product};
 pub use read::FleetError;
 
 /// The label every node of ours carries: who provides it.

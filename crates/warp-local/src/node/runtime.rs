@@ -60,6 +60,9 @@ pub trait Runtime: Send + Sync + std::fmt::Debug + 'static {
     /// The pod's object is gone: end what is left of it and drop its logs.
     fn forget(&self, pod: &Pod);
 
+    /// The pods the API knows on this host's nodes: whatever else is here is a leftover and is ended.
+    fn keep_only(&self, known: &BTreeSet<String>);
+
     /// Health as the node object and the machine tell it.
     fn health(&self, node: &Node) -> Health;
 

@@ -262,6 +262,8 @@ impl Runtime for Simulated {
 
     fn forget(&self, _pod: &Pod) {}
 
+    fn keep_only(&self, _known: &BTreeSet<String>) {}
+
     fn health(&self, node: &Node) -> Health {
         let found = annotations::on_node(node);
         let name = node.metadata.name.clone().unwrap_or_default();

@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, Secret
 use kube::{Api, Client};
 
 use super::super::facts::containers;
-use super::fields::{self, Machine};
 use super::ContentError;
+use super::fields::{self, Machine};
 
 /// ConfigMaps and Secrets of one namespace.
 #[derive(Clone)]
@@ -19,7 +19,9 @@ pub(crate) struct Sources {
 
 impl std::fmt::Debug for Sources {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sources").field("namespace", &self.namespace).finish_non_exhaustive()
+        f.debug_struct("Sources")
+            .field("namespace", &self.namespace)
+            .finish_non_exhaustive()
     }
 }
 
@@ -35,8 +37,16 @@ impl Sources {
         }
     }
 
-    pub(crate) async fn config_map(&self, name: &str, optional: bool) -> Result<Entries, ContentError> {
-        let found = self.maps.get_opt(name).await.map_err(|source| read("configmap", name, source))?;
+    pub(crate) async fn config_map(
+        &self,
+        name: &str,
+        optional: bool,
+    ) -> Result<Entries, ContentError> {
+        let found = self
+            .maps
+            .get_opt(name)
+            .await
+            .map_err(|source| read("configmap", name, source))?;
         let Some(map) = found else {
             return absent("configmap", name, optional);
         };
@@ -46,16 +56,30 @@ impl Sources {
             .flatten()
             .map(|(key, value)| (key, value.into_bytes()))
             .collect();
-        entries.extend(map.binary_data.into_iter().flatten().map(|(key, value)| (key, value.0)));
+        entries.extend(
+            map.binary_data
+                .into_iter()
+                .flatten()
+                .map(|(key, value)| (key, value.0)),
+        );
         Ok(entries)
     }
 
     pub(crate) async fn secret(&self, name: &str, optional: bool) -> Result<Entries, ContentError> {
-        let found = self.secrets.get_opt(name).await.map_err(|source| read("secret", name, source))?;
+        let found = self
+            .secrets
+            .get_opt(name)
+            .await
+            .map_err(|source| read("secret", name, source))?;
         let Some(secret) = found else {
             return absent("secret", name, optional);
         };
-        Ok(secret.data.into_iter().flatten().map(|(key, value)| (key, value.0)).collect())
+        Ok(secret
+            .data
+            .into_iter()
+            .flatten()
+            .map(|(key, value)| (key, value.0))
+            .collect())
     }
 }
 
@@ -88,23 +112,37 @@ pub(crate) struct Scope<'a> {
 
 impl Scope<'_> {
     /// The variables the container declares, on top of `base`. Later ones win and may use earlier ones.
-    pub(crate) async fn resolve(&self, base: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, ContentError> {
+    pub(crate) async fn resolve(
+        &self,
+        base: BTreeMap<String, String>,
+    ) -> Result<BTreeMap<String, String>, ContentError> {
         let mut variables = base;
         for source in self.container.env_from.iter().flatten() {
             let prefix = source.prefix.as_deref().unwrap_or_default();
             let entries = if let Some(map) = &source.config_map_ref {
-                self.sources.config_map(&map.name, map.optional == Some(true)).await?
+                self.sources
+                    .config_map(&map.name, map.optional == Some(true))
+                    .await?
             } else if let Some(secret) = &source.secret_ref {
-                self.sources.secret(&secret.name, secret.optional == Some(true)).await?
+                self.sources
+                    .secret(&secret.name, secret.optional == Some(true))
+                    .await?
             } else {
                 continue;
             };
-            variables.extend(entries.into_iter().map(|(key, value)| (format!("{prefix}{key}"), text(value))));
+            variables.extend(
+                entries
+                    .into_iter()
+                    .map(|(key, value)| (format!("{prefix}{key}"), text(value))),
+            );
         }
         for variable in self.container.env.iter().flatten() {
             let value = match &variable.value_from {
                 Some(from) => self.from(from).await?,
-                None => Some(expand(variable.value.as_deref().unwrap_or_default(), &variables)),
+                None => Some(expand(
+                    variable.value.as_deref().unwrap_or_default(),
+                    &variables,
+                )),
             };
             if let Some(value) = value {
                 variables.insert(variable.name.clone(), value);
@@ -118,17 +156,36 @@ impl Scope<'_> {
             return fields::of_pod(self.pod, field, self.address).map(Some);
         }
         if let Some(resource) = &from.resource_field_ref {
-            let all: Vec<&Container> = self.pod.spec.iter().flat_map(|spec| containers(spec)).collect();
+            let all: Vec<&Container> = self
+                .pod
+                .spec
+                .iter()
+                .flat_map(|spec| containers(spec))
+                .collect();
             return fields::of_resources(&all, self.container, resource, self.machine).map(Some);
         }
         let (kind, name, key, optional, mut entries) = if let Some(map) = &from.config_map_key_ref {
             let optional = map.optional == Some(true);
-            ("ConfigMap", &map.name, &map.key, optional, self.sources.config_map(&map.name, optional).await?)
+            (
+                "ConfigMap",
+                &map.name,
+                &map.key,
+                optional,
+                self.sources.config_map(&map.name, optional).await?,
+            )
         } else if let Some(secret) = &from.secret_key_ref {
             let optional = secret.optional == Some(true);
-            ("Secret", &secret.name, &secret.key, optional, self.sources.secret(&secret.name, optional).await?)
+            (
+                "Secret",
+                &secret.name,
+                &secret.key,
+                optional,
+                self.sources.secret(&secret.name, optional).await?,
+            )
         } else {
-            return Err(ContentError::Unsupported("this source of an environment variable is not supported".to_owned()));
+            return Err(ContentError::Unsupported(
+                "this source of an environment variable is not supported".to_owned(),
+            ));
         };
         match entries.remove(key) {
             Some(value) => Ok(Some(text(value))),
@@ -144,7 +201,8 @@ impl Scope<'_> {
 }
 
 fn text(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 /// Replaces `$(NAME)` by its value; `$$(NAME)` stays as `$(NAME)`, and so does an unknown name.
@@ -159,7 +217,9 @@ pub(crate) fn expand(text: &str, variables: &BTreeMap<String, String>) -> String
             rest = after;
             continue;
         }
-        let name = rest.strip_prefix('(').and_then(|inner| inner.split_once(')'));
+        let name = rest
+            .strip_prefix('(')
+            .and_then(|inner| inner.split_once(')'));
         match name {
             Some((name, after)) => {
                 match variables.get(name) {

@@ -13,7 +13,11 @@ pub(crate) struct Machine {
 }
 
 /// A field of the pod, as `fieldRef` names it.
-pub(crate) fn of_pod(pod: &Pod, selector: &ObjectFieldSelector, address: &str) -> Result<String, ContentError> {
+pub(crate) fn of_pod(
+    pod: &Pod,
+    selector: &ObjectFieldSelector,
+    address: &str,
+) -> Result<String, ContentError> {
     let path = selector.field_path.as_str();
     let meta = &pod.metadata;
     let spec = pod.spec.as_ref();
@@ -26,22 +30,34 @@ pub(crate) fn of_pod(pod: &Pod, selector: &ObjectFieldSelector, address: &str) -
         "metadata.annotations" => Ok(lines(meta.annotations.as_ref())),
         "spec.nodeName" => text(spec.and_then(|spec| spec.node_name.as_ref())),
         "spec.serviceAccountName" => text(spec.and_then(|spec| spec.service_account_name.as_ref())),
-        "status.hostIP" | "status.hostIPs" | "status.podIP" | "status.podIPs" => Ok(address.to_owned()),
+        "status.hostIP" | "status.hostIPs" | "status.podIP" | "status.podIPs" => {
+            Ok(address.to_owned())
+        }
         _ => {
             let keyed = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("']");
             if let Some(key) = keyed("metadata.labels['") {
                 return text(meta.labels.as_ref().and_then(|labels| labels.get(key)));
             }
             if let Some(key) = keyed("metadata.annotations['") {
-                return text(meta.annotations.as_ref().and_then(|annotations| annotations.get(key)));
+                return text(
+                    meta.annotations
+                        .as_ref()
+                        .and_then(|annotations| annotations.get(key)),
+                );
             }
-            Err(ContentError::Unsupported(format!("field \"{path}\" is not offered to containers")))
+            Err(ContentError::Unsupported(format!(
+                "field \"{path}\" is not offered to containers"
+            )))
         }
     }
 }
 
 fn lines(map: Option<&std::collections::BTreeMap<String, String>>) -> String {
-    let lines: Vec<String> = map.into_iter().flatten().map(|(key, value)| format!("{key}={value:?}")).collect();
+    let lines: Vec<String> = map
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| format!("{key}={value:?}"))
+        .collect();
     lines.join("\n")
 }
 
@@ -53,14 +69,17 @@ pub(crate) fn of_resources(
     machine: Machine,
 ) -> Result<String, ContentError> {
     let container = match &selector.container_name {
-        Some(name) => containers.iter().find(|container| container.name == *name).copied().unwrap_or(own),
+        Some(name) => containers
+            .iter()
+            .find(|container| container.name == *name)
+            .copied()
+            .unwrap_or(own),
         None => own,
     };
     let resources = container.resources.clone().unwrap_or_default();
-    let (kind, name) = selector
-        .resource
-        .split_once('.')
-        .ok_or_else(|| ContentError::Unsupported(format!("resource \"{}\" is not offered", selector.resource)))?;
+    let (kind, name) = selector.resource.split_once('.').ok_or_else(|| {
+        ContentError::Unsupported(format!("resource \"{}\" is not offered", selector.resource))
+    })?;
     let given = match kind {
         "limits" => resources.limits,
         "requests" => resources.requests,
@@ -74,14 +93,17 @@ pub(crate) fn of_resources(
         None => 0,
     };
     let divisor = match &selector.divisor {
-        Some(divisor) if divisor.0 != "0" && !divisor.0.is_empty() => milli(&divisor.0, name)?.max(1),
+        Some(divisor) if divisor.0 != "0" && !divisor.0.is_empty() => {
+            milli(&divisor.0, name)?.max(1)
+        }
         _ => 1000,
     };
     Ok(((amount + divisor - 1) / divisor).to_string())
 }
 
 fn milli(text: &str, name: &str) -> Result<i128, ContentError> {
-    Quantity::parse(text)
-        .map(|quantity| quantity.milli())
+    text.parse::<Quantity>()
+        .and_then(Quantity::milli)
+        .map(i128::from)
         .map_err(|error| ContentError::Unsupported(format!("{name}: {error}")))
 }

@@ -13,9 +13,9 @@ use k8s_openapi::api::core::v1::{
 use kube::api::PostParams;
 use kube::{Api, Client};
 
+use super::ContentError;
 use super::environment::{Entries, Sources};
 use super::fields::{self, Machine};
-use super::ContentError;
 use crate::node::facts::containers;
 
 const DEFAULT_MODE: i32 = 0o644;
@@ -44,7 +44,12 @@ impl Maker<'_> {
 
     pub(crate) async fn make(&self) -> Result<Volumes, ContentError> {
         let mut made = Volumes::new();
-        for volume in self.pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
+        for volume in self
+            .pod
+            .spec
+            .iter()
+            .flat_map(|spec| spec.volumes.iter().flatten())
+        {
             made.insert(volume.name.clone(), self.one(volume).await?);
         }
         Ok(made)
@@ -62,18 +67,40 @@ impl Maker<'_> {
         let files = if volume.empty_dir.is_some() {
             Files::new()
         } else if let Some(map) = &volume.config_map {
-            let entries = sources.config_map(&map.name, map.optional == Some(true)).await?;
-            pick(entries, map.items.as_deref(), map.default_mode, "ConfigMap", &map.name, self.namespace())?
+            let entries = sources
+                .config_map(&map.name, map.optional == Some(true))
+                .await?;
+            pick(
+                entries,
+                map.items.as_deref(),
+                map.default_mode,
+                "ConfigMap",
+                &map.name,
+                self.namespace(),
+            )?
         } else if let Some(secret) = &volume.secret {
             let name = secret.secret_name.clone().unwrap_or_default();
             let entries = sources.secret(&name, secret.optional == Some(true)).await?;
-            pick(entries, secret.items.as_deref(), secret.default_mode, "Secret", &name, self.namespace())?
+            pick(
+                entries,
+                secret.items.as_deref(),
+                secret.default_mode,
+                "Secret",
+                &name,
+                self.namespace(),
+            )?
         } else if let Some(downward) = &volume.downward_api {
-            self.downward(downward.items.as_deref().unwrap_or_default(), downward.default_mode)?
+            self.downward(
+                downward.items.as_deref().unwrap_or_default(),
+                downward.default_mode,
+            )?
         } else if let Some(projected) = &volume.projected {
             let mut files = Files::new();
             for source in projected.sources.iter().flatten() {
-                files.extend(self.projection(source, &sources, projected.default_mode).await?);
+                files.extend(
+                    self.projection(source, &sources, projected.default_mode)
+                        .await?,
+                );
             }
             files
         } else {
@@ -92,7 +119,8 @@ impl Maker<'_> {
             name: name.to_owned(),
             source: Box::new(source),
         };
-        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), self.namespace());
+        let claims: Api<PersistentVolumeClaim> =
+            Api::namespaced(self.client.clone(), self.namespace());
         let claim = claims
             .get_opt(name)
             .await
@@ -102,23 +130,42 @@ impl Maker<'_> {
                 name: name.to_owned(),
             })?;
         let Some(bound) = claim.spec.and_then(|spec| spec.volume_name) else {
-            return Err(ContentError::Unsupported(format!("persistentvolumeclaim \"{name}\" is not bound to a volume yet")));
+            return Err(ContentError::Unsupported(format!(
+                "persistentvolumeclaim \"{name}\" is not bound to a volume yet"
+            )));
         };
         let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
-        let volume = volumes.get(&bound).await.map_err(|source| failed("persistentvolume", &bound, source))?;
+        let volume = volumes
+            .get(&bound)
+            .await
+            .map_err(|source| failed("persistentvolume", &bound, source))?;
         let spec = volume.spec.unwrap_or_default();
-        let path = spec.host_path.map(|path| path.path).or_else(|| spec.local.map(|local| local.path));
+        let path = spec
+            .host_path
+            .map(|path| path.path)
+            .or_else(|| spec.local.map(|local| local.path));
         let Some(path) = path else {
-            return Err(ContentError::Unsupported(format!("persistentvolume \"{bound}\" is not a folder of this machine")));
+            return Err(ContentError::Unsupported(format!(
+                "persistentvolume \"{bound}\" is not a folder of this machine"
+            )));
         };
         let path = PathBuf::from(path);
         make_folder(&path)?;
         Ok(path)
     }
 
-    fn downward(&self, items: &[DownwardAPIVolumeFile], mode: Option<i32>) -> Result<Files, ContentError> {
+    fn downward(
+        &self,
+        items: &[DownwardAPIVolumeFile],
+        mode: Option<i32>,
+    ) -> Result<Files, ContentError> {
         let empty = Container::default();
-        let all: Vec<&Container> = self.pod.spec.iter().flat_map(|spec| containers(spec)).collect();
+        let all: Vec<&Container> = self
+            .pod
+            .spec
+            .iter()
+            .flat_map(|spec| containers(spec))
+            .collect();
         items
             .iter()
             .map(|item| {
@@ -129,32 +176,67 @@ impl Maker<'_> {
                 } else {
                     String::new()
                 };
-                Ok((item.path.clone(), text.into_bytes(), item.mode.or(mode).unwrap_or(DEFAULT_MODE)))
+                Ok((
+                    item.path.clone(),
+                    text.into_bytes(),
+                    item.mode.or(mode).unwrap_or(DEFAULT_MODE),
+                ))
             })
             .collect()
     }
 
-    async fn projection(&self, source: &VolumeProjection, sources: &Sources, mode: Option<i32>) -> Result<Files, ContentError> {
+    async fn projection(
+        &self,
+        source: &VolumeProjection,
+        sources: &Sources,
+        mode: Option<i32>,
+    ) -> Result<Files, ContentError> {
         if let Some(map) = &source.config_map {
-            let entries = sources.config_map(&map.name, map.optional == Some(true)).await?;
-            return pick(entries, map.items.as_deref(), mode, "ConfigMap", &map.name, self.namespace());
+            let entries = sources
+                .config_map(&map.name, map.optional == Some(true))
+                .await?;
+            return pick(
+                entries,
+                map.items.as_deref(),
+                mode,
+                "ConfigMap",
+                &map.name,
+                self.namespace(),
+            );
         }
         if let Some(secret) = &source.secret {
-            let entries = sources.secret(&secret.name, secret.optional == Some(true)).await?;
-            return pick(entries, secret.items.as_deref(), mode, "Secret", &secret.name, self.namespace());
+            let entries = sources
+                .secret(&secret.name, secret.optional == Some(true))
+                .await?;
+            return pick(
+                entries,
+                secret.items.as_deref(),
+                mode,
+                "Secret",
+                &secret.name,
+                self.namespace(),
+            );
         }
         if let Some(downward) = &source.downward_api {
             return self.downward(downward.items.as_deref().unwrap_or_default(), mode);
         }
         if let Some(token) = &source.service_account_token {
-            let text = self.token(token.audience.as_deref(), token.expiration_seconds).await?;
+            let text = self
+                .token(token.audience.as_deref(), token.expiration_seconds)
+                .await?;
             // Only the pod's owner may read a token, whatever the volume's mode says.
             return Ok(vec![(token.path.clone(), text.into_bytes(), 0o600)]);
         }
-        Err(ContentError::Unsupported("this kind of projected volume is not available on a local node".to_owned()))
+        Err(ContentError::Unsupported(
+            "this kind of projected volume is not available on a local node".to_owned(),
+        ))
     }
 
-    async fn token(&self, audience: Option<&str>, seconds: Option<i64>) -> Result<String, ContentError> {
+    async fn token(
+        &self,
+        audience: Option<&str>,
+        seconds: Option<i64>,
+    ) -> Result<String, ContentError> {
         let account = self
             .pod
             .spec
@@ -204,7 +286,10 @@ fn host_path(source: &HostPathVolumeSource) -> Result<PathBuf, ContentError> {
     if fits {
         return Ok(path);
     }
-    Err(ContentError::Unsupported(format!("hostPath {} is not a {kind}", source.path)))
+    Err(ContentError::Unsupported(format!(
+        "hostPath {} is not a {kind}",
+        source.path
+    )))
 }
 
 /// The entries a volume shows, under the paths it gives them.
@@ -218,17 +303,22 @@ fn pick(
 ) -> Result<Files, ContentError> {
     let mode = mode.unwrap_or(DEFAULT_MODE);
     let Some(items) = items else {
-        return Ok(entries.into_iter().map(|(key, value)| (key, value, mode)).collect());
+        return Ok(entries
+            .into_iter()
+            .map(|(key, value)| (key, value, mode))
+            .collect());
     };
     items
         .iter()
         .map(|item| {
-            let value = entries.remove(&item.key).ok_or_else(|| ContentError::MissingKey {
-                kind,
-                namespace: namespace.to_owned(),
-                name: name.to_owned(),
-                key: item.key.clone(),
-            })?;
+            let value = entries
+                .remove(&item.key)
+                .ok_or_else(|| ContentError::MissingKey {
+                    kind,
+                    namespace: namespace.to_owned(),
+                    name: name.to_owned(),
+                    key: item.key.clone(),
+                })?;
             Ok((item.path.clone(), value, item.mode.unwrap_or(mode)))
         })
         .collect()
@@ -239,8 +329,13 @@ fn write_files(folder: &Path, files: &[(String, Vec<u8>, i32)]) -> Result<(), Co
     for (path, content, mode) in files {
         let relative = Path::new(path);
         // A key is a name in a folder of ours; it must not lead out of it.
-        if !relative.components().all(|part| matches!(part, Component::Normal(_))) {
-            return Err(ContentError::Unsupported(format!("file path \"{path}\" leads out of the volume")));
+        if !relative
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)))
+        {
+            return Err(ContentError::Unsupported(format!(
+                "file path \"{path}\" leads out of the volume"
+            )));
         }
         let target = folder.join(relative);
         if let Some(parent) = target.parent() {
@@ -262,7 +357,12 @@ fn write_file(path: &Path, content: &[u8], mode: i32) -> Result<(), ContentError
     let mode = u32::try_from(mode & 0o777).unwrap_or(0o600);
     let write = || {
         // Private from the first byte on; the final mode comes after the content.
-        let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(path)?;
         file.write_all(content)?;
         file.set_permissions(std::fs::Permissions::from_mode(mode))
     };

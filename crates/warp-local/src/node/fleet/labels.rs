@@ -36,7 +36,7 @@ pub fn product(model: &Model) -> String {
 }
 
 /// The labels of a node with `count` devices of `model`.
-pub(super) fn of(model: &Model, count: u32) -> BTreeMap<String, String> {
+pub fn of(model: &Model, count: u32) -> BTreeMap<String, String> {
     let gib = model.memory_gib;
     let pairs: Vec<(&str, String)> = match model.vendor {
         Vendor::Nvidia => vec![

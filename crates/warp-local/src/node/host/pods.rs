@@ -223,6 +223,7 @@ impl Loop {
                 for uid in gone {
                     self.pod_gone(&uid);
                 }
+                self.runtime.keep_only(&listed);
             }
             watcher::Event::Apply(pod) => self.pod_seen(pod),
             watcher::Event::Delete(pod) => {

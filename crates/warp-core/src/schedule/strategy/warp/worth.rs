@@ -56,8 +56,14 @@ impl Worth {
     pub(super) fn new(tuning: &Tuning, seed: u64, fleet: &Fleet, mix: &Mix) -> Self {
         let classes = mix.classes();
         let typical = mix.typical();
-        let asked: f64 = classes.iter().map(|class| class.weight * class.gpu_milli()).sum();
-        let cpu: f64 = classes.iter().map(|class| class.weight * class.cpu_milli as f64).sum();
+        let asked: f64 = classes
+            .iter()
+            .map(|class| class.weight * class.gpu_milli())
+            .sum();
+        let cpu: f64 = classes
+            .iter()
+            .map(|class| class.weight * class.cpu_milli as f64)
+            .sum();
         let mut random = Random::new(seed ^ 0xf111_0a1e);
         let single: Vec<_> = typical.iter().filter(|class| class.count == 1).collect();
         let without: Vec<_> = typical.iter().filter(|class| class.count == 0).collect();
@@ -89,15 +95,27 @@ impl Worth {
         self.insisted.get(kind.index()).copied().unwrap_or(0.0)
     }
 
-    pub(super) fn of(&mut self, kind: Option<KindId>, cpu_milli: i64, memory_bytes: i64, cards: &[i32]) -> Value {
+    pub(super) fn of(
+        &mut self,
+        kind: Option<KindId>,
+        cpu_milli: i64,
+        memory_bytes: i64,
+        cards: &[i32],
+    ) -> Value {
         let steps = memory_bytes.max(0) / MEMORY_STEP;
         let number = kind.map_or(u64::MAX, |kind| kind.index() as u64);
-        let key = state_key([number, cpu_milli.cast_unsigned(), steps.cast_unsigned()], cards);
+        let key = state_key(
+            [number, cpu_milli.cast_unsigned(), steps.cast_unsigned()],
+            cards,
+        );
         if let Some(known) = self.memo.get(key) {
             return known;
         }
         let mut value = self.fill(cpu_milli, steps * MEMORY_STEP, cards);
-        let idle = cards.iter().filter(|&&card| card >= WHOLE.cast_signed()).count();
+        let idle = cards
+            .iter()
+            .filter(|&&card| card >= WHOLE.cast_signed())
+            .count();
         value.gpu += self.slots_worth(kind, cpu_milli, idle);
         self.memo.insert(key, value);
         value
@@ -105,7 +123,10 @@ impl Worth {
 
     fn slots_worth(&self, kind: Option<KindId>, cpu_milli: i64, idle: usize) -> f64 {
         let Some(kind) = kind else { return 0.0 };
-        self.slots.iter().map(|slot| slot.weight * slots(&slot.class, kind, cpu_milli, idle)).sum()
+        self.slots
+            .iter()
+            .map(|slot| slot.weight * slots(&slot.class, kind, cpu_milli, idle))
+            .sum()
     }
 
     /// The mean over all sequences of what they would put on the node.
@@ -124,7 +145,10 @@ impl Worth {
             }
         }
         let lists = self.gpu_lists.len().max(1) as f64;
-        Value { gpu: gpu as f64 / lists, cores: cores as f64 / 1000.0 / lists }
+        Value {
+            gpu: gpu as f64 / lists,
+            cores: cores as f64 / 1000.0 / lists,
+        }
     }
 }
 
@@ -199,7 +223,11 @@ fn slots(class: &Class, kind: KindId, cpu_milli: i64, idle: usize) -> f64 {
         return 0.0;
     }
     let by_cards = (idle / class.count as usize) as f64;
-    let by_cpu = if class.cpu_milli > 0 { (cpu_milli.max(0) / class.cpu_milli) as f64 } else { f64::MAX };
+    let by_cpu = if class.cpu_milli > 0 {
+        (cpu_milli.max(0) / class.cpu_milli) as f64
+    } else {
+        f64::MAX
+    };
     by_cards.min(by_cpu)
 }
 
@@ -212,10 +240,17 @@ fn slot_classes(
     let total = fleet.totals().gpu_milli() as f64;
     let offered = |class: &Class| -> f64 {
         let pools = fleet.nodes().flat_map(|(id, node)| {
-            let pools = fleet.free(id).map(|free| free.pools.as_slice()).unwrap_or_default();
-            pools.iter().map(move |pool| (node.allocatable.cpu_milli, pool))
+            let pools = fleet
+                .free(id)
+                .map(|free| free.pools.as_slice())
+                .unwrap_or_default();
+            pools
+                .iter()
+                .map(move |pool| (node.allocatable.cpu_milli, pool))
         });
-        pools.map(|(cpu, pool)| slots(class, pool.kind, cpu, pool.cards.len())).sum()
+        pools
+            .map(|(cpu, pool)| slots(class, pool.kind, cpu, pool.cards.len()))
+            .sum()
     };
     let several = classes.iter().filter(|class| class.count >= 2);
     several
@@ -230,10 +265,15 @@ fn slot_classes(
 }
 
 fn insisted(fleet: &Fleet, classes: &[Class], share: impl Fn(&Class) -> f64) -> Vec<f64> {
-    let capacity: Vec<_> =
-        fleet.kinds().map(|(kind, _)| (kind, fleet.totals().gpu_milli_of(kind) as f64)).collect();
+    let capacity: Vec<_> = fleet
+        .kinds()
+        .map(|(kind, _)| (kind, fleet.totals().gpu_milli_of(kind) as f64))
+        .collect();
     let mut insisted = vec![0.0; capacity.len()];
-    for class in classes.iter().filter(|class| class.count > 0 && class.kinds.is_some()) {
+    for class in classes
+        .iter()
+        .filter(|class| class.count > 0 && class.kinds.is_some())
+    {
         let accepted = || capacity.iter().filter(|(kind, _)| class.accepts(*kind));
         let all: f64 = accepted().map(|(_, milli)| milli).sum();
         for (kind, milli) in accepted() {
@@ -246,7 +286,9 @@ fn insisted(fleet: &Fleet, classes: &[Class], share: impl Fn(&Class) -> f64) -> 
 fn mean_memory(classes: &[Class]) -> BTreeMap<(i64, u32, u32), i64> {
     let mut sums = BTreeMap::<_, (f64, f64)>::new();
     for class in classes {
-        let sum = sums.entry((class.cpu_milli, class.count, class.milli)).or_default();
+        let sum = sums
+            .entry((class.cpu_milli, class.count, class.milli))
+            .or_default();
         sum.0 += class.weight * class.memory_bytes as f64;
         sum.1 += class.weight;
     }
