@@ -12,6 +12,8 @@ pub struct Status {
     pub reason: &'static str,
     pub message: String,
     pub details: Option<Value>,
+    /// Where an expired list can go on in the present.
+    pub next: Option<String>,
 }
 
 impl std::fmt::Display for Status {
@@ -52,12 +54,7 @@ impl Subject<'_> {
 
 impl Status {
     fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            reason,
-            message: message.into(),
-            details: None,
-        }
+        Self { code, reason, message: message.into(), details: None, next: None }
     }
 
     fn about(mut self, subject: &Subject<'_>) -> Self {
@@ -77,11 +74,7 @@ impl Status {
         let text = if subject.name.is_empty() {
             format!("{} is forbidden: {why}", subject.qualified())
         } else {
-            format!(
-                "{} \"{}\" is forbidden: {why}",
-                subject.qualified(),
-                subject.name
-            )
+            format!("{} \"{}\" is forbidden: {why}", subject.qualified(), subject.name)
         };
         Self::new(403, "Forbidden", text).about(subject)
     }
@@ -97,11 +90,8 @@ impl Status {
 
     /// A path nothing is served at.
     pub fn no_such_path() -> Self {
-        let mut status = Self::new(
-            404,
-            "NotFound",
-            "the server could not find the requested resource",
-        );
+        let mut status =
+            Self::new(404, "NotFound", "the server could not find the requested resource");
         status.details = Some(json!({}));
         status
     }
@@ -125,19 +115,13 @@ impl Status {
     }
 
     pub fn not_acceptable(accepted: &[&str]) -> Self {
-        let text = format!(
-            "only the following media types are accepted: {}",
-            accepted.join(", ")
-        );
+        let text =
+            format!("only the following media types are accepted: {}", accepted.join(", "));
         Self::new(406, "NotAcceptable", text)
     }
 
     pub fn already_exists(subject: &Subject<'_>) -> Self {
-        let text = format!(
-            "{} \"{}\" already exists",
-            subject.qualified(),
-            subject.name
-        );
+        let text = format!("{} \"{}\" already exists", subject.qualified(), subject.name);
         Self::new(409, "AlreadyExists", text).about(subject)
     }
 
@@ -182,12 +166,11 @@ impl Status {
         Self::new(413, "RequestEntityTooLarge", message)
     }
 
-    pub fn unsupported_media(content_type: &str, accepted: &[&str]) -> Self {
+    pub fn unsupported_media(accepted: &[&str]) -> Self {
         let text = format!(
             "the body of the request was in an unknown format - accepted media types include: {}",
             accepted.join(", ")
         );
-        let _ = content_type;
         Self::new(415, "UnsupportedMediaType", text)
     }
 
@@ -208,10 +191,7 @@ impl Status {
         if subject.name.is_empty() {
             details.shift_remove("name");
         }
-        details.insert(
-            "causes".into(),
-            errors.iter().map(FieldError::cause).collect(),
-        );
+        details.insert("causes".into(), errors.iter().map(FieldError::cause).collect());
         let mut status = Self::new(422, "Invalid", text);
         status.details = Some(Value::Object(details));
         status
@@ -239,13 +219,19 @@ impl Status {
         status
     }
 
+    /// A failure Kubernetes gives no reason for.
+    pub fn plain_failure(message: impl Into<String>) -> Self {
+        Self::new(500, "", message)
+    }
+
     pub fn not_implemented(message: impl Into<String>) -> Self {
         Self::new(501, "NotImplemented", message)
     }
 
     /// The client asks for a revision the server has not reached.
     pub fn revision_too_large(asked: u64, current: u64) -> Self {
-        let text = format!("Timeout: Too large resource version: {asked}, current: {current}");
+        let text =
+            format!("Timeout: Too large resource version: {asked}, current: {current}");
         let mut status = Self::new(504, "Timeout", text);
         status.details = Some(json!({
             "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
@@ -265,12 +251,17 @@ impl Status {
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
         });
+        if !self.reason.is_empty() {
+            status["reason"] = self.reason.into();
+        }
         if let Some(details) = &self.details {
             status["details"] = details.clone();
         }
         status["code"] = self.code.into();
+        if let Some(next) = &self.next {
+            status["metadata"]["continue"] = next.clone().into();
+        }
         status
     }
 }

@@ -81,10 +81,8 @@ impl Step {
         match self {
             Self::Field(name) => format!("f:{name}"),
             Self::Key(fields) => {
-                let map: Map<String, Value> = fields
-                    .iter()
-                    .map(|(name, value)| (name.clone(), value.0.clone()))
-                    .collect();
+                let map: Map<String, Value> =
+                    fields.iter().map(|(name, value)| (name.clone(), value.0.clone())).collect();
                 format!("k:{}", Value::Object(map))
             }
             Self::Item(value) => format!("v:{}", value.0),
@@ -96,16 +94,12 @@ impl Step {
         let (kind, rest) = text.split_once(':')?;
         match kind {
             "f" => Some(Self::Field(rest.to_owned())),
-            "v" => serde_json::from_str(rest)
-                .ok()
-                .map(|value| Self::Item(Atom(value))),
+            "v" => serde_json::from_str(rest).ok().map(|value| Self::Item(Atom(value))),
             "i" => rest.parse().ok().map(Self::Index),
             "k" => {
                 let fields: Map<String, Value> = serde_json::from_str(rest).ok()?;
-                let mut fields: Vec<_> = fields
-                    .into_iter()
-                    .map(|(name, value)| (name, Atom(value)))
-                    .collect();
+                let mut fields: Vec<_> =
+                    fields.into_iter().map(|(name, value)| (name, Atom(value))).collect();
                 fields.sort();
                 Some(Self::Key(fields))
             }
@@ -131,10 +125,7 @@ impl Entry {
     }
 
     pub(super) fn leaf() -> Self {
-        Self {
-            owned: true,
-            below: FieldSet::default(),
-        }
+        Self { owned: true, below: FieldSet::default() }
     }
 }
 
@@ -207,9 +198,7 @@ impl FieldSet {
 
     /// Forgets a path of fields and everything below it.
     pub fn remove_below(&mut self, path: &[&str]) {
-        let Some((first, rest)) = path.split_first() else {
-            return;
-        };
+        let Some((first, rest)) = path.split_first() else { return };
         let step = Step::Field((*first).to_owned());
         if rest.is_empty() {
             self.0.remove(&step);
@@ -223,13 +212,9 @@ impl FieldSet {
 
     /// Forgets exactly one path, keeping what is below it.
     pub fn remove_exact(&mut self, path: &[&str]) {
-        let Some((first, rest)) = path.split_first() else {
-            return;
-        };
+        let Some((first, rest)) = path.split_first() else { return };
         let step = Step::Field((*first).to_owned());
-        let Some(entry) = self.0.get_mut(&step) else {
-            return;
-        };
+        let Some(entry) = self.0.get_mut(&step) else { return };
         if rest.is_empty() {
             entry.owned = false;
         } else {

@@ -318,6 +318,8 @@ pub struct Strategy {
     pub create_on_update: bool,
     /// `PUT` without a resource version is accepted.
     pub unconditional_update: bool,
+    /// A create may bring its status (nodes); otherwise it is dropped before `prepare_create`.
+    pub keep_status: bool,
     /// Deleting answers with the last state of the object instead of a `Status`.
     pub return_deleted: bool,
 }
@@ -341,6 +343,7 @@ impl Default for Strategy {
             orphan_by_default: None,
             create_on_update: false,
             unconditional_update: true,
+            keep_status: false,
             return_deleted: false,
         }
     }
