@@ -25,15 +25,21 @@ pub(crate) fn of(group: &str, kind: &str) -> Value {
         }),
         ("", "PersistentVolumeClaim") => json!({"spec": {"resources": {}}, "status": {}}),
         ("", "LimitRange") => json!({"spec": {"limits": null}}),
-        ("", "Namespace" | "PersistentVolume" | "ResourceQuota") => json!({"spec": {}, "status": {}}),
+        ("", "Namespace" | "PersistentVolume" | "ResourceQuota") => {
+            json!({"spec": {}, "status": {}})
+        }
         ("policy", "PodDisruptionBudget") => json!({
             "spec": {},
             "status": {
                 "disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0,
             },
         }),
-        ("", "Event") => json!({"involvedObject": {}, "source": {}, "firstTimestamp": null, "lastTimestamp": null}),
-        ("events.k8s.io", "Event") => json!({"eventTime": null, "regarding": {}, "deprecatedSource": {}}),
+        ("", "Event") => {
+            json!({"involvedObject": {}, "source": {}, "firstTimestamp": null, "lastTimestamp": null})
+        }
+        ("events.k8s.io", "Event") => {
+            json!({"eventTime": null, "regarding": {}, "deprecatedSource": {}})
+        }
         ("coordination.k8s.io", "Lease") => json!({"spec": {}}),
         ("apps", "Deployment") => {
             json!({"spec": {"selector": null, "template": template(), "strategy": {}}, "status": {}})
@@ -74,7 +80,9 @@ pub(crate) fn fill(group: &str, kind: &str, object: &mut Value) {
 }
 
 fn add_missing(object: &mut Value, from: &Value) {
-    let (Value::Object(object), Value::Object(from)) = (object, from) else { return };
+    let (Value::Object(object), Value::Object(from)) = (object, from) else {
+        return;
+    };
     for (name, value) in from.iter().filter(|(_, value)| !value.is_null()) {
         match object.get_mut(name) {
             Some(known) => add_missing(known, value),

@@ -28,7 +28,10 @@ struct Held {
 
 impl Hold {
     pub fn new(patience: Seconds) -> Self {
-        Self { patience, held: None }
+        Self {
+            patience,
+            held: None,
+        }
     }
 
     /// Starts overdue work that fits, oldest first, and sees to it that the first that does not
@@ -47,12 +50,16 @@ impl Hold {
                 }
                 self.held = None;
             }
-            let Some((index, waiting)) = self.longest_overdue(state) else { return };
+            let Some((index, waiting)) = self.longest_overdue(state) else {
+                return;
+            };
             if state.try_start(index, None) {
                 continue;
             }
             let need = state.need(waiting.need).clone();
-            let Some(found) = reserve(state, durations, &need, None) else { return };
+            let Some(found) = reserve(state, durations, &need, None) else {
+                return;
+            };
             self.held = Some(Held {
                 slot: waiting.slot,
                 id: state.job(waiting.slot).id,
@@ -64,17 +71,21 @@ impl Hold {
     }
 
     fn longest_overdue(&self, state: &State) -> Option<(usize, Waiting)> {
-        let overdue =
-            |w: &Waiting| state.now - state.job(w.slot).waiting_since > self.patience;
+        let overdue = |w: &Waiting| state.now - state.job(w.slot).waiting_since > self.patience;
         let line = state.pending().iter().copied().enumerate();
         line.filter(|(_, w)| overdue(w)).min_by(|(_, a), (_, b)| {
-            b.priority.cmp(&a.priority).then(a.submit.total_cmp(&b.submit))
+            b.priority
+                .cmp(&a.priority)
+                .then(a.submit.total_cmp(&b.submit))
         })
     }
 
     /// The nodes a waiting job of that priority must keep off.
     pub fn against(&self, priority: i32) -> Option<&NodeSet> {
-        self.held.as_ref().filter(|held| priority <= held.priority).map(|held| &held.nodes)
+        self.held
+            .as_ref()
+            .filter(|held| priority <= held.priority)
+            .map(|held| &held.nodes)
     }
 
     /// The job that holds nodes, if any.

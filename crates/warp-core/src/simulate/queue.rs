@@ -156,7 +156,11 @@ impl<'a> Run<'a> {
             durations: Durations::default(),
             needs: BTreeMap::new(),
             fates: vec![None; jobs.len()],
-            outcome: Outcome { gpus, begin, ..Outcome::default() },
+            outcome: Outcome {
+                gpus,
+                begin,
+                ..Outcome::default()
+            },
             begin,
             history: History::default(),
             probes: probe::Judge::new(settings.forecaster, probes),
@@ -177,13 +181,18 @@ impl<'a> Run<'a> {
             }
             self.engine.pass(&mut self.durations);
             self.settle();
-            self.probes.ask(&self.engine, &mut self.durations, &self.history);
+            self.probes
+                .ask(&self.engine, &mut self.durations, &self.history);
             self.outcome.deepest = self.outcome.deepest.max(self.engine.state.pending().len());
             watch(next);
         }
         self.run_until(f64::INFINITY);
         self.outcome.lost = self.engine.state.lost();
-        let measured = |at: Seconds| self.settings.window.is_none_or(|window| window.contains(at));
+        let measured = |at: Seconds| {
+            self.settings
+                .window
+                .is_none_or(|window| window.contains(at))
+        };
         let fates = self.fates.into_iter().flatten();
         self.outcome.fates = fates.filter(|fate| measured(fate.submit)).collect();
         self.outcome.probes = self.probes.finish();
@@ -196,7 +205,8 @@ impl<'a> Run<'a> {
             if question < at.min(limit) {
                 self.pass_time(question);
                 self.engine.wait_until(question);
-                self.probes.ask(&self.engine, &mut self.durations, &self.history);
+                self.probes
+                    .ask(&self.engine, &mut self.durations, &self.history);
                 continue;
             }
             if at >= limit {
@@ -213,14 +223,22 @@ impl<'a> Run<'a> {
         let key = (row.shape, row.types.as_slice());
         if !self.needs.contains_key(&key) {
             let pool = self.engine.state.pool();
-            let need = Need { shape: row.shape, accepts: pool.classes_named(&row.types) };
-            let number = pool.possible(&need).map(|()| self.engine.state.intern(need));
+            let need = Need {
+                shape: row.shape,
+                accepts: pool.classes_named(&row.types),
+            };
+            let number = pool
+                .possible(&need)
+                .map(|()| self.engine.state.intern(need));
             self.needs.insert(key, number);
         }
         let need = match &self.needs[&key] {
             Ok(need) => *need,
             Err(reason) => {
-                let refused = Refused { line: row.line, reason: reason.clone() };
+                let refused = Refused {
+                    line: row.line,
+                    reason: reason.clone(),
+                };
                 self.outcome.refused.push(refused);
                 return;
             }
@@ -240,7 +258,10 @@ impl<'a> Run<'a> {
         job.checkpoint = evictable.then_some(self.settings.checkpoint);
         job.progress = self.settings.progress.map(|noise| {
             let pace = 1.0 + noise * error;
-            Progress { total: row.duration * pace, pace }
+            Progress {
+                total: row.duration * pace,
+                pace,
+            }
         });
         self.history.add(Arrival::of(&job));
         self.engine.submit(job, row.duration, &mut self.durations);

@@ -17,7 +17,10 @@ pub(in crate::http) fn decode(
     warnings: &mut Vec<String>,
 ) -> Result<Value, Status> {
     let resource = &request.entry.resource;
-    let Body { mut value, mut strict } = body;
+    let Body {
+        mut value,
+        mut strict,
+    } = body;
     identify(request, &mut value)?;
     strict.extend(unknown(request, &value));
     complain(strict, validation, warnings, |problem| {
@@ -49,14 +52,23 @@ fn identify(request: &ResourceCall<'_>, value: &mut Value) -> Result<(), Status>
             "couldn't get version/kind; json parse error: the body must be an object",
         ));
     };
-    let text = |name: &str| map.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let text = |name: &str| {
+        map.get(name)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
     let (kind, version) = (text("kind"), text("apiVersion"));
     if resource.custom.is_some() {
         if kind.is_empty() {
-            return Err(Status::bad_request(format!("Object 'Kind' is missing in '{shown}'")));
+            return Err(Status::bad_request(format!(
+                "Object 'Kind' is missing in '{shown}'"
+            )));
         }
         if version.is_empty() {
-            return Err(Status::bad_request(format!("Object 'apiVersion' is missing in '{shown}'")));
+            return Err(Status::bad_request(format!(
+                "Object 'apiVersion' is missing in '{shown}'"
+            )));
         }
     }
     if !version.is_empty() && version != expected {
@@ -103,7 +115,10 @@ fn go_kind(value: &Value) -> &'static str {
 
 fn unknown(request: &ResourceCall<'_>, value: &Value) -> Vec<String> {
     let paths = request.entry.resource.schema.unknown_fields(value);
-    paths.into_iter().map(|path| format!("unknown field \"{path}\"")).collect()
+    paths
+        .into_iter()
+        .map(|path| format!("unknown field \"{path}\""))
+        .collect()
 }
 
 fn complain(
@@ -121,9 +136,10 @@ fn complain(
             warnings.extend(strict);
             Ok(())
         }
-        Validation::Strict => {
-            Err(refuse(format!("strict decoding error: {}", strict.join(", "))))
-        }
+        Validation::Strict => Err(refuse(format!(
+            "strict decoding error: {}",
+            strict.join(", ")
+        ))),
     }
 }
 
@@ -166,7 +182,12 @@ fn invalid_patch(patch: &[u8], problem: String) -> Status {
         value: Some(String::from_utf8_lossy(patch).into_owned().into()),
         detail: problem,
     };
-    let subject = crate::codec::status::Subject { group: "", resource: "", kind: "", name: "" };
+    let subject = crate::codec::status::Subject {
+        group: "",
+        resource: "",
+        kind: "",
+        name: "",
+    };
     Status::invalid(&subject, &[error])
 }
 
@@ -177,7 +198,9 @@ pub(super) fn strict_patch(
     sent: &[u8],
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
-    complain(body.strict.clone(), validation, warnings, |problem| invalid_patch(sent, problem))
+    complain(body.strict.clone(), validation, warnings, |problem| {
+        invalid_patch(sent, problem)
+    })
 }
 
 /// An object after a JSON, merge or strategic patch.

@@ -51,10 +51,15 @@ struct Columns {
 impl Columns {
     fn of(header: &[String]) -> Result<Self, CsvError> {
         let find = |names: &[&str]| {
-            names.iter().find_map(|n| header.iter().position(|h| h.eq_ignore_ascii_case(n)))
+            names
+                .iter()
+                .find_map(|n| header.iter().position(|h| h.eq_ignore_ascii_case(n)))
         };
         let must = |what, names: &[&str]| {
-            find(names).ok_or_else(|| CsvError::NoColumn { what, names: names.join(", ") })
+            find(names).ok_or_else(|| CsvError::NoColumn {
+                what,
+                names: names.join(", "),
+            })
         };
         Ok(Self {
             submit: must("the time of submission", &SUBMIT)?,
@@ -73,7 +78,9 @@ impl Columns {
 
 /// The jobs of a CSV text, in its order, and the rows that were not understood.
 pub fn parse(text: &str) -> Result<(Vec<Submission>, Vec<BadRow>), CsvError> {
-    let mut lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
+    let mut lines = (1..)
+        .zip(text.lines())
+        .filter(|(_, line)| !line.trim().is_empty());
     let (_, header) = lines.next().ok_or(CsvError::Empty)?;
     let header = fields(header.trim_start_matches('\u{feff}')).map_err(|_| CsvError::Empty)?;
     let columns = Columns::of(&header)?;
@@ -83,7 +90,11 @@ pub fn parse(text: &str) -> Result<(Vec<Submission>, Vec<BadRow>), CsvError> {
             if row.len() == header.len() {
                 return submission(line, &columns, &row);
             }
-            Err(format!("{} fields, the header has {}", row.len(), header.len()))
+            Err(format!(
+                "{} fields, the header has {}",
+                row.len(),
+                header.len()
+            ))
         });
         match row {
             Ok(job) => jobs.push(job),
@@ -95,12 +106,18 @@ pub fn parse(text: &str) -> Result<(Vec<Submission>, Vec<BadRow>), CsvError> {
 
 fn submission(line: usize, columns: &Columns, row: &[String]) -> Result<Submission, String> {
     let text = |column: Option<usize>| {
-        column.map(|c| row[c].trim()).filter(|t| !t.is_empty()).map(str::to_owned)
+        column
+            .map(|c| row[c].trim())
+            .filter(|t| !t.is_empty())
+            .map(str::to_owned)
     };
     let gpus: u32 = number(&row[columns.gpus], "GPUs")?;
     let shape = match text(columns.members) {
         None => Shape::Gpus(gpus),
-        Some(members) => Shape::Members { count: number(&members, "members")?, gpus },
+        Some(members) => Shape::Members {
+            count: number(&members, "members")?,
+            gpus,
+        },
     };
     let types = text(columns.types)
         .map(|list| list.split('|').map(|t| t.trim().to_owned()).collect())
@@ -129,7 +146,10 @@ pub fn sound(job: &Submission) -> Result<(), String> {
         return Err(format!("submission time {} is not a time", job.submit));
     }
     if !job.duration.is_finite() || job.duration < 0.0 || job.duration > 1e10 {
-        return Err(format!("duration {} is not a number of seconds", job.duration));
+        return Err(format!(
+            "duration {} is not a number of seconds",
+            job.duration
+        ));
     }
     if job.shape.gpus() == 0 {
         return Err("asks for no GPU".to_owned());
@@ -138,7 +158,9 @@ pub fn sound(job: &Submission) -> Result<(), String> {
 }
 
 fn number<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, String> {
-    text.trim().parse().map_err(|_| format!("{what} {text:?} is not a number it can be"))
+    text.trim()
+        .parse()
+        .map_err(|_| format!("{what} {text:?} is not a number it can be"))
 }
 
 fn truth(text: &str) -> Result<bool, String> {
@@ -156,19 +178,33 @@ pub fn moment(text: &str) -> Result<f64, String> {
     if let Ok(seconds) = text.parse::<f64>() {
         return Ok(seconds);
     }
-    civil(text).ok_or_else(|| {
-        format!("time {text:?} is neither seconds nor YYYY-MM-DD HH:MM:SS")
-    })
+    civil(text).ok_or_else(|| format!("time {text:?} is neither seconds nor YYYY-MM-DD HH:MM:SS"))
 }
 
 fn civil(text: &str) -> Option<f64> {
-    let (date, time) = text.strip_suffix('Z').unwrap_or(text).split_once([' ', 'T'])?;
+    let (date, time) = text
+        .strip_suffix('Z')
+        .unwrap_or(text)
+        .split_once([' ', 'T'])?;
     let mut date = date.splitn(3, '-').map(str::parse::<i64>);
     let (year, month, day) = (date.next()?.ok()?, date.next()?.ok()?, date.next()?.ok()?);
     let mut time = time.splitn(3, ':').map(str::parse::<f64>);
     let (hour, minute, second) = (time.next()?.ok()?, time.next()?.ok()?, time.next()?.ok()?);
     let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let lengths = [31, if leap { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let lengths = [
+        31,
+        if leap { 29 } else { 28 },
+        31,
+        30,
+        31,
+        30,
+        31,
+        31,
+        30,
+        31,
+        30,
+        31,
+    ];
     let month_index = usize::try_from(month).ok()?.checked_sub(1)?;
     let valid = (1900..10_000).contains(&year)
         && (1..=*lengths.get(month_index)?).contains(&day)
@@ -201,5 +237,9 @@ fn fields(line: &str) -> Result<Vec<String>, String> {
             _ => field.push(letter),
         }
     }
-    if quoted { Err("a quote is not closed".to_owned()) } else { Ok(fields) }
+    if quoted {
+        Err("a quote is not closed".to_owned())
+    } else {
+        Ok(fields)
+    }
 }

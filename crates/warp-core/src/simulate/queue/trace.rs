@@ -40,7 +40,10 @@ pub fn busiest(jobs: &[Submission], days: u32) -> Window {
         }
         from += DAY;
     }
-    Window { from: best.1, to: best.1 + span }
+    Window {
+        from: best.1,
+        to: best.1 + span,
+    }
 }
 
 /// The list in order of submission; equal times keep the order of the file.

@@ -29,15 +29,38 @@ pub enum Step {
     /// Any object, as it is.
     Create(Value),
     /// A merge patch, or a strategic one.
-    Patch { kind: String, name: String, with: Value, sub: Option<String> },
-    Delete { kind: String, name: String, propagation: Option<String>, grace: Option<u32> },
+    Patch {
+        kind: String,
+        name: String,
+        with: Value,
+        sub: Option<String>,
+    },
+    Delete {
+        kind: String,
+        name: String,
+        propagation: Option<String>,
+        grace: Option<u32>,
+    },
     /// Waits until an object contains `has`, or is gone.
-    Await { kind: String, name: String, has: Option<Value> },
+    Await {
+        kind: String,
+        name: String,
+        has: Option<Value>,
+    },
     /// Waits until exactly `count` pods of `labels` contain `has`.
-    AwaitPods { labels: BTreeMap<String, String>, count: usize, has: Option<Value> },
+    AwaitPods {
+        labels: BTreeMap<String, String>,
+        count: usize,
+        has: Option<Value>,
+    },
     /// Tells pods how to go on.
-    PodsDo { labels: BTreeMap<String, String>, runs: String },
-    DeletePods { labels: BTreeMap<String, String> },
+    PodsDo {
+        labels: BTreeMap<String, String>,
+        runs: String,
+    },
+    DeletePods {
+        labels: BTreeMap<String, String>,
+    },
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -77,7 +100,10 @@ pub fn settings(runs: &str) -> Vec<(&'static str, String)> {
 impl Made {
     fn container(&self, pod: bool) -> Value {
         let runs = self.runs.as_deref().unwrap_or("hang");
-        let env: Vec<Value> = settings(runs).into_iter().map(|(key, value)| json!({ "name": variable(key), "value": value })).collect();
+        let env: Vec<Value> = settings(runs)
+            .into_iter()
+            .map(|(key, value)| json!({ "name": variable(key), "value": value }))
+            .collect();
         let mut spec = json!({
             "containers": [{ "name": "main", "image": "registry.invalid/main:1", "env": env }],
             "terminationGracePeriodSeconds": 1,
@@ -104,7 +130,8 @@ impl Made {
 
     pub fn job(&self, namespace: &str) -> Value {
         let mut job = self.object("Job", "batch/v1", namespace);
-        let mut template = json!({ "metadata": { "labels": self.labels }, "spec": self.container(true) });
+        let mut template =
+            json!({ "metadata": { "labels": self.labels }, "spec": self.container(true) });
         merge(&mut template, &job["spec"]["template"].clone());
         job["spec"]["template"] = template;
         job
@@ -112,9 +139,14 @@ impl Made {
 
     pub fn replicated(&self, kind: &str, namespace: &str) -> Value {
         let mut object = self.object(kind, "apps/v1", namespace);
-        let labels = if self.labels.is_empty() { json!({ "app": self.name }) } else { json!(self.labels) };
+        let labels = if self.labels.is_empty() {
+            json!({ "app": self.name })
+        } else {
+            json!(self.labels)
+        };
         object["spec"]["selector"] = json!({ "matchLabels": labels });
-        let mut template = json!({ "metadata": { "labels": labels }, "spec": self.container(false) });
+        let mut template =
+            json!({ "metadata": { "labels": labels }, "spec": self.container(false) });
         merge(&mut template, &object["spec"]["template"].clone());
         object["spec"]["template"] = template;
         object
@@ -146,10 +178,12 @@ pub fn merge(value: &mut Value, other: &Value) {
 /// Is everything in `part` also in `whole`? A list contains a list when each element finds one that contains it.
 pub fn contains(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
-        (Value::Object(whole), Value::Object(part)) => {
-            part.iter().all(|(name, part)| contains(whole.get(name).unwrap_or(&Value::Null), part))
-        }
-        (Value::Array(whole), Value::Array(part)) => part.iter().all(|part| whole.iter().any(|whole| contains(whole, part))),
+        (Value::Object(whole), Value::Object(part)) => part
+            .iter()
+            .all(|(name, part)| contains(whole.get(name).unwrap_or(&Value::Null), part)),
+        (Value::Array(whole), Value::Array(part)) => part
+            .iter()
+            .all(|part| whole.iter().any(|whole| contains(whole, part))),
         (Value::Null, Value::Number(number)) => number.as_i64() == Some(0),
         (whole, part) => whole == part,
     }
