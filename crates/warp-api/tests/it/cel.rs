@@ -111,20 +111,20 @@ fn value_examples() -> Vec<Example> {
             message: "nodeName goes around",
             old: None,
             accepted: workload(&template(
-                json!({"containers": containers, "nodeSelector": {"a": "b"}}),
+                &json!({"containers": containers, "nodeSelector": {"a": "b"}}),
             )),
             refused: workload(&template(
-                json!({"containers": containers, "nodeName": "n"}),
+                &json!({"containers": containers, "nodeName": "n"}),
             )),
         },
         Example {
             message: "restartPolicy must be Never",
             old: None,
             accepted: workload(&template(
-                json!({"containers": containers, "restartPolicy": "Never"}),
+                &json!({"containers": containers, "restartPolicy": "Never"}),
             )),
             refused: workload(&template(
-                json!({"containers": containers, "restartPolicy": "Always"}),
+                &json!({"containers": containers, "restartPolicy": "Always"}),
             )),
         },
     ]
@@ -149,7 +149,7 @@ fn transition_examples() -> Vec<Example> {
     };
     let templated = |image: &str| {
         placed(&template(
-            json!({"containers": [{"name": "main", "image": image}]}),
+            &json!({"containers": [{"name": "main", "image": image}]}),
         ))
     };
     vec![
