@@ -17,6 +17,8 @@ pub(crate) struct Plan<S> {
     pub(crate) again: Option<Timestamp>,
     /// The object waits for a placement that may be decided now.
     pub(crate) place: bool,
+    /// Why the status is what it is, for the audit trail.
+    pub(crate) why: String,
 }
 
 impl<S> Plan<S> {
@@ -27,6 +29,7 @@ impl<S> Plan<S> {
             events: Vec::new(),
             again: None,
             place: false,
+            why: String::new(),
         }
     }
 }

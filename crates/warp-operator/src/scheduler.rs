@@ -91,7 +91,8 @@ fn queue(cx: &Context, now: Timestamp) -> Vec<Arc<GPUWorkload>> {
         .all()
         .into_iter()
         .filter(|workload| {
-            wish(workload, &see(cx, workload), &cx.settings, now) == Wish::Now
+            !finished(workload)
+                && wish(workload, &see(cx, workload), &cx.settings, now) == Wish::Now
                 && !cx.verdicts.holds_back(workload, now)
         })
         .collect();
@@ -105,6 +106,11 @@ fn queue(cx: &Context, now: Timestamp) -> Vec<Arc<GPUWorkload>> {
             .then_with(|| one.uid().cmp(&other.uid()))
     });
     wanted
+}
+
+fn finished(workload: &GPUWorkload) -> bool {
+    let phase = workload.status.as_ref().and_then(|status| status.phase);
+    phase.is_some_and(warp_api::Phase::is_final)
 }
 
 async fn carry_out(

@@ -59,7 +59,15 @@ fn value_examples() -> Vec<Example> {
         }
         workload(&json!({"image": "a", "volumes": [volume]}))
     };
+    let mut long = workload(&json!({"image": "a"}));
+    long["metadata"]["name"] = json!("x".repeat(64));
     vec![
+        Example {
+            message: "at most 63 characters",
+            old: None,
+            accepted: workload(&json!({"image": "a"})),
+            refused: long,
+        },
         Example {
             message: "exactly one of image and podTemplate",
             old: None,

@@ -132,18 +132,8 @@ fn placed(
         return Decision::Skip;
     };
     let provider = provider_of(&described).to_owned();
-    let place = Place {
-        node: &node,
-        resource: &resource,
-        evidence: ledger
-            .device(&node, &resource)
-            .and_then(|device| device.evidence.as_ref()),
-        strategy: strategy.as_str(),
-        provider: &provider,
-    };
-    let job = Box::new(shell.job(workload, attempt(workload), &place));
     let mut why = format!(
-        "{} chose node {node} (provider {provider})",
+        "{} chose node {node} of provider {provider}",
         strategy.as_str()
     );
     for (name, verdict) in tried {
@@ -153,6 +143,17 @@ fn placed(
             verdict.message
         );
     }
+    let place = Place {
+        node: &node,
+        resource: &resource,
+        evidence: ledger
+            .device(&node, &resource)
+            .and_then(|device| device.evidence.as_ref()),
+        strategy: strategy.as_str(),
+        provider: &provider,
+        why: &why,
+    };
+    let job = Box::new(shell.job(workload, attempt(workload), &place));
     let id = Arc::from(workload.uid().unwrap_or_default());
     let work = placement.work(id, Arc::new(request), 0, WorkState::Reserved);
     if let Err(error) = ledger.fleet.bind(work) {

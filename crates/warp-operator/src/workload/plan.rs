@@ -12,7 +12,7 @@ use kube::{Resource, ResourceExt};
 use serde_json::json;
 use warp_api::condition::{self, State};
 use warp_api::workload::{RefusedNode, RetryPolicy, run_seconds};
-use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, reason};
+use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, label, reason};
 use warp_core::random::Fingerprint;
 
 use super::assess::{
@@ -117,9 +117,9 @@ impl Pass<'_> {
         Plan {
             writes,
             status: Some(status),
-            events: Vec::new(),
             again,
-            place: false,
+            why: "the spec changed after the end".to_owned(),
+            ..Plan::nothing()
         }
     }
 
@@ -365,11 +365,18 @@ impl Pass<'_> {
         self.status.start_time = None;
         self.status.deadline = Some(Time(wait.deadline));
         let writes = self.runtime_limit();
+        // The kubelet alternates between "failed to pull" and "waiting before I pull again"; the
+        // first says more, and following both would be a write per turn.
+        let said = condition::find(&self.status.conditions, condition::READY);
+        let kept = said.filter(|ready| {
+            ready.reason == wait.reason && wait.reason == reason::IMAGE_PULL_FAILED
+        });
+        let message = kept.map_or(wait.message, |ready| ready.message.clone());
         let say = Say {
             phase: wait.phase,
             ready: false,
             reason: wait.reason,
-            message: wait.message,
+            message,
         };
         let mut plan = self.transition(say, Some(wait.deadline), false);
         plan.writes = writes;
@@ -432,6 +439,14 @@ impl Pass<'_> {
         }
     }
 
+    /// Where the attempt is and what decided it, for the `Placed` condition.
+    fn placement(&self) -> Option<String> {
+        let node = self.status.assigned_node.as_deref()?;
+        let job = current(self.workload, self.seen);
+        let why = job.and_then(|job| job.annotations().get(label::PLACEMENT).cloned());
+        Some(why.unwrap_or_else(|| format!("placed on node {node}")))
+    }
+
     fn clear_place(&mut self) {
         self.status.assigned_node = None;
         self.status.job_name = None;
@@ -460,11 +475,11 @@ impl Pass<'_> {
         place: bool,
     ) -> Plan<GPUWorkloadStatus> {
         let generation = self.workload.meta().generation.unwrap_or_default();
-        let states = conditions(&say, self.status.assigned_node.as_deref());
+        let states = conditions(&say, self.placement().as_deref());
         let status = &mut self.status;
         status.conditions = condition::next(&status.conditions, &states, generation, self.now);
         status.phase = Some(say.phase);
-        status.message = Some(say.message);
+        status.message = Some(say.message.clone());
         status.retry_count = Some(attempt(self.workload).max(status.retry_count.unwrap_or(0)));
         status.observed_generation = Some(generation);
         Plan {
@@ -473,14 +488,15 @@ impl Pass<'_> {
             events,
             again,
             place,
+            why: format!("{}: {}", say.reason, say.message),
         }
     }
 }
 
-fn conditions(say: &Say, node: Option<&str>) -> [State; 3] {
+fn conditions(say: &Say, placement: Option<&str>) -> [State; 3] {
     let flag = |on| if on { "True" } else { "False" };
-    let placed = match node {
-        Some(node) => (true, reason::PLACED, format!("placed on node {node}")),
+    let placed = match placement {
+        Some(why) => (true, reason::PLACED, why.to_owned()),
         None => (false, say.reason, say.message.clone()),
     };
     let (succeeded, how) = match say.phase {
