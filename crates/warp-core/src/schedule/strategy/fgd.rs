@@ -15,7 +15,10 @@ pub struct Fragmentation {
 
 impl Fragmentation {
     pub fn new(mix: &Mix) -> Self {
-        Self { classes: mix.typical(), memo: Memo::default() }
+        Self {
+            classes: mix.typical(),
+            memo: Memo::default(),
+        }
     }
 
     /// Thousandths of GPU on this node that a typical request cannot use, in expectation.
@@ -37,7 +40,11 @@ impl Fragmentation {
             let small = cards.iter().filter(|card| !fits(card));
             small.map(|&card| f64::from(card.max(0))).sum()
         };
-        let value = self.classes.iter().map(|class| class.weight * unusable(class)).sum();
+        let value = self
+            .classes
+            .iter()
+            .map(|class| class.weight * unusable(class))
+            .sum();
         self.memo.insert(key, value);
         value
     }
@@ -59,11 +66,18 @@ struct Learning {
 
 impl Fgd {
     pub(super) fn informed(mix: &Mix) -> Self {
-        Self { fragmentation: Fragmentation::new(mix), learning: None, cards: Vec::new() }
+        Self {
+            fragmentation: Fragmentation::new(mix),
+            learning: None,
+            cards: Vec::new(),
+        }
     }
 
     pub(super) fn learning() -> Self {
-        Self { learning: Some(Learning::default()), ..Self::informed(&Mix::default()) }
+        Self {
+            learning: Some(Learning::default()),
+            ..Self::informed(&Mix::default())
+        }
     }
 
     /// The integer score of putting the request on one card (or on the first idle ones).
@@ -74,7 +88,9 @@ impl Fgd {
         self.cards.clear();
         self.cards.extend_from_slice(&pool.cards);
         take(&mut self.cards, ask, card);
-        let after = self.fragmentation.of(pool.kind, cpu - ask.cpu_milli, &self.cards);
+        let after = self
+            .fragmentation
+            .of(pool.kind, cpu - ask.cpu_milli, &self.cards);
         let decrease = (before - after) / f64::from(WHOLE);
         (100.0 / (1.0 + (-decrease).exp())).trunc()
     }
@@ -103,8 +119,11 @@ pub(super) fn take(cards: &mut [i32], ask: &Ask, card: Option<usize>) {
     match card {
         Some(at) => cards[at] -= milli,
         None => {
-            let idle = cards.iter_mut().filter(|left| **left >= WHOLE.cast_signed());
-            idle.take(ask.count as usize).for_each(|left| *left -= milli);
+            let idle = cards
+                .iter_mut()
+                .filter(|left| **left >= WHOLE.cast_signed());
+            idle.take(ask.count as usize)
+                .for_each(|left| *left -= milli);
         }
     }
 }

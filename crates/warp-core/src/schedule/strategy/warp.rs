@@ -33,6 +33,8 @@ pub struct Tuning {
     pub quantum: f64,
     /// Thousandths of GPU a dollar per GPU-hour counts; 0 ignores prices.
     pub price: f64,
+    pub kw: f64,
+    pub kp: f64,
 }
 
 impl Default for Tuning {
@@ -46,11 +48,29 @@ impl Default for Tuning {
             core_cpu: 20.0,
             quantum: 60.0,
             price: 0.0,
+            kw: 1.0,
+            kp: 2.0,
         }
     }
 }
 
-impl Tuning { pub fn set(&mut self, k:&str, v:f64) { match k { "lists"=>self.lists=v as usize,"length"=>self.length=v as usize,"cpu_length"=>self.cpu_length=v as usize,"slots"=>self.slots=v,"core_gpu"=>self.core_gpu=v,"core_cpu"=>self.core_cpu=v,"quantum"=>self.quantum=v,"price"=>self.price=v,_=>panic!("{k}") } } }
+impl Tuning {
+    pub fn set(&mut self, k: &str, v: f64) {
+        match k {
+            "lists" => self.lists = v as usize,
+            "length" => self.length = v as usize,
+            "cpu_length" => self.cpu_length = v as usize,
+            "slots" => self.slots = v,
+            "core_gpu" => self.core_gpu = v,
+            "core_cpu" => self.core_cpu = v,
+            "quantum" => self.quantum = v,
+            "price" => self.price = v,
+            "kw" => self.kw = v,
+            "kp" => self.kp = v,
+            _ => panic!("{k}"),
+        }
+    }
+}
 
 #[derive(Debug)]
 pub struct FillValue {
@@ -72,13 +92,25 @@ impl FillValue {
     /// Knows nothing at first and learns from every arrival.
     pub fn learning(tuning: Tuning, seed: u64) -> Self {
         let worth = Worth::new(&tuning, seed, &Fleet::new(), &Mix::default());
-        Self { tuning, seed, worth, learning: Some(Learning::default()), cards: Vec::new() }
+        Self {
+            tuning,
+            seed,
+            worth,
+            learning: Some(Learning::default()),
+            cards: Vec::new(),
+        }
     }
 
     /// Expects this mix for ever.
     pub fn informed(tuning: Tuning, seed: u64, fleet: &Fleet, mix: &Mix) -> Self {
         let worth = Worth::new(&tuning, seed, fleet, mix);
-        Self { tuning, seed, worth, learning: None, cards: Vec::new() }
+        Self {
+            tuning,
+            seed,
+            worth,
+            learning: None,
+            cards: Vec::new(),
+        }
     }
 
     /// What the fleet gains (negative: loses) by the placement, in thousandths of GPU and in cores.
@@ -88,7 +120,12 @@ impl FillValue {
         let memory = self.worth.typical_memory(ask);
         self.cards.clear();
         self.cards.extend_from_slice(spot.cards());
-        let before = self.worth.of(kind, resources.cpu_milli, resources.memory_bytes, &self.cards);
+        let before = self.worth.of(
+            kind,
+            resources.cpu_milli,
+            resources.memory_bytes,
+            &self.cards,
+        );
         take(&mut self.cards, ask, card);
         let after = self.worth.of(
             kind,
@@ -144,7 +181,9 @@ impl Strategy for FillValue {
 
     fn rate(&mut self, spot: &Spot<'_>, ask: &Ask) -> Rating {
         let mut gain = if ask.is_fraction() {
-            self.best_card(spot, ask).map(|(_, gain)| gain).unwrap_or_default()
+            self.best_card(spot, ask)
+                .map(|(_, gain)| gain)
+                .unwrap_or_default()
         } else {
             self.gain(spot, ask, None)
         };
@@ -159,7 +198,11 @@ impl Strategy for FillValue {
         let totals = fleet.totals();
         let free_gpu = totals.free_gpu_milli() as f64;
         let scarcity = self.worth.cpu_per_gpu * free_gpu / (totals.free_cpu_milli as f64).max(1.0);
-        let core = if ask.count == 0 { self.tuning.core_cpu } else { self.tuning.core_gpu };
+        let core = if ask.count == 0 {
+            self.tuning.core_cpu
+        } else {
+            self.tuning.core_gpu
+        };
         let penalty = if ask.count == 0 || ask.typed {
             Vec::new()
         } else {
@@ -167,7 +210,7 @@ impl Strategy for FillValue {
             let of = |(kind, _)| {
                 let wanted = self.worth.insisted(kind) * free_gpu;
                 let free = totals.free_gpu_milli_of(kind) as f64;
-                asked * (wanted / free.max(1.0)).min(1.0).powi(2)
+                asked * self.tuning.kw * (wanted / free.max(1.0)).min(1.0).powf(self.tuning.kp)
             };
             fleet.kinds().map(of).collect()
         };
