@@ -20,14 +20,15 @@ use crate::cache::Changed;
 use crate::workload::{node_of, over};
 
 pub(crate) use node::{model_name, provider_of};
-pub(crate) use pod::{pinned_to, request};
+pub(crate) use pod::pinned_to;
+pub use pod::request;
 
 /// A snapshot to decide on.
 #[derive(Debug)]
-pub(crate) struct Ledger {
-    pub(crate) fleet: Fleet,
+pub struct Ledger {
+    pub fleet: Fleet,
     /// Devices by node name, with what the fleet does not model (labels that told a model).
-    pub(crate) gpus: BTreeMap<String, NodeGpus>,
+    pub gpus: BTreeMap<String, NodeGpus>,
 }
 
 impl Ledger {
@@ -48,7 +49,7 @@ impl Ledger {
 
 /// Builds the snapshot: every pod that is bound, nominated or pinned holds its effective requests,
 /// Terminating ones included; a Job of ours without a pod holds what its pod will.
-pub(crate) fn build(nodes: &[Arc<Node>], pods: &[Arc<Pod>], jobs: &[Arc<Job>]) -> Ledger {
+pub fn build(nodes: &[Arc<Node>], pods: &[Arc<Pod>], jobs: &[Arc<Job>]) -> Ledger {
     let mut fleet = Fleet::new();
     let mut gpus = BTreeMap::new();
     for node in nodes {

@@ -45,7 +45,7 @@ pub(crate) struct Write {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Change {
     /// Make an object that must not exist yet. Finding it there is success: names are deterministic.
-    Create(Want),
+    Create(Box<Want>),
     /// Change some fields of exactly this version of an object.
     Merge(Target, Value),
     /// Delete exactly this version of an object, its dependents after it. Gone already is success.

@@ -125,7 +125,7 @@ async fn carry_out(
         Decision::Place { job, strategy, why } => {
             let pass = Pass::new("GPUWorkload", &*workload, MANAGER, correlation.to_owned());
             let write = Write {
-                what: Change::Create(Want::of(&*job)),
+                what: Change::Create(Box::new(Want::of(&*job))),
                 why,
             };
             match cx.executor.write(&pass, &write).await {
