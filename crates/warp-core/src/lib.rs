@@ -3,6 +3,7 @@
 //! The crate owns the model of a fleet and every choice made over it. It does no I/O, has no clock
 //! and knows no Kubernetes types: a decision is a function of (snapshot, seed) and nothing else.
 
+pub mod check;
 pub mod explain;
 pub mod fleet;
 pub mod random;
