@@ -177,7 +177,7 @@ impl<'a> Run<'a> {
             }
             self.engine.pass(&mut self.durations);
             self.settle();
-            self.probes.ask(&self.engine, &mut self.durations, &self.history);
+            self.probes.ask(&self.engine, &self.durations, &self.history);
             self.outcome.deepest = self.outcome.deepest.max(self.engine.state.pending().len());
             watch(next);
         }
@@ -196,7 +196,7 @@ impl<'a> Run<'a> {
             if question < at.min(limit) {
                 self.pass_time(question);
                 self.engine.wait_until(question);
-                self.probes.ask(&self.engine, &mut self.durations, &self.history);
+                self.probes.ask(&self.engine, &self.durations, &self.history);
                 continue;
             }
             if at >= limit {
