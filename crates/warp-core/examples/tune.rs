@@ -15,6 +15,7 @@ fn main() {
     s.progress = args.get("progress").map(|v| v.parse().unwrap());
     s.forecaster.group_sigma = get("gs", s.forecaster.group_sigma);
     s.forecaster.shared_sigma = get("ss", s.forecaster.shared_sigma);
+    s.along = get("along",0.0)>0.0; s.forecaster.report_sigma=get("rs",0.15); s.forecaster.levels=[get("lo",0.1),get("mid",0.5),get("hi",0.9)];
     for p in args.get("policy").map_or("warp", |s| s.as_str()).split(',') {
         for n in args.get("nodes").map_or("81", |s| s.as_str()).split(',') {
             let policy: Box<dyn queue::Policy> = if p == "warp" {
@@ -32,7 +33,7 @@ fn main() {
             let out = run(&jobs, &Pool::uniform(n.parse().unwrap(), 8), policy.as_ref(), &s, &mut |_| {});
             
             let r = Report::of(p, &out, t0.elapsed().as_secs_f64());
-            if s.probes > 0 { for m in [probe::Moment::Submission, probe::Moment::HalfWay] { let mut l: Vec<f64> = out.probes.iter().filter(|x| x.moment==m).map(|x| (x.middle/x.actual).ln()).collect(); l.sort_by(f64::total_cmp); let lo=out.probes.iter().filter(|x| x.moment==m && x.actual<x.low).count(); let hi=out.probes.iter().filter(|x| x.moment==m && x.actual>x.high).count(); println!("  {m:?} ln(mid/act) q10 {:.2} q25 {:.2} q50 {:.2} q75 {:.2} q90 {:.2}; below {lo} above {hi} of {}", l[l.len()/10], l[l.len()/4], l[l.len()/2], l[l.len()*3/4], l[l.len()*9/10], l.len()); } }
+            if s.probes > 0 { for m in [probe::Moment::Submission, probe::Moment::HalfWay] { if !s.along && m==probe::Moment::HalfWay {continue} let mut l: Vec<f64> = out.probes.iter().filter(|x| x.moment==m).map(|x| (x.middle/x.actual).ln()).collect(); l.sort_by(f64::total_cmp); let lo=out.probes.iter().filter(|x| x.moment==m && x.actual<x.low).count(); let hi=out.probes.iter().filter(|x| x.moment==m && x.actual>x.high).count(); println!("  {m:?} ln(mid/act) q10 {:.2} q25 {:.2} q50 {:.2} q75 {:.2} q90 {:.2}; below {lo} above {hi} of {}", l[l.len()/10], l[l.len()/4], l[l.len()/2], l[l.len()*3/4], l[l.len()*9/10], l.len()); } }
             println!("{p:9} n={n} jct {:.2} wait {:.3}/{:.1} wide {:.1}/{:.0} first {:.3}/{:.3} wide {:.3}/{:.2} slow {:.0} lost {:.4} util {:.3} ev {} deep {} | eta {:.3}/{:.2} half {:.3}/{:.2} late {:.3}/{:.2} n {} naive {:.2} {:.2} | {:.1}s",
               r.jct.mean, r.wait.mean, r.wait.p99, r.wait_wide.mean, r.wait_wide.p99, r.first_start.all.mean, r.first_start.all.p99, r.first_start.wide.mean, r.first_start.wide.p99, r.worst_slowdown, r.lost_fraction, r.utilisation, r.evictions, out.deepest,
               r.eta.at_submission.median_rel_error, r.eta.at_submission.covered_by_80, r.eta.half_way.median_rel_error, r.eta.half_way.covered_by_80, r.eta.late.median_rel_error, r.eta.late.covered_by_80, r.eta.at_submission.asked, r.eta.at_submission.naive_last_hour, r.eta.at_submission.naive_queue_service, r.seconds);

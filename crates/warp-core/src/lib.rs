@@ -1,7 +1,15 @@
-//! Decisions about GPUs: pure functions of their arguments. No I/O, no clock, no Kubernetes types;
-//! the crate's own `clippy.toml` enforces it.
+//! Decisions about GPUs: what fits where, which place is best, what is in the way, who runs next.
+//!
+//! The crate owns the model of a fleet and every choice made over it. It does no I/O, has no clock
+//! and knows no Kubernetes types: a decision is a function of (snapshot, seed) and nothing else.
 
+pub mod check;
 pub mod estimate;
+pub mod explain;
+pub mod fleet;
 pub mod preempt;
 pub mod queue;
+pub mod random;
+pub mod resources;
+pub mod schedule;
 pub mod simulate;

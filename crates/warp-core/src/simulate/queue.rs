@@ -50,6 +50,8 @@ pub struct Settings {
     pub window: Option<trace::Window>,
     /// How many start-time estimates to judge, and how they are made.
     pub probes: usize,
+    /// Judge them half-way and late in the wait too.
+    pub along: bool,
     pub forecaster: Forecaster,
 }
 
@@ -62,6 +64,7 @@ impl Default for Settings {
             progress: None,
             window: None,
             probes: 0,
+            along: false,
             forecaster: Forecaster::default(),
         }
     }

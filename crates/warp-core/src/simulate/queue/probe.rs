@@ -70,6 +70,7 @@ pub fn choose(
         .flat_map(|(id, submit, wait)| {
             Moment::ALL.map(|(moment, part)| Probe { at: submit + part * wait, id: *id, moment })
         })
+        .filter(|probe| settings.along || probe.moment == Moment::Submission)
         .collect();
     probes.sort_by(|a, b| b.at.total_cmp(&a.at).then(b.id.cmp(&a.id)));
     probes
