@@ -63,14 +63,25 @@ pub fn plan(
     if gpus == 0 || gpus + state.pool().free() < u64::from(need.shape.gpus()) {
         return None;
     }
-    let draft = Draft { state, evictable: &evictable, avoid };
+    let draft = Draft {
+        state,
+        evictable: &evictable,
+        avoid,
+    };
     let single = state.pool().single_node_classes(need);
     let choice = if single.is_empty() {
-        let gangs = need.accepts.iter().filter_map(|class| draft.gang(*class, need.shape));
+        let gangs = need
+            .accepts
+            .iter()
+            .filter_map(|class| draft.gang(*class, need.shape));
         gangs.min_by(|a, b| a.0.total_cmp(&b.0))
     } else {
-        let nodes = single.iter().flat_map(|class| state.pool().class_nodes(*class));
-        draft.cheapest(nodes.copied(), need.shape.gpus(), &Freed::default()).map(|(cost, _, v)| (cost, v))
+        let nodes = single
+            .iter()
+            .flat_map(|class| state.pool().class_nodes(*class));
+        draft
+            .cheapest(nodes.copied(), need.shape.gpus(), &Freed::default())
+            .map(|(cost, _, v)| (cost, v))
     };
     let (_, victims) = choice?;
     prove(state, need, victims, &evictable, (avoid, preemptor.end))
@@ -104,7 +115,10 @@ fn prove(
 }
 
 fn move_parts(pool: &mut Pool, job: &Job, give: bool) {
-    let parts = job.run.as_ref().map_or(&[][..], |run| run.placement.parts());
+    let parts = job
+        .run
+        .as_ref()
+        .map_or(&[][..], |run| run.placement.parts());
     for (node, gpus) in parts {
         if give {
             pool.give(*node, *gpus);
@@ -161,7 +175,12 @@ impl Draft<'_> {
                 candidates.push((*cost, *slot, here));
             }
         }
-        let used: u32 = freed.used.iter().filter(|(n, _)| *n == node).map(|(_, g)| g).sum();
+        let used: u32 = freed
+            .used
+            .iter()
+            .filter(|(n, _)| *n == node)
+            .map(|(_, g)| g)
+            .sum();
         free = free.saturating_sub(used);
         if free >= gpus {
             return Some((0.0, Vec::new()));
@@ -191,7 +210,11 @@ impl Draft<'_> {
     fn held(&self, slot: Slot, node: NodeId) -> u32 {
         let run = self.state.job(slot).run.as_ref();
         let parts = run.map_or(&[][..], |run| run.placement.parts());
-        parts.iter().filter(|(n, _)| *n == node).map(|(_, g)| g).sum()
+        parts
+            .iter()
+            .filter(|(n, _)| *n == node)
+            .map(|(_, g)| g)
+            .sum()
     }
 
     /// Member by member, always where the next one costs least.

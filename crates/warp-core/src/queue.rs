@@ -20,8 +20,8 @@ pub mod warp;
 
 use crate::estimate::Durations;
 
-pub use node_set::End;
 pub use job::{Checkpoint, Job, Need, Seconds, Shape};
+pub use node_set::End;
 pub use pool::{NodeId, Placement, Pool};
 pub use state::{Action, Slot, State};
 

@@ -10,7 +10,9 @@ pub struct Dice {
 
 impl Dice {
     pub fn new(seed: u64) -> Self {
-        Self { random: Random::new(seed) }
+        Self {
+            random: Random::new(seed),
+        }
     }
 
     /// An independent stream for one thing (a job, a sample) under one seed.

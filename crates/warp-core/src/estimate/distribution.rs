@@ -72,7 +72,10 @@ impl Distribution {
         let (from, to) = (EDGES[k], EDGES[k + 1]);
         let part = (t - from) / (to - from);
         let here = self.survival[k] + part * (self.survival[k + 1] - self.survival[k]);
-        (here, self.area[k] + (t - from) * f64::midpoint(self.survival[k], here))
+        (
+            here,
+            self.area[k] + (t - from) * f64::midpoint(self.survival[k], here),
+        )
     }
 
     pub fn mean(&self) -> f64 {
@@ -96,9 +99,16 @@ impl Distribution {
             // Older than anything representable: as long again is the scale-free guess.
             return age * (1.0 + q);
         }
-        let k = self.survival.partition_point(|s| *s > target).clamp(1, BINS);
+        let k = self
+            .survival
+            .partition_point(|s| *s > target)
+            .clamp(1, BINS);
         let (high, low) = (self.survival[k - 1], self.survival[k]);
-        let part = if high > low { (high - target) / (high - low) } else { 1.0 };
+        let part = if high > low {
+            (high - target) / (high - low)
+        } else {
+            1.0
+        };
         (EDGES[k - 1] + part.clamp(0.0, 1.0) * (EDGES[k] - EDGES[k - 1])).max(age)
     }
 

@@ -45,7 +45,13 @@ pub struct Shrinkage {
 
 impl Default for Shrinkage {
     fn default() -> Self {
-        Self { pull: 8.0, recent_pull: 4.0, recent: 12.0, memory: 4000.0, stale: 0.01 }
+        Self {
+            pull: 8.0,
+            recent_pull: 4.0,
+            recent: 12.0,
+            memory: 4000.0,
+            stale: 0.01,
+        }
     }
 }
 
@@ -62,7 +68,11 @@ struct Link {
 
 impl Link {
     fn new(memory: f64, pull: f64) -> Self {
-        Self { ended: [0.0; BINS], keep: 1.0 - 1.0 / memory.max(1.0), pull }
+        Self {
+            ended: [0.0; BINS],
+            keep: 1.0 - 1.0 / memory.max(1.0),
+            pull,
+        }
     }
 
     fn observe(&mut self, bin: usize) {
@@ -131,15 +141,28 @@ impl Durations {
         if let Some(group) = self.group_of.get(&leaf) {
             return *group;
         }
-        let Shrinkage { pull, recent_pull, recent, memory, .. } = self.shrinkage;
-        let mut chain: Vec<u32> =
-            levels.into_iter().map(|level| self.link(level, memory, pull)).collect();
+        let Shrinkage {
+            pull,
+            recent_pull,
+            recent,
+            memory,
+            ..
+        } = self.shrinkage;
+        let mut chain: Vec<u32> = levels
+            .into_iter()
+            .map(|level| self.link(level, memory, pull))
+            .collect();
         let mut newest = leaf.clone();
         newest.push("recent".to_owned());
         chain.push(self.link(newest, recent, recent_pull));
         let distribution = self.compute(&chain);
         let id = GroupId(u32::try_from(self.groups.len()).unwrap_or(u32::MAX));
-        self.groups.push(Group { chain, distribution, computed_at: self.seen, touched: false });
+        self.groups.push(Group {
+            chain,
+            distribution,
+            computed_at: self.seen,
+            touched: false,
+        });
         self.group_of.insert(leaf, id);
         id
     }
@@ -156,7 +179,9 @@ impl Durations {
     /// Work of this group ran for `duration` seconds in total and ended by itself.
     pub fn observe(&mut self, group: GroupId, duration: f64) {
         let bin = bin_of(duration.max(0.0));
-        let Some(entry) = self.groups.get_mut(group.0 as usize) else { return };
+        let Some(entry) = self.groups.get_mut(group.0 as usize) else {
+            return;
+        };
         for link in &entry.chain {
             self.links[*link as usize].observe(bin);
         }
@@ -169,7 +194,8 @@ impl Durations {
         let index = (group.0 as usize).min(self.groups.len().saturating_sub(1));
         let entry = &self.groups[index];
         let news = (self.seen - entry.computed_at) as f64;
-        if news > 0.0 && (entry.touched || news >= (self.shrinkage.stale * self.seen as f64).max(1.0))
+        if news > 0.0
+            && (entry.touched || news >= (self.shrinkage.stale * self.seen as f64).max(1.0))
         {
             let distribution = self.compute(&entry.chain);
             let entry = &mut self.groups[index];
@@ -185,7 +211,10 @@ impl Durations {
         for (depth, link) in chain.iter().enumerate() {
             let link = &self.links[*link as usize];
             if depth == 0 {
-                let root = Link { pull: PRIOR_WEIGHT, ..link.clone() };
+                let root = Link {
+                    pull: PRIOR_WEIGHT,
+                    ..link.clone()
+                };
                 root.refine(&mut hazard);
             } else {
                 link.refine(&mut hazard);

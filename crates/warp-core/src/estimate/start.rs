@@ -7,10 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use crate::queue::Policy;
 use crate::queue::engine::{Engine, Event};
 use crate::queue::job::{Checkpoint, Job, Seconds};
 use crate::queue::state::State;
-use crate::queue::Policy;
 
 use super::dice::Dice;
 use super::durations::{Durations, GroupId};
@@ -68,13 +68,21 @@ impl History {
     /// Submissions from `from` to before `to`.
     fn between(&self, from: Seconds, to: Seconds) -> impl Iterator<Item = &Arrival> {
         let start = self.arrivals.partition_point(|arrival| arrival.at < from);
-        self.arrivals.range(start..).take_while(move |arrival| arrival.at < to)
+        self.arrivals
+            .range(start..)
+            .take_while(move |arrival| arrival.at < to)
     }
 
     /// Whole days that the history reaches back from `now`.
     fn days(&self, now: Seconds) -> u32 {
-        let reach = self.arrivals.front().map_or(0.0, |first| (now - first.at) / DAY);
-        (1..=DAYS).rev().find(|days| f64::from(*days) <= reach).unwrap_or(1)
+        let reach = self
+            .arrivals
+            .front()
+            .map_or(0.0, |first| (now - first.at) / DAY);
+        (1..=DAYS)
+            .rev()
+            .find(|days| f64::from(*days) <= reach)
+            .unwrap_or(1)
     }
 }
 
@@ -157,7 +165,11 @@ impl Forecaster {
 /// Quantile of sorted values, interpolated.
 fn quantile(sorted: &[f64], level: f64) -> f64 {
     let place = (level * sorted.len() as f64 - 0.5).clamp(0.0, sorted.len() as f64 - 1.0);
-    let below = sorted.iter().enumerate().take_while(|(k, _)| *k as f64 <= place).last();
+    let below = sorted
+        .iter()
+        .enumerate()
+        .take_while(|(k, _)| *k as f64 <= place)
+        .last();
     let Some((k, low)) = below else { return 0.0 };
     let high = sorted.get(k + 1).unwrap_or(low);
     low + (place - k as f64) * (high - low)
@@ -184,8 +196,7 @@ impl<'a> Replay<'a> {
     ) -> Self {
         let shared = (forecaster.shared_sigma * dice.normal()).exp();
         let engine = Engine::with_state(state.clone(), policy.fork(), false);
-        let mut replay =
-            Self {
+        let mut replay = Self {
             forecaster,
             engine,
             dice,
@@ -215,7 +226,9 @@ impl<'a> Replay<'a> {
             return age + progress.left(age) * error;
         }
         let scale = self.scale(job.group);
-        let total = durations.of(job.group).quantile_after(age, self.dice.unit());
+        let total = durations
+            .of(job.group)
+            .quantile_after(age, self.dice.unit());
         age + ((total - age) * scale).max(1.0)
     }
 

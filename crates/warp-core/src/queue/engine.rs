@@ -14,9 +14,21 @@ use super::{Policy, Pool};
 /// What happened, when.
 #[derive(Clone, Debug)]
 pub enum Event {
-    Started { at: Seconds, slot: Slot, id: u64 },
-    Evicted { at: Seconds, id: u64, by: u64 },
-    Finished { at: Seconds, job: Box<Job>, total: Seconds },
+    Started {
+        at: Seconds,
+        slot: Slot,
+        id: u64,
+    },
+    Evicted {
+        at: Seconds,
+        id: u64,
+        by: u64,
+    },
+    Finished {
+        at: Seconds,
+        job: Box<Job>,
+        total: Seconds,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,7 +43,10 @@ impl Eq for End {}
 
 impl Ord for End {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.at.total_cmp(&other.at).then(self.slot.cmp(&other.slot)).then(self.run.cmp(&other.run))
+        self.at
+            .total_cmp(&other.at)
+            .then(self.slot.cmp(&other.slot))
+            .then(self.run.cmp(&other.run))
     }
 }
 
@@ -94,7 +109,11 @@ impl Engine {
         let (total, starts) = &mut self.truth[slot.index()];
         *starts = starts.wrapping_add(1);
         let at = (run.warm + *total - job.saved).max(self.state.now);
-        self.ends.push(Reverse(End { at, slot, run: *starts }));
+        self.ends.push(Reverse(End {
+            at,
+            slot,
+            run: *starts,
+        }));
     }
 
     /// Puts a job in line now; the caller calls [`Self::pass`] when all of this instant are in.
@@ -169,7 +188,11 @@ impl Engine {
             if self.learn {
                 durations.observe(job.group, total);
             }
-            self.events.push(Event::Finished { at, job: Box::new(job), total });
+            self.events.push(Event::Finished {
+                at,
+                job: Box::new(job),
+                total,
+            });
         }
         if at >= self.next_tick {
             // A policy may stop asking for ticks.

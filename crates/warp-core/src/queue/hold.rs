@@ -30,7 +30,11 @@ struct Held {
 
 impl Hold {
     pub fn new(patience: Seconds) -> Self {
-        Self { patience, held: None, quiet_until: f64::NEG_INFINITY }
+        Self {
+            patience,
+            held: None,
+            quiet_until: f64::NEG_INFINITY,
+        }
     }
 
     /// Starts overdue work that fits, oldest first, and sees to it that the first that does not
@@ -54,7 +58,10 @@ impl Hold {
             }
             let Some((index, waiting)) = self.longest_overdue(state) else {
                 // Whoever joins the line later is overdue later.
-                let since = state.pending().iter().map(|w| state.job(w.slot).waiting_since);
+                let since = state
+                    .pending()
+                    .iter()
+                    .map(|w| state.job(w.slot).waiting_since);
                 self.quiet_until = since.fold(state.now, f64::min) + self.patience;
                 return;
             };
@@ -62,7 +69,9 @@ impl Hold {
                 continue;
             }
             let need = state.need(waiting.need).clone();
-            let Some(found) = reserve(state, durations, &need, None) else { return };
+            let Some(found) = reserve(state, durations, &need, None) else {
+                return;
+            };
             self.held = Some(Held {
                 slot: waiting.slot,
                 id: state.job(waiting.slot).id,
@@ -74,17 +83,21 @@ impl Hold {
     }
 
     fn longest_overdue(&self, state: &State) -> Option<(usize, Waiting)> {
-        let overdue =
-            |w: &Waiting| state.now - state.job(w.slot).waiting_since > self.patience;
+        let overdue = |w: &Waiting| state.now - state.job(w.slot).waiting_since > self.patience;
         let line = state.pending().iter().copied().enumerate();
         line.filter(|(_, w)| overdue(w)).min_by(|(_, a), (_, b)| {
-            b.priority.cmp(&a.priority).then(a.submit.total_cmp(&b.submit))
+            b.priority
+                .cmp(&a.priority)
+                .then(a.submit.total_cmp(&b.submit))
         })
     }
 
     /// The nodes a waiting job of that priority must keep off.
     pub fn against(&self, priority: i32) -> Option<&NodeSet> {
-        self.held.as_ref().filter(|held| priority <= held.priority).map(|held| &held.nodes)
+        self.held
+            .as_ref()
+            .filter(|held| priority <= held.priority)
+            .map(|held| &held.nodes)
     }
 
     /// The job that holds nodes, if any.

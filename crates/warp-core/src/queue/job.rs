@@ -42,7 +42,10 @@ pub struct Checkpoint {
 
 impl Default for Checkpoint {
     fn default() -> Self {
-        Self { period: 1800.0, restart: 300.0 }
+        Self {
+            period: 1800.0,
+            restart: 300.0,
+        }
     }
 }
 
@@ -123,7 +126,11 @@ impl Job {
 
     /// Work done so far, saved or not.
     pub fn attained(&self, now: Seconds) -> Seconds {
-        self.saved + self.run.as_ref().map_or(0.0, |run| (now - run.warm).max(0.0))
+        self.saved
+            + self
+                .run
+                .as_ref()
+                .map_or(0.0, |run| (now - run.warm).max(0.0))
     }
 
     /// Time since submission that was not spent on work.
@@ -133,7 +140,9 @@ impl Job {
 
     /// What an eviction now would keep of the current run.
     pub fn kept(&self, now: Seconds) -> Seconds {
-        let (Some(run), Some(checkpoint)) = (&self.run, self.checkpoint) else { return 0.0 };
+        let (Some(run), Some(checkpoint)) = (&self.run, self.checkpoint) else {
+            return 0.0;
+        };
         let done = (now - run.warm).max(0.0);
         if checkpoint.period <= 0.0 {
             return done;

@@ -17,7 +17,13 @@ pub struct Las {
 
 impl Default for Las {
     fn default() -> Self {
-        Self { terms: Terms { factor: 10.0, min_run: 2.0 * HOUR }, ranked_at: f64::NEG_INFINITY }
+        Self {
+            terms: Terms {
+                factor: 10.0,
+                min_run: 2.0 * HOUR,
+            },
+            ranked_at: f64::NEG_INFINITY,
+        }
     }
 }
 
@@ -39,7 +45,15 @@ impl Policy for Las {
         if rank {
             self.ranked_at = state.now;
         }
-        preemptive_pass(self, state, durations, &self.terms, 10.0 * MINUTE, rank, None);
+        preemptive_pass(
+            self,
+            state,
+            durations,
+            &self.terms,
+            10.0 * MINUTE,
+            rank,
+            None,
+        );
     }
 
     fn fork(&self) -> Box<dyn Policy> {

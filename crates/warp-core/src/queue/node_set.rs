@@ -31,7 +31,9 @@ impl NodeSet {
     }
 
     pub fn contains(&self, node: u32) -> bool {
-        self.words.get((node / 64) as usize).is_some_and(|word| word & (1 << (node % 64)) != 0)
+        self.words
+            .get((node / 64) as usize)
+            .is_some_and(|word| word & (1 << (node % 64)) != 0)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -41,7 +43,10 @@ impl NodeSet {
     /// Members that are not in `avoid`, ascending.
     pub fn without<'a>(&'a self, avoid: Option<&'a Self>) -> impl Iterator<Item = u32> + 'a {
         (0_u32..).zip(&self.words).flat_map(move |(index, word)| {
-            let banned = avoid.and_then(|a| a.words.get(index as usize)).copied().unwrap_or(0);
+            let banned = avoid
+                .and_then(|a| a.words.get(index as usize))
+                .copied()
+                .unwrap_or(0);
             let mut left = word & !banned;
             std::iter::from_fn(move || {
                 if left == 0 {

@@ -13,7 +13,9 @@ pub struct Blocked {
 
 impl Blocked {
     pub fn none(state: &State) -> Self {
-        Self { needs: vec![false; state.needs()] }
+        Self {
+            needs: vec![false; state.needs()],
+        }
     }
 
     pub fn has(&self, need: u32) -> bool {
@@ -30,7 +32,9 @@ impl Blocked {
 
     /// Whether nobody in line has a need that might still fit.
     pub fn all(&self, state: &State) -> bool {
-        (0_u32..).zip(&self.needs).all(|(need, blocked)| *blocked || state.pending_of(need) == 0)
+        (0_u32..)
+            .zip(&self.needs)
+            .all(|(need, blocked)| *blocked || state.pending_of(need) == 0)
     }
 }
 

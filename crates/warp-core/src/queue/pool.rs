@@ -88,7 +88,10 @@ impl Pool {
 
     /// The class of that name and node size, created on first sight.
     pub fn class(&mut self, name: &str, size: u32) -> ClassId {
-        let known = self.classes.iter().position(|c| c.name == name && c.size == size);
+        let known = self
+            .classes
+            .iter()
+            .position(|c| c.name == name && c.size == size);
         let index = known.unwrap_or_else(|| {
             self.classes.push(Class {
                 name: name.to_owned(),
@@ -111,7 +114,10 @@ impl Pool {
         entry.counts[entry.size as usize] += 1;
         self.total += u64::from(entry.size);
         self.free += u64::from(entry.size);
-        self.nodes.push(Node { class, free: entry.size });
+        self.nodes.push(Node {
+            class,
+            free: entry.size,
+        });
         node
     }
 
@@ -151,7 +157,8 @@ impl Pool {
         }
         let named = |name: &String| {
             let name = name.clone();
-            all.clone().filter(move |c| self.classes[*c as usize].name == name)
+            all.clone()
+                .filter(move |c| self.classes[*c as usize].name == name)
         };
         names.iter().flat_map(named).collect()
     }
@@ -159,14 +166,20 @@ impl Pool {
     /// Takes GPUs on one node; a caller that takes more than is free gets what is free.
     pub fn take(&mut self, node: NodeId, gpus: u32) {
         let free = self.free_on(node);
-        debug_assert!(gpus <= free, "node {node} has {free} free GPUs, {gpus} taken");
+        debug_assert!(
+            gpus <= free,
+            "node {node} has {free} free GPUs, {gpus} taken"
+        );
         self.set_free(node, free.saturating_sub(gpus));
     }
 
     /// Gives GPUs back.
     pub fn give(&mut self, node: NodeId, gpus: u32) {
         let (free, size) = (self.free_on(node), self.size_of(node));
-        debug_assert!(free + gpus <= size, "node {node} of {size} given {gpus} beyond {free}");
+        debug_assert!(
+            free + gpus <= size,
+            "node {node} of {size} given {gpus} beyond {free}"
+        );
         self.set_free(node, (free + gpus).min(size));
     }
 
@@ -198,12 +211,16 @@ impl Pool {
                 return best.map(|(_, node)| Placement::one(node, gpus));
             }
         }
-        need.accepts.iter().find_map(|class| self.gang(*class, need.shape, avoid))
+        need.accepts
+            .iter()
+            .find_map(|class| self.gang(*class, need.shape, avoid))
     }
 
     /// Accepted classes whose nodes hold the whole shape; a job is not split if one exists.
     pub fn single_node_classes(&self, need: &Need) -> Vec<ClassId> {
-        let Shape::Gpus(gpus) = need.shape else { return Vec::new() };
+        let Shape::Gpus(gpus) = need.shape else {
+            return Vec::new();
+        };
         let large = |class: &&ClassId| self.classes[**class as usize].size >= gpus;
         need.accepts.iter().filter(large).copied().collect()
     }
@@ -225,7 +242,9 @@ impl Pool {
             return Err(Impossible::Nothing);
         }
         let accepted = || need.accepts.iter().map(|c| &self.classes[*c as usize]);
-        let have = accepted().map(|c| u64::from(c.size) * c.nodes.len() as u64).sum();
+        let have = accepted()
+            .map(|c| u64::from(c.size) * c.nodes.len() as u64)
+            .sum();
         if have == 0 {
             return Err(Impossible::NoClass);
         }
@@ -236,14 +255,19 @@ impl Pool {
         if let Shape::Members { gpus, .. } = need.shape
             && gpus > largest
         {
-            return Err(Impossible::MemberTooLarge { asked: gpus, have: largest });
+            return Err(Impossible::MemberTooLarge {
+                asked: gpus,
+                have: largest,
+            });
         }
         let mut idle = self.clone();
         for node in 0..u32::try_from(idle.nodes.len()).unwrap_or(u32::MAX) {
             let size = idle.size_of(node);
             idle.set_free(node, size);
         }
-        idle.fit(need, None, End::Low).map(|_| ()).ok_or(Impossible::Shape { asked, have })
+        idle.fit(need, None, End::Low)
+            .map(|_| ())
+            .ok_or(Impossible::Shape { asked, have })
     }
 }
 
@@ -283,7 +307,11 @@ impl Class {
                 if left == 0 {
                     return Some(());
                 }
-                let taken: u32 = already.iter().filter(|(n, _)| *n == node).map(|(_, g)| g).sum();
+                let taken: u32 = already
+                    .iter()
+                    .filter(|(n, _)| *n == node)
+                    .map(|(_, g)| g)
+                    .sum();
                 let here = ((free - taken.min(free)) / gpus.max(1)).min(left);
                 if here > 0 {
                     left -= here;

@@ -26,7 +26,11 @@ pub fn reserve(
     avoid: Option<&NodeSet>,
 ) -> Option<Reservation> {
     let single = state.pool().single_node_classes(need);
-    let classes = if single.is_empty() { &need.accepts } else { &single };
+    let classes = if single.is_empty() {
+        &need.accepts
+    } else {
+        &single
+    };
     let mut best: Option<Reservation> = None;
     for class in classes {
         let found = reserve_in(state, durations, *class, need.shape, avoid);
@@ -60,9 +64,8 @@ fn reserve_in(
         if openings.len() < count || count == 0 {
             return None;
         }
-        let earlier = |a: &(Seconds, NodeId), b: &(Seconds, NodeId)| {
-            a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))
-        };
+        let earlier =
+            |a: &(Seconds, NodeId), b: &(Seconds, NodeId)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
         openings.select_nth_unstable_by(count - 1, earlier);
         at = at.max(openings[count - 1].0);
         for (_, node) in &openings[..count] {

@@ -6,7 +6,7 @@ use crate::estimate::{Durations, distribution};
 
 use super::Policy;
 use super::job::{Job, Need, Run, Seconds};
-use super::node_set::{End, NodeSet};
+use super::node_set::NodeSet;
 use super::pool::{NodeId, Placement, Pool};
 
 /// A job's place in the state; reused after it finished.
@@ -90,7 +90,13 @@ impl State {
             pending_by_need: Vec::new(),
             running: Vec::new(),
             on_node: vec![Vec::new(); nodes],
-            outlook: vec![Outlook { until: f64::NEG_INFINITY, ends: Vec::new() }; nodes],
+            outlook: vec![
+                Outlook {
+                    until: f64::NEG_INFINITY,
+                    ends: Vec::new()
+                };
+                nodes
+            ],
             actions: Vec::new(),
             lost: 0.0,
             evictable: 0,
@@ -128,7 +134,11 @@ impl State {
 
     /// Share of the GPUs asked for by all live work whose work can be evicted.
     pub fn evictable_share(&self) -> f64 {
-        if self.live == 0 { 0.0 } else { self.evictable as f64 / self.live as f64 }
+        if self.live == 0 {
+            0.0
+        } else {
+            self.evictable as f64 / self.live as f64
+        }
     }
 
     pub fn need(&self, need: u32) -> &Need {
@@ -205,7 +215,11 @@ impl State {
             entry.key = policy.key(&self.jobs[entry.slot.index()], self.now, durations);
         }
         self.pending.sort_by(|a, b| {
-            if a.before(b) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater }
+            if a.before(b) {
+                std::cmp::Ordering::Less
+            } else {
+                std::cmp::Ordering::Greater
+            }
         });
     }
 
@@ -222,7 +236,11 @@ impl State {
         self.actions.push(Action::Start(entry.slot));
         let now = self.now;
         let job = &mut self.jobs[entry.slot.index()];
-        let restart = if job.evictions > 0 { job.checkpoint.map_or(0.0, |c| c.restart) } else { 0.0 };
+        let restart = if job.evictions > 0 {
+            job.checkpoint.map_or(0.0, |c| c.restart)
+        } else {
+            0.0
+        };
         job.first_start.get_or_insert(now);
         job.run = Some(Run {
             since: now,
@@ -301,7 +319,9 @@ impl State {
         let job = &mut self.jobs[slot.index()];
         let age = job.attained(now);
         let (group, progress) = (job.group, job.progress);
-        let Some(run) = &mut job.run else { return (now, now) };
+        let Some(run) = &mut job.run else {
+            return (now, now);
+        };
         if now >= run.expected_until {
             let left = progress.map_or_else(
                 || (durations.of(group).quantile_after(age, 0.5) - age).max(1.0),
@@ -329,7 +349,11 @@ impl State {
                 until = until.min(good_until);
                 let run = self.jobs[slot.index()].run.as_ref();
                 let parts = run.map_or(&[][..], |run| run.placement.parts());
-                let gpus = parts.iter().filter(|(n, _)| *n == node).map(|(_, g)| g).sum();
+                let gpus = parts
+                    .iter()
+                    .filter(|(n, _)| *n == node)
+                    .map(|(_, g)| g)
+                    .sum();
                 fresh.push((end, gpus));
             }
             fresh.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -342,7 +366,9 @@ impl State {
     pub fn try_start(&mut self, index: usize, avoid: Option<&NodeSet>) -> bool {
         let need = &self.needs[self.pending[index].need as usize];
         let end = self.jobs[self.pending[index].slot.index()].end;
-        let Some(placement) = self.pool.fit(need, avoid, end) else { return false };
+        let Some(placement) = self.pool.fit(need, avoid, end) else {
+            return false;
+        };
         self.start(index, placement);
         true
     }

@@ -46,7 +46,10 @@ impl Default for Tuning {
             per_attained: 0.2,
             rerank_every: 5.0 * MINUTE,
             may_evict_after: 10.0 * MINUTE,
-            terms: Terms { factor: 5.0, min_run: 2.0 * HOUR },
+            terms: Terms {
+                factor: 5.0,
+                min_run: 2.0 * HOUR,
+            },
             patience: 168.0 * HOUR,
             tick: MINUTE,
             least_evictable: 0.08,
@@ -98,11 +101,20 @@ impl Policy for Warp {
             return self.rank(job, now, durations);
         }
         let expected = durations.of(job.group).mean_residual(job.attained(now));
-        job.submit + (self.tuning.setback * expected * f64::from(job.gpus).powf(self.tuning.width_power)).min(self.tuning.setback_cap)
+        job.submit
+            + (self.tuning.setback * expected * f64::from(job.gpus).powf(self.tuning.width_power))
+                .min(self.tuning.setback_cap)
     }
 
     fn end(&self, job: &Job, durations: &mut Durations) -> End {
-        let high = if self.preemptive { job.checkpoint.is_some() } else { durations.of(job.group).quantile_after(0.0, self.tuning.long_q) < self.tuning.long };
+        let high = if self.preemptive {
+            job.checkpoint.is_some()
+        } else {
+            durations
+                .of(job.group)
+                .quantile_after(0.0, self.tuning.long_q)
+                < self.tuning.long
+        };
         if high { End::High } else { End::Low }
     }
 
@@ -124,9 +136,21 @@ impl Policy for Warp {
         }
         self.hold.update(state, durations);
         if preemptive {
-            let Tuning { terms, may_evict_after, .. } = self.tuning;
+            let Tuning {
+                terms,
+                may_evict_after,
+                ..
+            } = self.tuning;
             let hold = Some(&self.hold);
-            preemptive_pass(self, state, durations, &terms, may_evict_after, turned || due, hold);
+            preemptive_pass(
+                self,
+                state,
+                durations,
+                &terms,
+                may_evict_after,
+                turned || due,
+                hold,
+            );
         } else {
             reserve::backfill(state, durations, self.hold.against(i32::MIN));
         }
@@ -164,7 +188,9 @@ pub(super) fn preemptive_pass(
     while index < state.pending().len() {
         let waiting = state.pending()[index];
         let held = hold.and_then(Hold::holder) == Some(waiting.slot);
-        let avoid = hold.filter(|_| !held).and_then(|hold| hold.against(waiting.priority));
+        let avoid = hold
+            .filter(|_| !held)
+            .and_then(|hold| hold.against(waiting.priority));
         if !full.has(waiting.need) {
             if state.try_start(index, avoid) {
                 continue;

@@ -2,10 +2,10 @@
 //! GPUs were, and how good the start-time estimates would have been. Plain data in, plain data
 //! out; the same input and seed give the same result.
 
-pub mod csv;
 pub mod fleet;
 pub mod probe;
 pub mod report;
+pub mod row;
 pub mod trace;
 
 use std::collections::BTreeMap;
@@ -128,6 +128,38 @@ pub fn run(
     Run::new(jobs, pool.clone(), policy.fork(), settings, probes).go(watch)
 }
 
+/// A queue stopped in the middle of a run, with all that an estimate needs.
+#[derive(Debug)]
+pub struct Pause {
+    pub engine: Engine,
+    pub durations: Durations,
+    pub history: History,
+}
+
+/// Runs `jobs` until `depth` of them wait at once; `None` if that never happens.
+pub fn pause_at(
+    jobs: &[Submission],
+    pool: &Pool,
+    policy: &dyn Policy,
+    settings: &Settings,
+    depth: usize,
+) -> Option<Pause> {
+    let mut run = Run::new(jobs, pool.clone(), policy.fork(), settings, Vec::new());
+    run.engine.wait_until(run.begin);
+    let mut next = 0;
+    while next < jobs.len() {
+        next = run.next_instant(next);
+        if run.engine.state.pending().len() >= depth {
+            return Some(Pause {
+                engine: run.engine,
+                durations: run.durations,
+                history: run.history,
+            });
+        }
+    }
+    None
+}
+
 struct Run<'a> {
     jobs: &'a [Submission],
     settings: &'a Settings,
@@ -159,7 +191,11 @@ impl<'a> Run<'a> {
             durations: Durations::default(),
             needs: BTreeMap::new(),
             fates: vec![None; jobs.len()],
-            outcome: Outcome { gpus, begin, ..Outcome::default() },
+            outcome: Outcome {
+                gpus,
+                begin,
+                ..Outcome::default()
+            },
             begin,
             history: History::default(),
             probes: probe::Judge::new(settings.forecaster, probes),
@@ -170,27 +206,39 @@ impl<'a> Run<'a> {
         self.engine.wait_until(self.begin);
         let mut next = 0;
         while next < self.jobs.len() {
-            let at = self.jobs[next].submit;
-            self.run_until(at);
-            self.pass_time(at);
-            self.engine.wait_until(at);
-            while next < self.jobs.len() && self.jobs[next].submit <= at {
-                self.submit(next);
-                next += 1;
-            }
-            self.engine.pass(&mut self.durations);
-            self.settle();
-            self.probes.ask(&self.engine, &self.durations, &self.history);
+            next = self.next_instant(next);
+            self.probes
+                .ask(&self.engine, &self.durations, &self.history);
             self.outcome.deepest = self.outcome.deepest.max(self.engine.state.pending().len());
             watch(next);
         }
         self.run_until(f64::INFINITY);
         self.outcome.lost = self.engine.state.lost();
-        let measured = |at: Seconds| self.settings.window.is_none_or(|window| window.contains(at));
+        let measured = |at: Seconds| {
+            self.settings
+                .window
+                .is_none_or(|window| window.contains(at))
+        };
         let fates = self.fates.into_iter().flatten();
         self.outcome.fates = fates.filter(|fate| measured(fate.submit)).collect();
         self.outcome.probes = self.probes.finish();
         self.outcome
+    }
+
+    /// Runs up to the submission of job `next`, submits all of that instant and lets the policy
+    /// act. Returns the job after them.
+    fn next_instant(&mut self, mut next: usize) -> usize {
+        let at = self.jobs[next].submit;
+        self.run_until(at);
+        self.pass_time(at);
+        self.engine.wait_until(at);
+        while next < self.jobs.len() && self.jobs[next].submit <= at {
+            self.submit(next);
+            next += 1;
+        }
+        self.engine.pass(&mut self.durations);
+        self.settle();
+        next
     }
 
     fn run_until(&mut self, limit: Seconds) {
@@ -199,7 +247,8 @@ impl<'a> Run<'a> {
             if question < at.min(limit) {
                 self.pass_time(question);
                 self.engine.wait_until(question);
-                self.probes.ask(&self.engine, &self.durations, &self.history);
+                self.probes
+                    .ask(&self.engine, &self.durations, &self.history);
                 continue;
             }
             if at >= limit {
@@ -216,14 +265,22 @@ impl<'a> Run<'a> {
         let key = (row.shape, row.types.as_slice());
         if !self.needs.contains_key(&key) {
             let pool = self.engine.state.pool();
-            let need = Need { shape: row.shape, accepts: pool.classes_named(&row.types) };
-            let number = pool.possible(&need).map(|()| self.engine.state.intern(need));
+            let need = Need {
+                shape: row.shape,
+                accepts: pool.classes_named(&row.types),
+            };
+            let number = pool
+                .possible(&need)
+                .map(|()| self.engine.state.intern(need));
             self.needs.insert(key, number);
         }
         let need = match &self.needs[&key] {
             Ok(need) => *need,
             Err(reason) => {
-                let refused = Refused { line: row.line, reason: reason.clone() };
+                let refused = Refused {
+                    line: row.line,
+                    reason: reason.clone(),
+                };
                 self.outcome.refused.push(refused);
                 return;
             }
@@ -243,7 +300,10 @@ impl<'a> Run<'a> {
         job.checkpoint = evictable.then_some(self.settings.checkpoint);
         job.progress = self.settings.progress.map(|noise| {
             let pace = 1.0 + noise * error;
-            Progress { total: row.duration * pace, pace }
+            Progress {
+                total: row.duration * pace,
+                pace,
+            }
         });
         self.history.add(Arrival::of(&job));
         self.engine.submit(job, row.duration, &mut self.durations);

@@ -16,13 +16,27 @@ const MOST_GPUS: u32 = 1024;
 
 /// The pool of a fleet text: groups of `nodes x GPUs`, each with an optional GPU type.
 pub fn parse(text: &str) -> Result<Pool, FleetError> {
-    let bad = |reason| FleetError { text: text.to_owned(), reason };
+    let bad = |reason| FleetError {
+        text: text.to_owned(),
+        reason,
+    };
     let mut pool = Pool::default();
     for group in text.split(',') {
-        let (size, kind) = group.trim().split_once(':').unwrap_or((group.trim(), "gpu"));
-        let (nodes, gpus) = size.split_once('x').ok_or_else(|| bad("a group is NODESxGPUS"))?;
-        let nodes: u32 = nodes.trim().parse().map_err(|_| bad("nodes is not a number"))?;
-        let gpus: u32 = gpus.trim().parse().map_err(|_| bad("GPUs is not a number"))?;
+        let (size, kind) = group
+            .trim()
+            .split_once(':')
+            .unwrap_or((group.trim(), "gpu"));
+        let (nodes, gpus) = size
+            .split_once('x')
+            .ok_or_else(|| bad("a group is NODESxGPUS"))?;
+        let nodes: u32 = nodes
+            .trim()
+            .parse()
+            .map_err(|_| bad("nodes is not a number"))?;
+        let gpus: u32 = gpus
+            .trim()
+            .parse()
+            .map_err(|_| bad("GPUs is not a number"))?;
         if nodes == 0 || gpus == 0 || nodes > MOST_NODES || gpus > MOST_GPUS {
             return Err(bad("a group has 1 to 1000000 nodes of 1 to 1024 GPUs"));
         }

@@ -25,7 +25,11 @@ pub enum Moment {
 }
 
 impl Moment {
-    const ALL: [(Self, f64); 3] = [(Self::Submission, 0.0), (Self::HalfWay, 0.5), (Self::Late, 0.9)];
+    const ALL: [(Self, f64); 3] = [
+        (Self::Submission, 0.0),
+        (Self::HalfWay, 0.5),
+        (Self::Late, 0.9),
+    ];
 }
 
 /// A question to ask: when will that job start?
@@ -56,11 +60,20 @@ pub fn choose(
     jobs: &[Submission],
     settings: &Settings,
 ) -> Vec<Probe> {
-    let submit = |id: u64| usize::try_from(id).ok().and_then(|i| jobs.get(i)).map(|j| j.submit);
+    let submit = |id: u64| {
+        usize::try_from(id)
+            .ok()
+            .and_then(|i| jobs.get(i))
+            .map(|j| j.submit)
+    };
     let mut waited: Vec<(u64, Seconds, Seconds)> = starts
         .iter()
         .filter_map(|(id, start)| submit(*id).map(|submit| (*id, submit, start - submit)))
-        .filter(|(_, submit, _)| settings.window.is_none_or(|window| window.contains(*submit)))
+        .filter(|(_, submit, _)| {
+            settings
+                .window
+                .is_none_or(|window| window.contains(*submit))
+        })
         .filter(|(_, _, wait)| *wait > SHORTEST)
         .collect();
     Dice::of(settings.seed, u64::MAX).shuffle(&mut waited);
@@ -68,7 +81,11 @@ pub fn choose(
         .iter()
         .take(settings.probes)
         .flat_map(|(id, submit, wait)| {
-            Moment::ALL.map(|(moment, part)| Probe { at: submit + part * wait, id: *id, moment })
+            Moment::ALL.map(|(moment, part)| Probe {
+                at: submit + part * wait,
+                id: *id,
+                moment,
+            })
         })
         .filter(|probe| settings.along || probe.moment == Moment::Submission)
         .collect();
@@ -90,7 +107,13 @@ pub struct Judge {
 
 impl Judge {
     pub fn new(forecaster: Forecaster, queue: Vec<Probe>) -> Self {
-        Self { forecaster, queue, asked: Vec::new(), done: Vec::new(), recent: VecDeque::new() }
+        Self {
+            forecaster,
+            queue,
+            asked: Vec::new(),
+            done: Vec::new(),
+            recent: VecDeque::new(),
+        }
     }
 
     /// When the next question is due.
@@ -103,7 +126,10 @@ impl Judge {
         let now = engine.state.now;
         while let Some(probe) = self.queue.last().copied().filter(|probe| probe.at <= now) {
             self.queue.pop();
-            let forecaster = Forecaster { seed: self.forecaster.seed ^ probe.id, ..self.forecaster };
+            let forecaster = Forecaster {
+                seed: self.forecaster.seed ^ probe.id,
+                ..self.forecaster
+            };
             let wanted = |id| id == probe.id;
             let answers =
                 forecaster.estimate(&engine.state, engine.policy(), durations, history, &wanted);
@@ -123,21 +149,36 @@ impl Judge {
     }
 
     fn last_hour(&self, now: Seconds) -> Seconds {
-        let waits: Vec<f64> =
-            self.recent.iter().filter(|(at, _)| *at > now - HOUR).map(|(_, wait)| *wait).collect();
-        if waits.is_empty() { 0.0 } else { waits.iter().sum::<f64>() / waits.len() as f64 }
+        let waits: Vec<f64> = self
+            .recent
+            .iter()
+            .filter(|(at, _)| *at > now - HOUR)
+            .map(|(_, wait)| *wait)
+            .collect();
+        if waits.is_empty() {
+            0.0
+        } else {
+            waits.iter().sum::<f64>() / waits.len() as f64
+        }
     }
 
     /// A job started for the first time.
     pub fn started(&mut self, id: u64, at: Seconds, wait: Seconds) {
         self.recent.push_back((at, wait));
-        while self.recent.front().is_some_and(|(earlier, _)| *earlier < at - HOUR) {
+        while self
+            .recent
+            .front()
+            .is_some_and(|(earlier, _)| *earlier < at - HOUR)
+        {
             self.recent.pop_front();
         }
         let done = &mut self.done;
         self.asked.retain(|(asked, when, scored)| {
             if *asked == id {
-                done.push(Scored { actual: at - when, ..*scored });
+                done.push(Scored {
+                    actual: at - when,
+                    ..*scored
+                });
             }
             *asked != id
         });
@@ -185,7 +226,10 @@ impl Accuracy {
             errors.sort_by(f64::total_cmp);
             percentile(&errors, 0.5)
         };
-        let covered = here.iter().filter(|s| s.low <= s.actual && s.actual <= s.high).count();
+        let covered = here
+            .iter()
+            .filter(|s| s.low <= s.actual && s.actual <= s.high)
+            .count();
         Self {
             median_rel_error: error(|s| s.middle),
             covered_by_80: covered as f64 / here.len() as f64,

@@ -37,7 +37,10 @@ impl Spread {
 /// Nearest-rank percentile of sorted values; 0 for none.
 pub fn percentile(sorted: &[f64], q: f64) -> f64 {
     let rank = whole((q * sorted.len() as f64).ceil()).max(1) - 1;
-    sorted.get(rank.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0.0)
+    sorted
+        .get(rank.min(sorted.len().saturating_sub(1)))
+        .copied()
+        .unwrap_or(0.0)
 }
 
 /// The whole part of a non-negative number.
@@ -80,8 +83,7 @@ impl Report {
         let fates = &outcome.fates;
         let wide = || fates.iter().filter(|fate| fate.gpus >= WIDE);
         let useful: f64 = fates.iter().map(|f| f.duration * f64::from(f.gpus)).sum();
-        let slowdown =
-            |f: &Fate| (f.end - f.submit) / f.duration.max(SLOWDOWN_FLOOR);
+        let slowdown = |f: &Fate| (f.end - f.submit) / f.duration.max(SLOWDOWN_FLOOR);
         Self {
             policy: policy.to_owned(),
             jobs: fates.len(),
@@ -94,7 +96,11 @@ impl Report {
                 wide: Spread::of(wide().map(first).collect()),
             },
             worst_slowdown: fates.iter().map(slowdown).fold(0.0, f64::max),
-            lost_fraction: if useful > 0.0 { outcome.lost / (useful + outcome.lost) } else { 0.0 },
+            lost_fraction: if useful > 0.0 {
+                outcome.lost / (useful + outcome.lost)
+            } else {
+                0.0
+            },
             utilisation: utilisation(outcome),
             evictions: outcome.evictions.len(),
             refused: outcome.refused.len(),
@@ -115,11 +121,19 @@ fn first(fate: &Fate) -> f64 {
 
 /// Share of the GPUs held, from the first submission to the last.
 fn utilisation(outcome: &Outcome) -> f64 {
-    let first = outcome.fates.iter().map(|f| f.submit).fold(f64::INFINITY, f64::min);
+    let first = outcome
+        .fates
+        .iter()
+        .map(|f| f.submit)
+        .fold(f64::INFINITY, f64::min);
     let last = outcome.fates.iter().map(|f| f.submit).fold(0.0, f64::max);
     let hour = |at: f64| whole((at - outcome.begin) / 3600.0);
     let stop = (hour(last) + 1).min(outcome.busy.len());
-    let start = if first.is_finite() { hour(first).min(stop) } else { stop };
+    let start = if first.is_finite() {
+        hour(first).min(stop)
+    } else {
+        stop
+    };
     let held: f64 = outcome.busy[start..stop].iter().sum();
     let hours = (stop - start).max(1);
     if outcome.gpus == 0 {

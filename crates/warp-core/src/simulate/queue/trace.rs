@@ -40,7 +40,22 @@ pub fn busiest(jobs: &[Submission], days: u32) -> Window {
         }
         from += DAY;
     }
-    Window { from: best.1, to: best.1 + span }
+    Window {
+        from: best.1,
+        to: best.1 + span,
+    }
+}
+
+/// Days from the first submission to the last, at least one.
+pub fn days(jobs: &[Submission]) -> u32 {
+    let times = || jobs.iter().map(|job| job.submit);
+    let (Some(first), Some(last)) = (
+        times().min_by(f64::total_cmp),
+        times().max_by(f64::total_cmp),
+    ) else {
+        return 1;
+    };
+    u32::try_from(super::report::whole((last - first) / DAY) + 1).unwrap_or(u32::MAX)
 }
 
 /// The list in order of submission; equal times keep the order of the file.
