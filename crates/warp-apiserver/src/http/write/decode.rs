@@ -154,7 +154,6 @@ pub(super) fn settle(request: &ResourceCall<'_>, value: &mut Value) {
         resource.schema.apply_defaults(value);
     } else {
         skeleton::drop_nulls(value);
-        skeleton::fill(&resource.group, &resource.kind, value);
         (resource.strategy.default)(value);
     }
 }

@@ -92,9 +92,6 @@ pub(super) fn for_create(resource: &Resource, object: &mut Value) {
         && let Some(map) = object.as_object_mut()
     {
         map.shift_remove("status");
-        if resource.custom.is_none() {
-            crate::patch::skeleton::fill(&resource.group, &resource.kind, object);
-        }
     }
     (resource.strategy.prepare_create)(object);
 }
