@@ -69,13 +69,27 @@ pub(crate) fn start(shared: &Shared) {
         move |key: Key| changes.add(change(key))
     };
     let (pod, node, namespace) = (on(Change::Pod), on(Change::Node), on(Change::Namespace));
-    caches.pods.listen(move |old, new| new.or(old).into_iter().for_each(|object| pod(Key::of(&**object))));
-    caches.nodes.listen(move |old, new| new.or(old).into_iter().for_each(|object| node(Key::of(&**object))));
-    caches.namespaces.listen(move |old, new| new.or(old).into_iter().for_each(|object| namespace(Key::of(&**object))));
+    caches.pods.listen(move |old, new| {
+        new.or(old)
+            .into_iter()
+            .for_each(|object| pod(Key::of(&**object)))
+    });
+    caches.nodes.listen(move |old, new| {
+        new.or(old)
+            .into_iter()
+            .for_each(|object| node(Key::of(&**object)))
+    });
+    caches.namespaces.listen(move |old, new| {
+        new.or(old)
+            .into_iter()
+            .for_each(|object| namespace(Key::of(&**object)))
+    });
     let volume = changes.clone();
     caches.claims.listen(move |_, _| volume.add(Change::Volume));
     let volume = changes.clone();
-    caches.volumes.listen(move |_, _| volume.add(Change::Volume));
+    caches
+        .volumes
+        .listen(move |_, _| volume.add(Change::Volume));
     let scheduler = Scheduler {
         shared: shared.clone(),
         changes,
@@ -172,7 +186,9 @@ impl Scheduler {
     }
 
     fn take_written(&mut self, written: Option<Written>) {
-        let Some(Written::Bound(key, uid, outcome)) = written else { return };
+        let Some(Written::Bound(key, uid, outcome)) = written else {
+            return;
+        };
         match outcome {
             Ok(()) => self.forget(&key),
             Err(error) => {
@@ -197,7 +213,10 @@ impl Scheduler {
                 Change::Pod(key) => self.take_pod(&key),
                 Change::Namespace(key) => {
                     if let Some(namespace) = self.shared.caches.namespaces.get(&key) {
-                        self.fleet.set_namespace(&key.name, request::labels(namespace.metadata.labels.as_ref()));
+                        self.fleet.set_namespace(
+                            &key.name,
+                            request::labels(namespace.metadata.labels.as_ref()),
+                        );
                     }
                     false
                 }
@@ -211,19 +230,27 @@ impl Scheduler {
 
     fn take_node(&mut self, key: &Key) -> bool {
         let soft = |node: &warp_core::fleet::Node| {
-            usize::from(node.taints.iter().any(|taint| taint.effect == Effect::PreferNoSchedule))
+            usize::from(
+                node.taints
+                    .iter()
+                    .any(|taint| taint.effect == Effect::PreferNoSchedule),
+            )
         };
         let Some(node) = self.shared.caches.nodes.get(key) else {
             if let Some((node, works)) = self.fleet.remove_node(&key.name) {
                 self.soft_taints -= soft(&node);
                 let gone: BTreeSet<Arc<str>> = works.into_iter().map(|work| work.id).collect();
                 self.bound.retain(|_, uid| !gone.contains(uid));
-                self.nominees.retain(|_, nominee| !gone.contains(&nominee.work.id));
+                self.nominees
+                    .retain(|_, nominee| !gone.contains(&nominee.work.id));
             }
             return false;
         };
         let node = request::node(&node);
-        let known = self.fleet.find(&key.name).and_then(|id| self.fleet.node(id));
+        let known = self
+            .fleet
+            .find(&key.name)
+            .and_then(|id| self.fleet.node(id));
         if known.is_some_and(|known| **known == node) {
             return false;
         }
@@ -244,7 +271,8 @@ impl Scheduler {
         let uid = pod.as_ref().and_then(|pod| pod.metadata.uid.clone());
         let mut freed = false;
         if let Some(held) = self.bound.get(key).cloned()
-            && (uid.as_deref() != Some(&*held) || pod.as_ref().is_some_and(|pod| pods::is_finished(pod)))
+            && (uid.as_deref() != Some(&*held)
+                || pod.as_ref().is_some_and(|pod| pods::is_finished(pod)))
         {
             self.bound.remove(key);
             freed = self.fleet.release(&held).is_some();
@@ -256,7 +284,11 @@ impl Scheduler {
                     self.hold(key, &pod);
                 }
                 // A bound pod may be the one another wants to be near.
-                freed || self.requests.values().any(|request| !request.constraints.pod_affinity.is_empty())
+                freed
+                    || self
+                        .requests
+                        .values()
+                        .any(|request| !request.constraints.pod_affinity.is_empty())
             }
             Some(pod) if is_ours(&pod) => {
                 self.await_place(key, &pod);
@@ -278,19 +310,30 @@ impl Scheduler {
 
     /// Enters a bound pod into the ledger, or brings its entry up to date.
     fn hold(&mut self, key: &Key, pod: &Pod) {
-        let (Some(uid), Some(node)) = (pod.metadata.uid.as_deref(), pods::node(pod)) else { return };
+        let (Some(uid), Some(node)) = (pod.metadata.uid.as_deref(), pods::node(pod)) else {
+            return;
+        };
         if pods::is_finished(pod) {
             return;
         }
-        let state = if pods::is_terminating(pod) { WorkState::Terminating } else { WorkState::Running };
+        let state = if pods::is_terminating(pod) {
+            WorkState::Terminating
+        } else {
+            WorkState::Running
+        };
         if let Some(held) = self.fleet.work(uid) {
-            let same = *held.node == *node && (held.state == WorkState::Terminating) == (state == WorkState::Terminating);
+            let same = *held.node == *node
+                && (held.state == WorkState::Terminating) == (state == WorkState::Terminating);
             if same && held.request.labels == request::labels(pod.metadata.labels.as_ref()) {
                 return;
             }
             self.fleet.release(uid);
         }
-        let started = pod.status.as_ref().and_then(|status| status.start_time.as_ref()).or(pod.metadata.creation_timestamp.as_ref());
+        let started = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.start_time.as_ref())
+            .or(pod.metadata.creation_timestamp.as_ref());
         let work = Work {
             id: uid.into(),
             request: Arc::new(request::request(pod)),
@@ -317,7 +360,10 @@ impl Scheduler {
         if known.is_some_and(|known| known != request) {
             self.waiting.wake(key);
         }
-        let nominated = pod.status.as_ref().and_then(|status| status.nominated_node_name.as_deref());
+        let nominated = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.nominated_node_name.as_deref());
         if let Some(node) = nominated.filter(|_| !self.nominees.contains_key(key)) {
             self.nominate(key, pod, &request, node);
         }
@@ -326,7 +372,11 @@ impl Scheduler {
     fn nominate(&mut self, key: &Key, pod: &Pod, request: &Arc<Request>, node: &str) {
         self.withdraw(key);
         let work = Work {
-            id: format!("nominated/{}", pod.metadata.uid.as_deref().unwrap_or_default()).into(),
+            id: format!(
+                "nominated/{}",
+                pod.metadata.uid.as_deref().unwrap_or_default()
+            )
+            .into(),
             request: request.clone(),
             node: node.into(),
             gpus: None,
@@ -334,7 +384,13 @@ impl Scheduler {
             state: WorkState::Reserved,
         };
         if self.fleet.bind(work.clone()).is_ok() {
-            self.nominees.insert(key.clone(), Nominee { work, priority: request.priority });
+            self.nominees.insert(
+                key.clone(),
+                Nominee {
+                    work,
+                    priority: request.priority,
+                },
+            );
         }
     }
 
@@ -350,8 +406,15 @@ impl Scheduler {
             if self.writes.len() >= PARALLEL {
                 return true;
             }
-            let Some(key) = self.waiting.take() else { return tried > 0 };
-            let pod = self.shared.caches.pods.get(&key).filter(|pod| is_ours(pod) && pods::node(pod).is_none());
+            let Some(key) = self.waiting.take() else {
+                return tried > 0;
+            };
+            let pod = self
+                .shared
+                .caches
+                .pods
+                .get(&key)
+                .filter(|pod| is_ours(pod) && pods::node(pod).is_none());
             match pod {
                 Some(pod) => self.attempt(&key, &pod),
                 None => self.forget(&key),
@@ -361,13 +424,18 @@ impl Scheduler {
     }
 
     fn attempt(&mut self, key: &Key, pod: &Arc<Pod>) {
-        let Some(mut request) = self.requests.get(key).cloned() else { return self.forget(key) };
+        let Some(mut request) = self.requests.get(key).cloned() else {
+            return self.forget(key);
+        };
         match volumes::constrain(&self.shared.caches, pod, &request) {
             Ok(None) => {}
             Ok(Some(constrained)) => request = Arc::new(constrained),
             Err(message) => {
-                let count = self.fleet.len();
-                let text = format!("0/{count} nodes are available: {message}. no new claims to deallocate, preemption: 0/{count} nodes are available: {count} Preemption is not helpful for scheduling.");
+                // These are kube-scheduler's words to the letter, the odd end included.
+                let text = format!(
+                    "0/{} nodes are available: {message}. not found",
+                    self.fleet.len()
+                );
                 return self.refuse(key, pod, text, None);
             }
         }
@@ -392,7 +460,10 @@ impl Scheduler {
 
     /// Takes out the reservations that do not bind this pod: its own and those of lower priority.
     fn stand_aside(&mut self, key: &Key, priority: i32) -> Vec<Work> {
-        let aside = self.nominees.iter().filter(|(nominee, held)| *nominee == key || held.priority < priority);
+        let aside = self
+            .nominees
+            .iter()
+            .filter(|(nominee, held)| *nominee == key || held.priority < priority);
         let ids: Vec<_> = aside.map(|(_, held)| held.work.id.clone()).collect();
         ids.iter().filter_map(|id| self.fleet.release(id)).collect()
     }
@@ -410,14 +481,24 @@ impl Scheduler {
             let id = score::best(&self.fleet, request, pod)?;
             return self.fleet.node(id).map(|node| node.name.clone());
         }
-        self.planner.place(&self.fleet, request).ok().map(|placement| placement.node)
+        self.planner
+            .place(&self.fleet, request)
+            .ok()
+            .map(|placement| placement.node)
     }
 
     fn bind(&mut self, key: &Key, pod: &Arc<Pod>, request: Arc<Request>, node: Arc<str>) {
         self.withdraw(key);
         let uid: Arc<str> = pod.metadata.uid.as_deref().unwrap_or_default().into();
         let since = self.shared.now().as_second();
-        let work = Work { id: uid.clone(), request, node: node.clone(), gpus: None, since, state: WorkState::Reserved };
+        let work = Work {
+            id: uid.clone(),
+            request,
+            node: node.clone(),
+            gpus: None,
+            since,
+            state: WorkState::Reserved,
+        };
         if let Err(error) = self.fleet.bind(work) {
             tracing::warn!(%key, %error, "placed, but not in the ledger");
             return self.waiting.retry(key, Instant::now());
@@ -430,8 +511,19 @@ impl Scheduler {
             "metadata": { "name": &*key.name, "namespace": &*key.namespace, "uid": &*uid },
             "target": { "apiVersion": "v1", "kind": "Node", "name": &*node },
         });
-        plan.push(Action::Sub { kind: Kind::of::<Pod>(), key: key.clone(), sub: "binding", put: false, object });
-        plan.note(about(&**pod), false, "Scheduled", format!("Successfully assigned {key} to {node}"));
+        plan.push(Action::Sub {
+            kind: Kind::of::<Pod>(),
+            key: key.clone(),
+            sub: "binding",
+            put: false,
+            object,
+        });
+        plan.note(
+            about(&**pod),
+            false,
+            "Scheduled",
+            format!("Successfully assigned {key} to {node}"),
+        );
         let (shared, key) = (self.shared.clone(), key.clone());
         self.writes.spawn(async move {
             let outcome = shared.execute(NAME, plan).await.map(|_| ());
@@ -445,10 +537,14 @@ impl Scheduler {
         let mut plan = Plan::default();
         let known = pods::condition(pod, "PodScheduled");
         let same = known.is_some_and(|known| {
-            known.status == "False" && known.reason.as_deref() == Some("Unschedulable") && known.message.as_deref() == Some(&message)
+            known.status == "False"
+                && known.reason.as_deref() == Some("Unschedulable")
+                && known.message.as_deref() == Some(&message)
         });
         if !same || nominated.is_some() {
-            let since = known.filter(|known| known.status == "False").and_then(|known| known.last_transition_time.clone());
+            let since = known
+                .filter(|known| known.status == "False")
+                .and_then(|known| known.last_transition_time.clone());
             let since = since.unwrap_or_else(|| self.shared.now().into());
             let mut status = json!({ "conditions": [{
                 "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
@@ -474,37 +570,69 @@ impl Scheduler {
     }
 
     /// The node to empty for a pod; otherwise why none.
-    fn preempt(&mut self, key: &Key, pod: &Pod, request: &Request, verdict: &Verdict) -> Result<Chosen, String> {
-        if pod.spec.as_ref().and_then(|spec| spec.preemption_policy.as_deref()) == Some("Never") {
+    fn preempt(
+        &mut self,
+        key: &Key,
+        pod: &Pod,
+        request: &Request,
+        verdict: &Verdict,
+    ) -> Result<Chosen, String> {
+        if pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.preemption_policy.as_deref())
+            == Some("Never")
+        {
             return Err("not eligible due to preemptionPolicy=Never.".to_owned());
         }
-        let nominated = self.nominees.get(key).and_then(|nominee| self.fleet.find(&nominee.work.node));
+        let nominated = self
+            .nominees
+            .get(key)
+            .and_then(|nominee| self.fleet.find(&nominee.work.node));
         let ending = nominated.is_some_and(|node| {
-            self.fleet.works_on(node).any(|work| work.state == WorkState::Terminating && work.request.priority < request.priority)
+            self.fleet.works_on(node).any(|work| {
+                work.state == WorkState::Terminating && work.request.priority < request.priority
+            })
         });
         if ending {
             return Err("not eligible due to a terminating pod on the nominated node.".to_owned());
         }
         let budgets = self.budgets(request.priority);
-        preempt::choose(&mut self.fleet, request, &verdict.candidates, &budgets).ok_or_else(|| verdict.no_victims())
+        preempt::choose(&mut self.fleet, request, &verdict.candidates, &budgets)
+            .ok_or_else(|| verdict.no_victims())
     }
 
     fn budgets(&self, priority: i32) -> Budgets {
         let all = self.shared.caches.budgets.all();
         let mut budgets = Budgets {
-            allowed: all.iter().map(|budget| budget.status.as_ref().map_or(0, |status| status.disruptions_allowed)).collect(),
+            allowed: all
+                .iter()
+                .map(|budget| {
+                    budget
+                        .status
+                        .as_ref()
+                        .map_or(0, |status| status.disruptions_allowed)
+                })
+                .collect(),
             covering: BTreeMap::new(),
         };
         if all.is_empty() {
             return budgets;
         }
         for (key, uid) in &self.bound {
-            let lower = self.fleet.work(uid).is_some_and(|work| work.request.priority < priority);
-            let Some(pod) = self.shared.caches.pods.get(key).filter(|_| lower) else { continue };
+            let lower = self
+                .fleet
+                .work(uid)
+                .is_some_and(|work| work.request.priority < priority);
+            let Some(pod) = self.shared.caches.pods.get(key).filter(|_| lower) else {
+                continue;
+            };
             let covering = all.iter().enumerate().filter(|(_, budget)| {
                 let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
                 budget.metadata.namespace.as_deref() == Some(&*key.namespace)
-                    && selector.is_some_and(|selector| ownership::selects(selector, pod.metadata.labels.as_ref()))
+                    && selector.is_some_and(|selector| {
+                        ownership::selects(selector, pod.metadata.labels.as_ref())
+                    })
             });
             let covering: Vec<usize> = covering.map(|(number, _)| number).collect();
             if !covering.is_empty() {
@@ -514,11 +642,26 @@ impl Scheduler {
         budgets
     }
 
-    fn make_room(&mut self, key: &Key, pod: &Arc<Pod>, request: &Arc<Request>, verdict: &Verdict, chosen: Chosen) {
+    fn make_room(
+        &mut self,
+        key: &Key,
+        pod: &Arc<Pod>,
+        request: &Arc<Request>,
+        verdict: &Verdict,
+        chosen: Chosen,
+    ) {
         let gone: BTreeSet<Arc<str>> = chosen.victims.iter().map(|work| work.id.clone()).collect();
-        let keys: Vec<Key> = self.bound.iter().filter(|(_, uid)| gone.contains(*uid)).map(|(key, _)| key.clone()).collect();
+        let keys: Vec<Key> = self
+            .bound
+            .iter()
+            .filter(|(_, uid)| gone.contains(*uid))
+            .map(|(key, _)| key.clone())
+            .collect();
         let mut plan = Plan::default();
-        for victim in keys.iter().filter_map(|key| self.shared.caches.pods.get(key)) {
+        for victim in keys
+            .iter()
+            .filter_map(|key| self.shared.caches.pods.get(key))
+        {
             if pods::is_terminating(&victim) {
                 continue;
             }
@@ -529,8 +672,17 @@ impl Scheduler {
             }] });
             plan.push(status_patch(&victim, status));
             plan.delete(&*victim, Removal::default(), None);
-            let message = format!("Preempted by pod {} on node {}", pod.metadata.uid.as_deref().unwrap_or_default(), chosen.node);
-            plan.push(Action::Note(Note { about: about(&*victim), warning: false, reason: "Preempted".to_owned(), message }));
+            let message = format!(
+                "Preempted by pod {} on node {}",
+                pod.metadata.uid.as_deref().unwrap_or_default(),
+                chosen.node
+            );
+            plan.push(Action::Note(Note {
+                about: about(&*victim),
+                warning: false,
+                reason: "Preempted".to_owned(),
+                message,
+            }));
         }
         self.write(plan);
         self.nominate(key, pod, request, &chosen.node);
@@ -556,7 +708,9 @@ fn status_patch(pod: &Pod, status: serde_json::Value) -> Action {
 /// A pod this scheduler is to place: no node yet, not gated, not ending, and asking for it by name.
 fn is_ours(pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
-    spec.scheduler_name.as_deref().is_none_or(|name| name == NAME)
+    spec.scheduler_name
+        .as_deref()
+        .is_none_or(|name| name == NAME)
         && spec.scheduling_gates.as_ref().is_none_or(Vec::is_empty)
         && pods::is_active(pod)
 }

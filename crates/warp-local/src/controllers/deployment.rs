@@ -112,10 +112,7 @@ impl Controller for Deployments {
             candidates,
             has_pods: &running,
         };
-        let outcome = self
-            .0
-            .execute(Self::NAME, plan(&seen, self.0.now()))
-            .await;
+        let outcome = self.0.execute(Self::NAME, plan(&seen, self.0.now())).await;
         if let Err(SyncError::Execute(error)) = &outcome
             && error.verb == "create"
             && super::execute::status_of(&error.source)

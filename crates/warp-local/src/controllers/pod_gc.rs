@@ -27,7 +27,13 @@ pub(crate) struct PodGc {
 
 impl PodGc {
     pub(crate) fn start(shared: &Shared) {
-        let queue = wired(shared, Self { shared: shared.clone(), missing: Mutex::default() });
+        let queue = wired(
+            shared,
+            Self {
+                shared: shared.clone(),
+                missing: Mutex::default(),
+            },
+        );
         queue.add(());
     }
 
@@ -61,11 +67,23 @@ impl Controller for PodGc {
         for pod in all.iter().filter(|pod| pods::is_terminating(pod)) {
             let node = pods::node(pod).and_then(|name| nodes.get(&Key::new("", name)));
             let out_of_service = node.is_some_and(|node| {
-                let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
-                !super::node::lifecycle::is_ready(&node) && taints.iter().any(|taint| taint.key == "node.kubernetes.io/out-of-service")
+                let taints = node
+                    .spec
+                    .as_ref()
+                    .and_then(|spec| spec.taints.as_deref())
+                    .unwrap_or_default();
+                !super::node::lifecycle::is_ready(&node)
+                    && taints
+                        .iter()
+                        .any(|taint| taint.key == "node.kubernetes.io/out-of-service")
             });
             if out_of_service {
-                end(pod, "PodGC: pod was terminating on an out-of-service node", now, &mut plan);
+                end(
+                    pod,
+                    "PodGC: pod was terminating on an out-of-service node",
+                    now,
+                    &mut plan,
+                );
             }
         }
         plan.look_again(now + PERIOD);
@@ -73,17 +91,34 @@ impl Controller for PodGc {
     }
 }
 
-fn plan(all: &[Arc<Pod>], missing: &BTreeMap<String, Timestamp>, most: usize, now: Timestamp) -> Plan {
+fn plan(
+    all: &[Arc<Pod>],
+    missing: &BTreeMap<String, Timestamp>,
+    most: usize,
+    now: Timestamp,
+) -> Plan {
     let mut plan = Plan::default();
-    let mut finished: Vec<_> = all.iter().filter(|pod| pods::is_finished(pod) && !pods::is_terminating(pod)).collect();
+    let mut finished: Vec<_> = all
+        .iter()
+        .filter(|pod| pods::is_finished(pod) && !pods::is_terminating(pod))
+        .collect();
     if finished.len() > most {
         finished.sort_by_key(|pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0));
         for pod in finished.iter().take(finished.len() - most) {
-            plan.delete(&***pod, Removal { grace_seconds: Some(0), propagation: None }, None);
+            plan.delete(
+                &***pod,
+                Removal {
+                    grace_seconds: Some(0),
+                    propagation: None,
+                },
+                None,
+            );
         }
     }
     for pod in all {
-        let lost = pods::node(pod).and_then(|node| missing.get(node)).is_some_and(|since| *since + QUARANTINE <= now);
+        let lost = pods::node(pod)
+            .and_then(|node| missing.get(node))
+            .is_some_and(|since| *since + QUARANTINE <= now);
         if lost {
             end(pod, "PodGC: node no longer exists", now, &mut plan);
         } else if pods::is_terminating(pod) && pods::node(pod).is_none() {
@@ -108,7 +143,14 @@ fn end(pod: &Pod, message: &str, now: Timestamp, plan: &mut Plan) {
             patch: json!({ "metadata": { "uid": pod.metadata.uid }, "status": { "phase": "Failed", "conditions": [condition] } }),
         });
     }
-    plan.delete(pod, Removal { grace_seconds: Some(0), propagation: None }, None);
+    plan.delete(
+        pod,
+        Removal {
+            grace_seconds: Some(0),
+            propagation: None,
+        },
+        None,
+    );
 }
 
 #[cfg(test)]
@@ -136,8 +178,15 @@ mod tests {
 
     #[test]
     fn the_oldest_finished_pods_go_beyond_the_limit() {
-        let pods = [pod("new", None, "Failed", 9), pod("old", None, "Succeeded", 1), pod("runs", None, "Running", 0)];
-        assert_eq!(deleted(&plan(&pods, &BTreeMap::new(), 1, Timestamp::UNIX_EPOCH)), ["old"]);
+        let pods = [
+            pod("new", None, "Failed", 9),
+            pod("old", None, "Succeeded", 1),
+            pod("runs", None, "Running", 0),
+        ];
+        assert_eq!(
+            deleted(&plan(&pods, &BTreeMap::new(), 1, Timestamp::UNIX_EPOCH)),
+            ["old"]
+        );
     }
 
     #[test]

@@ -38,19 +38,35 @@ pub(super) struct Chosen {
 const EXAMINED: usize = 100;
 
 /// Finds the node where the least is lost. The fleet is changed while looking and left as it was.
-pub(super) fn choose(fleet: &mut Fleet, request: &Request, candidates: &[NodeId], budgets: &Budgets) -> Option<Chosen> {
+pub(super) fn choose(
+    fleet: &mut Fleet,
+    request: &Request,
+    candidates: &[NodeId],
+    budgets: &Budgets,
+) -> Option<Chosen> {
     let mut best: Option<(_, Chosen)> = None;
     let mut examined = 0;
     for &id in candidates {
         if examined == EXAMINED {
             break;
         }
-        let Some((victims, violations)) = victims(fleet, request, id, budgets) else { continue };
+        let Some((victims, violations)) = victims(fleet, request, id, budgets) else {
+            continue;
+        };
         examined += 1;
-        let Some(node) = fleet.node(id).map(|node| node.name.clone()) else { continue };
+        let Some(node) = fleet.node(id).map(|node| node.name.clone()) else {
+            continue;
+        };
         let highest = victims.iter().map(|work| work.request.priority).max();
-        let sum: i64 = victims.iter().map(|work| i64::from(work.request.priority) + i64::from(i32::MAX) + 1).sum();
-        let oldest = victims.iter().filter(|work| Some(work.request.priority) == highest).map(|work| work.since).min();
+        let sum: i64 = victims
+            .iter()
+            .map(|work| i64::from(work.request.priority) + i64::from(i32::MAX) + 1)
+            .sum();
+        let oldest = victims
+            .iter()
+            .filter(|work| Some(work.request.priority) == highest)
+            .map(|work| work.since)
+            .min();
         let cost = (violations, highest, sum, victims.len(), Reverse(oldest));
         if best.as_ref().is_none_or(|(known, _)| cost < *known) {
             best = Some((cost, Chosen { node, victims }));
@@ -60,13 +76,24 @@ pub(super) fn choose(fleet: &mut Fleet, request: &Request, candidates: &[NodeId]
 }
 
 /// The fewest pods of lower priority whose end lets the request onto the node, and how many budgets that breaks.
-fn victims(fleet: &mut Fleet, request: &Request, id: NodeId, budgets: &Budgets) -> Option<(Vec<Work>, usize)> {
-    let lower: Vec<Arc<str>> =
-        fleet.works_on(id).filter(|work| work.request.priority < request.priority).map(|work| work.id.clone()).collect();
+fn victims(
+    fleet: &mut Fleet,
+    request: &Request,
+    id: NodeId,
+    budgets: &Budgets,
+) -> Option<(Vec<Work>, usize)> {
+    let lower: Vec<Arc<str>> = fleet
+        .works_on(id)
+        .filter(|work| work.request.priority < request.priority)
+        .map(|work| work.id.clone())
+        .collect();
     if lower.is_empty() {
         return None;
     }
-    let mut out: Vec<Work> = lower.iter().filter_map(|work| fleet.release(work)).collect();
+    let mut out: Vec<Work> = lower
+        .iter()
+        .filter_map(|work| fleet.release(work))
+        .collect();
     let fits = |fleet: &Fleet| Filter::new(fleet, request).fits(id);
     if !fits(fleet) {
         put_back(fleet, out);
@@ -75,10 +102,15 @@ fn victims(fleet: &mut Fleet, request: &Request, id: NodeId, budgets: &Budgets) 
     // The most important first: each that still fits stays. Pods whose budget would break get the first chance.
     out.sort_by_key(|work| (Reverse(work.request.priority), work.since));
     let mut budgets = budgets.clone();
-    let (breaking, harmless): (Vec<_>, Vec<_>) = out.into_iter().partition(|work| budgets.spend(&work.id));
+    let (breaking, harmless): (Vec<_>, Vec<_>) =
+        out.into_iter().partition(|work| budgets.spend(&work.id));
     let mut victims = Vec::new();
     let mut violations = 0;
-    for (work, breaks) in breaking.into_iter().map(|work| (work, true)).chain(harmless.into_iter().map(|work| (work, false))) {
+    for (work, breaks) in breaking
+        .into_iter()
+        .map(|work| (work, true))
+        .chain(harmless.into_iter().map(|work| (work, false)))
+    {
         let name = work.id.clone();
         if fleet.bind(work.clone()).is_err() {
             continue;

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
-    Affinity, Container, Node as KubeNode, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodAffinityTerm, PodSpec,
-    Taint as KubeTaint, TopologySpreadConstraint,
+    Affinity, Container, Node as KubeNode, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
+    Pod, PodAffinityTerm, PodSpec, Taint as KubeTaint, TopologySpreadConstraint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use warp_core::fleet::{
-    Constraints, DEFAULT_PODS, Effect, Expression, HostPort, Labels, Node, NodePolicy, NodeTerm, Operator, PodTerm, Request, Selector,
-    Spread, Taint, Toleration, TolerationOperator,
+    Constraints, DEFAULT_PODS, Effect, Expression, HostPort, Labels, Node, NodePolicy, NodeTerm,
+    Operator, PodTerm, Request, Selector, Spread, Taint, Toleration, TolerationOperator,
 };
 use warp_core::resources::Resources;
 
@@ -32,7 +32,11 @@ pub(crate) fn request(pod: &Pod) -> Request {
 }
 
 pub(crate) fn labels(labels: Option<&std::collections::BTreeMap<String, String>>) -> Labels {
-    labels.into_iter().flatten().map(|(name, value)| (name.as_str().into(), value.as_str().into())).collect()
+    labels
+        .into_iter()
+        .flatten()
+        .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
+        .collect()
 }
 
 fn read(amounts: Option<&Amounts>) -> Resources {
@@ -47,7 +51,12 @@ fn read(amounts: Option<&Amounts>) -> Resources {
 }
 
 fn of_container(container: &Container) -> Resources {
-    read(container.resources.as_ref().and_then(|resources| resources.requests.as_ref()))
+    read(
+        container
+            .resources
+            .as_ref()
+            .and_then(|resources| resources.requests.as_ref()),
+    )
 }
 
 fn largest(one: &mut Resources, other: &Resources) {
@@ -81,7 +90,11 @@ fn resources(spec: &PodSpec) -> Resources {
     }
     largest(&mut running, &starting);
     // Amounts given for the whole pod replace the sums of its containers.
-    let whole = read(spec.resources.as_ref().and_then(|resources| resources.requests.as_ref()));
+    let whole = read(
+        spec.resources
+            .as_ref()
+            .and_then(|resources| resources.requests.as_ref()),
+    );
     if whole.cpu_milli > 0 {
         running.cpu_milli = whole.cpu_milli;
     }
@@ -92,13 +105,28 @@ fn resources(spec: &PodSpec) -> Resources {
     running
 }
 
+/// The limits of a pod's containers together, as quotas count them.
+pub(crate) fn limits(pod: &Pod) -> Resources {
+    let mut limits = Resources::default();
+    for container in pod.spec.iter().flat_map(|spec| &spec.containers) {
+        limits.add(&read(
+            container
+                .resources
+                .as_ref()
+                .and_then(|resources| resources.limits.as_ref()),
+        ));
+    }
+    limits
+}
+
 fn constraints(spec: &PodSpec) -> Constraints {
     let empty = Affinity::default();
     let affinity = spec.affinity.as_ref().unwrap_or(&empty);
     let near = affinity.pod_affinity.as_ref();
     let apart = affinity.pod_anti_affinity.as_ref();
     let required = affinity.node_affinity.as_ref().and_then(|node| {
-        node.required_during_scheduling_ignored_during_execution.as_ref()
+        node.required_during_scheduling_ignored_during_execution
+            .as_ref()
     });
     Constraints {
         node_name: None,
@@ -118,8 +146,15 @@ fn constraints(spec: &PodSpec) -> Constraints {
                 effect: toleration.effect.as_deref().and_then(effect),
             })
             .collect(),
-        pod_affinity: pod_terms(near.and_then(|near| near.required_during_scheduling_ignored_during_execution.as_ref())),
-        pod_anti_affinity: pod_terms(apart.and_then(|apart| apart.required_during_scheduling_ignored_during_execution.as_ref())),
+        pod_affinity: pod_terms(near.and_then(|near| {
+            near.required_during_scheduling_ignored_during_execution
+                .as_ref()
+        })),
+        pod_anti_affinity: pod_terms(apart.and_then(|apart| {
+            apart
+                .required_during_scheduling_ignored_during_execution
+                .as_ref()
+        })),
         spread: spec
             .topology_spread_constraints
             .iter()
@@ -133,7 +168,9 @@ fn constraints(spec: &PodSpec) -> Constraints {
 
 fn host_ports(container: &Container) -> impl Iterator<Item = HostPort> {
     container.ports.iter().flatten().filter_map(|port| {
-        let number = u16::try_from(port.host_port?).ok().filter(|number| *number > 0)?;
+        let number = u16::try_from(port.host_port?)
+            .ok()
+            .filter(|number| *number > 0)?;
         Some(HostPort {
             ip: port.host_ip.as_deref().unwrap_or_default().into(),
             protocol: port.protocol.as_deref().unwrap_or_default().into(),
@@ -151,10 +188,19 @@ pub(super) fn term(term: &NodeSelectorTerm) -> NodeTerm {
         requirements
             .into_iter()
             .flatten()
-            .map(|requirement| expression(&requirement.key, &requirement.operator, requirement.values.as_ref()))
+            .map(|requirement| {
+                expression(
+                    &requirement.key,
+                    &requirement.operator,
+                    requirement.values.as_ref(),
+                )
+            })
             .collect()
     };
-    NodeTerm { match_expressions: read(term.match_expressions.as_ref()), match_fields: read(term.match_fields.as_ref()) }
+    NodeTerm {
+        match_expressions: read(term.match_expressions.as_ref()),
+        match_fields: read(term.match_fields.as_ref()),
+    }
 }
 
 fn expression(key: &str, operator: &str, values: Option<&Vec<String>>) -> Expression {
@@ -166,7 +212,15 @@ fn expression(key: &str, operator: &str, values: Option<&Vec<String>>) -> Expres
         "Lt" => Operator::Lt,
         _ => Operator::In,
     };
-    Expression { key: key.into(), operator, values: values.into_iter().flatten().map(|value| value.as_str().into()).collect() }
+    Expression {
+        key: key.into(),
+        operator,
+        values: values
+            .into_iter()
+            .flatten()
+            .map(|value| value.as_str().into())
+            .collect(),
+    }
 }
 
 pub(super) fn selector(selector: &LabelSelector) -> Selector {
@@ -176,7 +230,13 @@ pub(super) fn selector(selector: &LabelSelector) -> Selector {
             .match_expressions
             .iter()
             .flatten()
-            .map(|requirement| expression(&requirement.key, &requirement.operator, requirement.values.as_ref()))
+            .map(|requirement| {
+                expression(
+                    &requirement.key,
+                    &requirement.operator,
+                    requirement.values.as_ref(),
+                )
+            })
             .collect(),
     }
 }
@@ -188,10 +248,25 @@ fn pod_terms(terms: Option<&Vec<PodAffinityTerm>>) -> Vec<PodTerm> {
         .map(|term| PodTerm {
             selector: term.label_selector.as_ref().map(selector),
             topology_key: term.topology_key.as_str().into(),
-            namespaces: term.namespaces.iter().flatten().map(|name| name.as_str().into()).collect(),
+            namespaces: term
+                .namespaces
+                .iter()
+                .flatten()
+                .map(|name| name.as_str().into())
+                .collect(),
             namespace_selector: term.namespace_selector.as_ref().map(selector),
-            match_label_keys: term.match_label_keys.iter().flatten().map(|key| key.as_str().into()).collect(),
-            mismatch_label_keys: term.mismatch_label_keys.iter().flatten().map(|key| key.as_str().into()).collect(),
+            match_label_keys: term
+                .match_label_keys
+                .iter()
+                .flatten()
+                .map(|key| key.as_str().into())
+                .collect(),
+            mismatch_label_keys: term
+                .mismatch_label_keys
+                .iter()
+                .flatten()
+                .map(|key| key.as_str().into())
+                .collect(),
         })
         .collect()
 }
@@ -208,9 +283,17 @@ pub(super) fn spread(constraint: &TopologySpreadConstraint) -> Spread {
         topology_key: constraint.topology_key.as_str().into(),
         selector: constraint.label_selector.as_ref().map(selector),
         min_domains: constraint.min_domains.map_or(1, number),
-        node_affinity_policy: policy(constraint.node_affinity_policy.as_deref(), NodePolicy::Honor),
+        node_affinity_policy: policy(
+            constraint.node_affinity_policy.as_deref(),
+            NodePolicy::Honor,
+        ),
         node_taints_policy: policy(constraint.node_taints_policy.as_deref(), NodePolicy::Ignore),
-        match_label_keys: constraint.match_label_keys.iter().flatten().map(|key| key.as_str().into()).collect(),
+        match_label_keys: constraint
+            .match_label_keys
+            .iter()
+            .flatten()
+            .map(|key| key.as_str().into())
+            .collect(),
     }
 }
 
@@ -224,18 +307,31 @@ pub(crate) fn effect(text: &str) -> Option<Effect> {
 }
 
 fn taint(taint: &KubeTaint) -> Option<Taint> {
-    Some(Taint::new(&taint.key, taint.value.as_deref().unwrap_or_default(), effect(&taint.effect)?))
+    Some(Taint::new(
+        &taint.key,
+        taint.value.as_deref().unwrap_or_default(),
+        effect(&taint.effect)?,
+    ))
 }
 
 /// A node as the ledger keeps it. Readiness reaches pods through taints, as in Kubernetes, and GPUs are counted by name.
 pub(crate) fn node(node: &KubeNode) -> Node {
-    let mut allocatable = read(node.status.as_ref().and_then(|status| status.allocatable.as_ref()));
+    let mut allocatable = read(
+        node.status
+            .as_ref()
+            .and_then(|status| status.allocatable.as_ref()),
+    );
     let pods = allocatable.extended.remove("pods").unwrap_or(DEFAULT_PODS);
     let spec = node.spec.as_ref();
     Node {
         name: Arc::from(node.metadata.name.as_deref().unwrap_or_default()),
         labels: labels(node.metadata.labels.as_ref()),
-        taints: spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten().filter_map(taint).collect(),
+        taints: spec
+            .and_then(|spec| spec.taints.as_ref())
+            .into_iter()
+            .flatten()
+            .filter_map(taint)
+            .collect(),
         unschedulable: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
         ready: true,
         allocatable,

@@ -27,7 +27,9 @@ fn plugin(reason: &Reason) -> Plugin {
         Reason::Selector { .. } | Reason::Affinity | Reason::Contradiction(_) => Plugin::Affinity,
         Reason::HostPort { .. } => Plugin::Ports,
         Reason::Spread { .. } | Reason::NoTopologyLabel { .. } => Plugin::Spread,
-        Reason::PodAffinity { .. } | Reason::PodAntiAffinity { .. } | Reason::Repelled { .. } => Plugin::Pods,
+        Reason::PodAffinity { .. } | Reason::PodAntiAffinity { .. } | Reason::Repelled { .. } => {
+            Plugin::Pods
+        }
         Reason::TooManyPods { .. }
         | Reason::Insufficient { .. }
         | Reason::NoGpu
@@ -48,16 +50,21 @@ fn words(reason: &Reason) -> String {
         Reason::Selector { .. } | Reason::Affinity | Reason::Contradiction(_) => {
             "node(s) didn't match Pod's node affinity/selector".to_owned()
         }
-        Reason::HostPort { .. } => "node(s) didn't have free ports for the requested pod ports".to_owned(),
+        Reason::HostPort { .. } => {
+            "node(s) didn't have free ports for the requested pod ports".to_owned()
+        }
         Reason::TooManyPods { .. } => "Too many pods".to_owned(),
         Reason::Insufficient { resource, .. } => format!("Insufficient {resource}"),
         Reason::NoTopologyLabel { .. } => {
-            "node(s) didn't match pod topology spread constraints (missing required label)".to_owned()
+            "node(s) didn't match pod topology spread constraints (missing required label)"
+                .to_owned()
         }
         Reason::Spread { .. } => "node(s) didn't match pod topology spread constraints".to_owned(),
         Reason::PodAffinity { .. } => "node(s) didn't match pod affinity rules".to_owned(),
         Reason::PodAntiAffinity { .. } => "node(s) didn't match pod anti-affinity rules".to_owned(),
-        Reason::Repelled { .. } => "node(s) didn't satisfy existing pods anti-affinity rules".to_owned(),
+        Reason::Repelled { .. } => {
+            "node(s) didn't satisfy existing pods anti-affinity rules".to_owned()
+        }
         other => other.label(),
     }
 }
@@ -87,11 +94,19 @@ pub(super) struct Verdict {
 impl Verdict {
     pub(super) fn new(fleet: &Fleet, request: &Request) -> Self {
         let filter = Filter::new(fleet, request);
-        let mut verdict = Self { nodes: fleet.len(), ..Self::default() };
+        let mut verdict = Self {
+            nodes: fleet.len(),
+            ..Self::default()
+        };
         for (id, _) in fleet.nodes() {
             let reasons = filter.reasons(id);
-            let Some(first) = reasons.first().map(plugin) else { continue };
-            let decisive: Vec<_> = reasons.iter().filter(|reason| plugin(reason) == first).collect();
+            let Some(first) = reasons.first().map(plugin) else {
+                continue;
+            };
+            let decisive: Vec<_> = reasons
+                .iter()
+                .filter(|reason| plugin(reason) == first)
+                .collect();
             let mut said: Vec<String> = decisive.iter().map(|reason| words(reason)).collect();
             said.dedup();
             for text in said {
@@ -109,9 +124,17 @@ impl Verdict {
         if self.nodes == 0 {
             return "no nodes available to schedule pods".to_owned();
         }
-        let mut counted: Vec<String> = self.reasons.iter().map(|(text, count)| format!("{count} {text}")).collect();
+        let mut counted: Vec<String> = self
+            .reasons
+            .iter()
+            .map(|(text, count)| format!("{count} {text}"))
+            .collect();
         counted.sort();
-        format!("0/{} nodes are available: {}. no new claims to deallocate, preemption: {preemption}", self.nodes, counted.join(", "))
+        format!(
+            "0/{} nodes are available: {}. no new claims to deallocate, preemption: {preemption}",
+            self.nodes,
+            counted.join(", ")
+        )
     }
 
     /// What to say of preemption when no victims were found on `searched` nodes.
@@ -120,12 +143,20 @@ impl Verdict {
         let unhelpful = self.nodes - without;
         let mut parts = Vec::new();
         if without > 0 {
-            parts.push(format!("{without} No preemption victims found for incoming pod"));
+            parts.push(format!(
+                "{without} No preemption victims found for incoming pod"
+            ));
         }
         if unhelpful > 0 {
-            parts.push(format!("{unhelpful} Preemption is not helpful for scheduling"));
+            parts.push(format!(
+                "{unhelpful} Preemption is not helpful for scheduling"
+            ));
         }
         parts.sort();
-        format!("0/{} nodes are available: {}.", self.nodes, parts.join(", "))
+        format!(
+            "0/{} nodes are available: {}.",
+            self.nodes,
+            parts.join(", ")
+        )
     }
 }

@@ -48,7 +48,14 @@ impl Waiting {
         }
         self.serial += 1;
         let rank = (std::cmp::Reverse(priority), self.serial);
-        self.entries.insert(key.clone(), Entry { rank, attempts: 0, state: State::Active });
+        self.entries.insert(
+            key.clone(),
+            Entry {
+                rank,
+                attempts: 0,
+                state: State::Active,
+            },
+        );
         self.active.insert((rank, key.clone()));
     }
 
@@ -74,7 +81,9 @@ impl Waiting {
     }
 
     fn enter(&mut self, key: &Key, state: State) {
-        let Some(entry) = self.entries.get_mut(key) else { return };
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
         let (rank, old) = (entry.rank, entry.state);
         entry.state = state;
         self.leave(key, rank, old);
@@ -109,7 +118,9 @@ impl Waiting {
 
     /// It failed for a passing reason.
     pub(super) fn retry(&mut self, key: &Key, now: Instant) {
-        let Some(entry) = self.entries.get_mut(key) else { return };
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
         entry.attempts += 1;
         let delay = delay(entry.attempts);
         self.enter(key, State::Backoff(now + delay));
@@ -126,13 +137,24 @@ impl Waiting {
             })
             .collect();
         for (key, at) in parked {
-            self.enter(&key, if at <= now { State::Active } else { State::Backoff(at) });
+            self.enter(
+                &key,
+                if at <= now {
+                    State::Active
+                } else {
+                    State::Backoff(at)
+                },
+            );
         }
     }
 
     /// One pod changed itself: it is tried now.
     pub(super) fn wake(&mut self, key: &Key) {
-        if self.entries.get(key).is_some_and(|entry| entry.state != State::Taken) {
+        if self
+            .entries
+            .get(key)
+            .is_some_and(|entry| entry.state != State::Taken)
+        {
             self.enter(key, State::Active);
         }
     }
@@ -154,7 +176,9 @@ impl Waiting {
 }
 
 fn delay(attempts: u32) -> Duration {
-    FIRST_DELAY.saturating_mul(1 << attempts.saturating_sub(1).min(8)).min(LAST_DELAY)
+    FIRST_DELAY
+        .saturating_mul(1 << attempts.saturating_sub(1).min(8))
+        .min(LAST_DELAY)
 }
 
 #[cfg(test)]

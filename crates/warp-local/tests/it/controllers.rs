@@ -33,7 +33,8 @@ const AGREEMENT: Duration = Duration::from_secs(40);
 fn scenarios() -> Result<Vec<Scenario>> {
     let mut all = Vec::new();
     for file in FILES {
-        let scenarios: Vec<Scenario> = serde_saphyr::from_str(file).context("failed to read a scenario file")?;
+        let scenarios: Vec<Scenario> =
+            serde_saphyr::from_str(file).context("failed to read a scenario file")?;
         all.extend(scenarios);
     }
     if let Ok(only) = std::env::var("WARP_SCENARIO") {
@@ -60,7 +61,10 @@ impl Ours {
         }
         let cluster = builder.start().await?;
         let shutdown = CancellationToken::new();
-        let options = Options { root_ca: Some("a certificate".to_owned()), ..Options::default() };
+        let options = Options {
+            root_ca: Some("a certificate".to_owned()),
+            ..Options::default()
+        };
         let client = cluster.client().await?;
         tokio::spawn(run(client, Clock::system(), options, shutdown.clone()));
         Ok(Self { cluster, shutdown })
@@ -86,7 +90,11 @@ async fn theirs() -> Result<Cluster> {
 async fn scenarios_end_as_with_kube_controller_manager_and_kube_scheduler() -> Result<()> {
     let (theirs, ours) = tokio::try_join!(theirs(), Ours::start())?;
     let all = scenarios()?;
-    assert!(std::env::var("WARP_SCENARIO").is_ok() || all.len() >= 40, "only {} scenarios", all.len());
+    assert!(
+        std::env::var("WARP_SCENARIO").is_ok() || all.len() >= 40,
+        "only {} scenarios",
+        all.len()
+    );
     let (theirs, ours) = (Arc::new(theirs), Arc::new(ours));
     let outcomes: Vec<(String, Result<()>)> = stream::iter(all)
         .map(|scenario| {
@@ -100,12 +108,20 @@ async fn scenarios_end_as_with_kube_controller_manager_and_kube_scheduler() -> R
         .buffer_unordered(TOGETHER)
         .collect()
         .await;
-    let failed: BTreeMap<_, _> =
-        outcomes.iter().filter_map(|(name, outcome)| Some((name, format!("{:#}", outcome.as_ref().err()?)))).collect();
+    let failed: BTreeMap<_, _> = outcomes
+        .iter()
+        .filter_map(|(name, outcome)| Some((name, format!("{:#}", outcome.as_ref().err()?))))
+        .collect();
     for (name, error) in &failed {
         eprintln!("--- {name}\n{error}\n");
     }
-    assert!(failed.is_empty(), "{} of {} scenarios differ: {:?}", failed.len(), outcomes.len(), failed.keys());
+    assert!(
+        failed.is_empty(),
+        "{} of {} scenarios differ: {:?}",
+        failed.len(),
+        outcomes.len(),
+        failed.keys()
+    );
     Ok(())
 }
 

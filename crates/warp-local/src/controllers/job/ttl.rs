@@ -30,9 +30,7 @@ impl Controller for FinishedJobs {
         let Some(job) = self.0.caches.jobs.get(key) else {
             return Ok(None);
         };
-        self.0
-            .execute(Self::NAME, plan(&job, self.0.now()))
-            .await
+        self.0.execute(Self::NAME, plan(&job, self.0.now())).await
     }
 }
 

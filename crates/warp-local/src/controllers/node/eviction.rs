@@ -16,13 +16,21 @@ pub(crate) struct TaintEviction(Shared);
 impl TaintEviction {
     pub(crate) fn start(shared: &Shared) {
         let queue = wired(shared, Self(shared.clone()));
-        shared.caches.nodes.on_key(&queue, |node| (!executing(node).is_empty()).then(|| Key::of(node)));
+        shared.caches.nodes.on_key(&queue, |node| {
+            (!executing(node).is_empty()).then(|| Key::of(node))
+        });
         let nodes = shared.caches.nodes.clone();
         shared.caches.pods.listen(move |old, new| {
-            let Some(name) = new.and_then(|pod| pods::node(pod)) else { return };
+            let Some(name) = new.and_then(|pod| pods::node(pod)) else {
+                return;
+            };
             let bound_now = old.is_none_or(|old| pods::node(old).is_none());
             let key = Key::new("", name);
-            if bound_now && nodes.get(&key).is_some_and(|node| !executing(&node).is_empty()) {
+            if bound_now
+                && nodes
+                    .get(&key)
+                    .is_some_and(|node| !executing(&node).is_empty())
+            {
                 queue.add(key);
             }
         });
@@ -49,27 +57,51 @@ impl Controller for TaintEviction {
 
 fn executing(node: &Node) -> Vec<&Taint> {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-    taints.into_iter().flatten().filter(|taint| taint.effect == "NoExecute").collect()
+    taints
+        .into_iter()
+        .flatten()
+        .filter(|taint| taint.effect == "NoExecute")
+        .collect()
 }
 
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let effect = toleration.effect.as_deref().is_none_or(|effect| effect.is_empty() || effect == taint.effect);
-    let key = toleration.key.as_deref().is_none_or(|key| key.is_empty() || key == taint.key);
+    let effect = toleration
+        .effect
+        .as_deref()
+        .is_none_or(|effect| effect.is_empty() || effect == taint.effect);
+    let key = toleration
+        .key
+        .as_deref()
+        .is_none_or(|key| key.is_empty() || key == taint.key);
     let exists = toleration.operator.as_deref() == Some("Exists");
-    effect && key && (exists || toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default())
+    effect
+        && key
+        && (exists
+            || toleration.value.as_deref().unwrap_or_default()
+                == taint.value.as_deref().unwrap_or_default())
 }
 
 /// When a pod must go: never, or at a time.
 pub(super) fn leaves_at(pod: &Pod, taints: &[&Taint], now: Timestamp) -> Option<Timestamp> {
-    let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.as_deref()).unwrap_or_default();
+    let tolerations = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.tolerations.as_deref())
+        .unwrap_or_default();
     let mut earliest: Option<Timestamp> = None;
     for taint in taints {
-        let tolerating: Vec<_> = tolerations.iter().filter(|toleration| tolerates(toleration, taint)).collect();
+        let tolerating: Vec<_> = tolerations
+            .iter()
+            .filter(|toleration| tolerates(toleration, taint))
+            .collect();
         let added = taint.time_added.as_ref().map_or(now, |time| time.0);
         let at = if tolerating.is_empty() {
             Some(now)
         } else {
-            let seconds = tolerating.iter().filter_map(|toleration| toleration.toleration_seconds).min();
+            let seconds = tolerating
+                .iter()
+                .filter_map(|toleration| toleration.toleration_seconds)
+                .min();
             seconds.map(|seconds| added + SignedDuration::from_secs(seconds.max(0)))
         };
         earliest = match (earliest, at) {
@@ -84,7 +116,9 @@ fn plan_pod(pod: &Pod, taints: &[&Taint], now: Timestamp, plan: &mut Plan) {
     if pods::is_terminating(pod) {
         return;
     }
-    let Some(at) = leaves_at(pod, taints, now) else { return };
+    let Some(at) = leaves_at(pod, taints, now) else {
+        return;
+    };
     if at > now {
         return plan.look_again(at);
     }
@@ -102,6 +136,11 @@ fn plan_pod(pod: &Pod, taints: &[&Taint], now: Timestamp, plan: &mut Plan) {
         });
     }
     let name = Key::of(pod);
-    plan.note(about(pod), false, "TaintManagerEviction", format!("Marking for deletion Pod {name}"));
+    plan.note(
+        about(pod),
+        false,
+        "TaintManagerEviction",
+        format!("Marking for deletion Pod {name}"),
+    );
     plan.delete(pod, Removal::default(), None);
 }

@@ -21,10 +21,18 @@ const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const BY_CONDITION: [(&str, &str, &str); 6] = [
     ("Ready", "False", NOT_READY),
     ("Ready", "Unknown", UNREACHABLE),
-    ("MemoryPressure", "True", "node.kubernetes.io/memory-pressure"),
+    (
+        "MemoryPressure",
+        "True",
+        "node.kubernetes.io/memory-pressure",
+    ),
     ("DiskPressure", "True", "node.kubernetes.io/disk-pressure"),
     ("PIDPressure", "True", "node.kubernetes.io/pid-pressure"),
-    ("NetworkUnavailable", "True", "node.kubernetes.io/network-unavailable"),
+    (
+        "NetworkUnavailable",
+        "True",
+        "node.kubernetes.io/network-unavailable",
+    ),
 ];
 const CORDONED: &str = "node.kubernetes.io/unschedulable";
 /// The conditions a kubelet posts.
@@ -46,18 +54,39 @@ pub(crate) struct Nodes {
 
 impl Nodes {
     pub(crate) fn start(shared: &Shared) {
-        let queue = wired(shared, Self { shared: shared.clone(), signs: Mutex::default() });
-        shared.caches.nodes.on_key(&queue, |node| Some(Key::of(node)));
+        let queue = wired(
+            shared,
+            Self {
+                shared: shared.clone(),
+                signs: Mutex::default(),
+            },
+        );
+        shared
+            .caches
+            .nodes
+            .on_key(&queue, |node| Some(Key::of(node)));
     }
 
     /// Remembers when the node last gave a sign of life.
     fn sign(&self, key: &Key, node: &Node, lease: Option<&Lease>, now: Timestamp) -> Sign {
-        let renewed = lease.and_then(|lease| lease.spec.as_ref()?.renew_time.as_ref()).map(|time| time.0);
-        let heartbeat = condition(node, "Ready").and_then(|ready| ready.last_heartbeat_time.as_ref()).map(|time| time.0);
+        let renewed = lease
+            .and_then(|lease| lease.spec.as_ref()?.renew_time.as_ref())
+            .map(|time| time.0);
+        let heartbeat = condition(node, "Ready")
+            .and_then(|ready| ready.last_heartbeat_time.as_ref())
+            .map(|time| time.0);
         let mut signs = self.signs.lock();
-        let sign = signs.entry(key.clone()).or_insert_with(|| Sign { renewed, heartbeat, seen: now });
+        let sign = signs.entry(key.clone()).or_insert_with(|| Sign {
+            renewed,
+            heartbeat,
+            seen: now,
+        });
         if sign.renewed != renewed || sign.heartbeat != heartbeat {
-            *sign = Sign { renewed, heartbeat, seen: now };
+            *sign = Sign {
+                renewed,
+                heartbeat,
+                seen: now,
+            };
         }
         sign.clone()
     }
@@ -76,7 +105,8 @@ impl Controller for Nodes {
         let now = self.shared.now();
         let lease = caches.leases.get(&Key::new(LEASES, &key.name));
         let sign = self.sign(key, &node, lease.as_deref(), now);
-        let grace = SignedDuration::try_from(self.shared.options.node_grace).unwrap_or(SignedDuration::from_secs(50));
+        let grace = SignedDuration::try_from(self.shared.options.node_grace)
+            .unwrap_or(SignedDuration::from_secs(50));
         let others_up = caches.nodes.all().iter().any(|node| is_ready(node));
         let seen = Seen {
             node: &node,
@@ -95,7 +125,12 @@ impl Controller for Nodes {
 }
 
 fn condition<'a>(node: &'a Node, type_: &str) -> Option<&'a NodeCondition> {
-    node.status.as_ref()?.conditions.iter().flatten().find(|condition| condition.type_ == type_)
+    node.status
+        .as_ref()?
+        .conditions
+        .iter()
+        .flatten()
+        .find(|condition| condition.type_ == type_)
 }
 
 pub(crate) fn is_ready(node: &Node) -> bool {
@@ -112,7 +147,8 @@ pub(super) struct Seen<'a> {
 }
 
 fn lost(seen: &Seen<'_>) -> bool {
-    seen.silent_since.is_some() && condition(seen.node, "Ready").is_none_or(|ready| ready.status != "Unknown")
+    seen.silent_since.is_some()
+        && condition(seen.node, "Ready").is_none_or(|ready| ready.status != "Unknown")
 }
 
 pub(super) fn plan(seen: &Seen<'_>, now: Timestamp) -> Plan {
@@ -126,17 +162,32 @@ pub(super) fn plan(seen: &Seen<'_>, now: Timestamp) -> Plan {
         let status = silenced(node, now);
         plan.status(node, node.status.as_ref(), &status);
         let name = node.metadata.name.as_deref().unwrap_or_default();
-        plan.note(about(node), false, "NodeNotReady", format!("Node {name} status is now: NodeNotReady"));
+        plan.note(
+            about(node),
+            false,
+            "NodeNotReady",
+            format!("Node {name} status is now: NodeNotReady"),
+        );
         judged.status = Some(status);
     }
     if seen.silent_since.is_none() {
         plan.look_again(seen.next_look);
     }
-    let taints = taints(&judged, seen.somebody_ready && !lost(seen) || is_lost_alone(seen), now);
-    let known = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+    let taints = taints(
+        &judged,
+        seen.somebody_ready && !lost(seen) || is_lost_alone(seen),
+        now,
+    );
+    let known = node
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.taints.clone())
+        .unwrap_or_default();
     if taints != known {
         // After a status write the version has moved: the next pass writes the taints.
-        let version = (!lost(seen)).then(|| node.metadata.resource_version.clone()).flatten();
+        let version = (!lost(seen))
+            .then(|| node.metadata.resource_version.clone())
+            .flatten();
         let mut metadata = json!({});
         if let Some(version) = version {
             metadata["resourceVersion"] = json!(version);
@@ -164,10 +215,21 @@ fn silenced(node: &Node, now: Timestamp) -> NodeStatus {
         let unknown = |known: Option<&NodeCondition>| NodeCondition {
             type_: type_.to_owned(),
             status: "Unknown".to_owned(),
-            reason: Some(if known.is_some() { "NodeStatusUnknown" } else { "NodeStatusNeverUpdated" }.to_owned()),
+            reason: Some(
+                if known.is_some() {
+                    "NodeStatusUnknown"
+                } else {
+                    "NodeStatusNeverUpdated"
+                }
+                .to_owned(),
+            ),
             message: Some(
-                if known.is_some() { "Kubelet stopped posting node status." } else { "Kubelet never posted node status." }
-                    .to_owned(),
+                if known.is_some() {
+                    "Kubelet stopped posting node status."
+                } else {
+                    "Kubelet never posted node status."
+                }
+                .to_owned(),
             ),
             last_heartbeat_time: known.map_or_else(
                 || node.metadata.creation_timestamp.clone(),
@@ -175,7 +237,10 @@ fn silenced(node: &Node, now: Timestamp) -> NodeStatus {
             ),
             last_transition_time: Some(Time(now)),
         };
-        match conditions.iter_mut().find(|condition| condition.type_ == type_) {
+        match conditions
+            .iter_mut()
+            .find(|condition| condition.type_ == type_)
+        {
             Some(known) if known.status != "Unknown" => *known = unknown(Some(known)),
             Some(_) => {}
             None => conditions.push(unknown(None)),
@@ -186,7 +251,11 @@ fn silenced(node: &Node, now: Timestamp) -> NodeStatus {
 
 /// The node's taints as its state wants them; foreign ones stay.
 fn taints(node: &Node, evict: bool, now: Timestamp) -> Vec<Taint> {
-    let known = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+    let known = node
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.taints.clone())
+        .unwrap_or_default();
     let mut wanted: Vec<(&str, &str)> = Vec::new();
     for (type_, value, key) in BY_CONDITION {
         if condition(node, type_).is_some_and(|condition| condition.status == value) {
@@ -208,16 +277,26 @@ fn taints(node: &Node, evict: bool, now: Timestamp) -> Vec<Taint> {
         }
     }
     let managed = |taint: &Taint| {
-        let by_condition = taint.effect == "NoSchedule" && BY_CONDITION.iter().any(|(_, _, key)| taint.key == *key);
-        let evicting = taint.effect == "NoExecute" && (taint.key == NOT_READY || taint.key == UNREACHABLE);
+        let by_condition = taint.effect == "NoSchedule"
+            && BY_CONDITION.iter().any(|(_, _, key)| taint.key == *key);
+        let evicting =
+            taint.effect == "NoExecute" && (taint.key == NOT_READY || taint.key == UNREACHABLE);
         by_condition || evicting || (taint.effect == "NoSchedule" && taint.key == CORDONED)
     };
     let mut taints: Vec<Taint> = known
         .into_iter()
-        .filter(|taint| !managed(taint) || wanted.iter().any(|(key, effect)| taint.key == *key && taint.effect == *effect))
+        .filter(|taint| {
+            !managed(taint)
+                || wanted
+                    .iter()
+                    .any(|(key, effect)| taint.key == *key && taint.effect == *effect)
+        })
         .collect();
     for (key, effect) in wanted {
-        if !taints.iter().any(|taint| taint.key == key && taint.effect == effect) {
+        if !taints
+            .iter()
+            .any(|taint| taint.key == key && taint.effect == effect)
+        {
             taints.push(Taint {
                 key: key.to_owned(),
                 effect: effect.to_owned(),
@@ -244,5 +323,10 @@ fn mark_not_ready(pod: &Pod, now: Timestamp, plan: &mut Plan) {
             "status": { "conditions": [{ "type": "Ready", "status": "False", "lastTransitionTime": Time(now) }] },
         }),
     });
-    plan.note(about(pod), true, "NodeNotReady", "Node is not ready".to_owned());
+    plan.note(
+        about(pod),
+        true,
+        "NodeNotReady",
+        "Node is not ready".to_owned(),
+    );
 }
