@@ -54,3 +54,9 @@ pub const EVICTED: &str = "Evicted";
 pub const JOB_FAILED: &str = "JobFailed";
 /// Not finished yet.
 pub const NOT_FINISHED: &str = "NotFinished";
+/// Finished: placed, but not running within the operator's `--start-timeout`.
+pub const START_TIMEOUT: &str = "StartTimeout";
+/// Event: a node was chosen (the first design's name).
+pub const EVENT_SCHEDULED: &str = "Scheduled";
+/// Event: the last retry failed too (the first design's name).
+pub const EVENT_MAX_RETRIES: &str = "MaxRetriesExceeded";

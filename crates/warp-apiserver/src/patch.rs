@@ -6,6 +6,6 @@ pub mod fieldset;
 pub mod json;
 pub mod managed;
 pub mod merge;
-mod skeleton;
+pub(crate) mod skeleton;
 pub mod strategic;
 mod typed;

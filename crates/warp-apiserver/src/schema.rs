@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-pub(crate) use builtin::{Definition, FieldType, definition_facts, definition_name};
+pub(crate) use builtin::{Definition, FieldType, Presence, definition_facts, definition_name};
 pub(crate) use error::go_float;
 pub use error::{FieldError, FieldErrorKind, Path, aggregate, go_json, go_quote};
 pub(crate) use model::{Additional, JsonType, Limits, ListType, Merge, Node, Pattern};

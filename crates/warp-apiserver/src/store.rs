@@ -21,9 +21,9 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch as signal;
 
 use commit::Committer;
-pub use object::{Draft, Index, Stored};
+pub use object::{Draft, Index, Stored, key};
 pub use table::{Page, PageQuery, Table};
-pub use watch::{Batch, Cursor, Event, EventKind};
+pub use watch::{Batch, Cursor, Event, EventKind, line};
 
 /// How writes reach the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -14,18 +14,18 @@ pub const TARGET: &str = "warp::audit";
 
 /// The object on whose behalf something is done, and the id that ties together what one pass did.
 #[derive(Clone, Debug)]
-pub struct Pass {
-    pub kind: &'static str,
-    pub namespace: String,
-    pub name: String,
-    pub generation: i64,
-    pub cause: String,
-    pub correlation: String,
-    pub manager: &'static str,
+pub(crate) struct Pass {
+    pub(crate) kind: &'static str,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) generation: i64,
+    pub(crate) cause: String,
+    pub(crate) correlation: String,
+    pub(crate) manager: &'static str,
 }
 
 impl Pass {
-    pub fn new<K: ResourceExt>(
+    pub(crate) fn new<K: ResourceExt>(
         kind: &'static str,
         object: &K,
         manager: &'static str,
@@ -60,24 +60,35 @@ impl Pass {
 
 /// The field manager that wrote the object's spec last.
 fn cause<K: ResourceExt>(object: &K) -> String {
-    let writers = object.managed_fields().iter().filter(|entry| entry.subresource.is_none());
+    let writers = object
+        .managed_fields()
+        .iter()
+        .filter(|entry| entry.subresource.is_none());
     let last = writers.max_by_key(|entry| entry.time.as_ref().map(|time| time.0));
-    last.and_then(|entry| entry.manager.clone()).unwrap_or_else(|| "unknown".to_owned())
+    last.and_then(|entry| entry.manager.clone())
+        .unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// Correlation ids: this process's name and a number, so that two replicas never share one.
 #[derive(Debug)]
-pub struct Correlation {
+pub(crate) struct Correlation {
     identity: String,
     passes: AtomicU64,
 }
 
 impl Correlation {
-    pub fn new(identity: &str) -> Self {
-        Self { identity: identity.to_owned(), passes: AtomicU64::new(0) }
+    pub(crate) fn new(identity: &str) -> Self {
+        Self {
+            identity: identity.to_owned(),
+            passes: AtomicU64::new(0),
+        }
     }
 
-    pub fn next(&self) -> String {
-        format!("{}-{}", self.identity, self.passes.fetch_add(1, Ordering::Relaxed))
+    pub(crate) fn next(&self) -> String {
+        format!(
+            "{}-{}",
+            self.identity,
+            self.passes.fetch_add(1, Ordering::Relaxed)
+        )
     }
 }

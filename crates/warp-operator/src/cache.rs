@@ -26,18 +26,24 @@ const OWN_SECONDS: i64 = 60;
 
 /// Namespace and name; the namespace is empty for cluster-wide kinds.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
-    pub namespace: String,
-    pub name: String,
+pub(crate) struct Key {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
 }
 
 impl Key {
-    pub fn new(namespace: &str, name: &str) -> Self {
-        Self { namespace: namespace.to_owned(), name: name.to_owned() }
+    pub(crate) fn new(namespace: &str, name: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
     }
 
-    pub fn of<K: ResourceExt>(object: &K) -> Self {
-        Self { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
+    pub(crate) fn of<K: ResourceExt>(object: &K) -> Self {
+        Self {
+            namespace: object.namespace().unwrap_or_default(),
+            name: object.name_any(),
+        }
     }
 }
 
@@ -57,7 +63,7 @@ pub(crate) struct Shape<K> {
 
 /// All objects of one kind.
 #[derive(Debug)]
-pub struct Cache<K> {
+pub(crate) struct Cache<K> {
     state: RwLock<State<K>>,
     shape: Shape<K>,
 }
@@ -98,31 +104,35 @@ where
             newest: 0,
             synced: false,
         };
-        Self { state: RwLock::new(state), shape }
+        Self {
+            state: RwLock::new(state),
+            shape,
+        }
     }
 
-    pub fn get(&self, key: &Key) -> Option<Arc<K>> {
+    pub(crate) fn get(&self, key: &Key) -> Option<Arc<K>> {
         self.state.read().objects.get(key).cloned()
     }
 
-    pub fn all(&self) -> Vec<Arc<K>> {
+    pub(crate) fn all(&self) -> Vec<Arc<K>> {
         self.state.read().objects.values().cloned().collect()
     }
 
     /// The objects the index files under one owner.
-    pub fn owned_by(&self, owner: &str) -> Vec<Arc<K>> {
+    pub(crate) fn owned_by(&self, owner: &str) -> Vec<Arc<K>> {
         let state = self.state.read();
         let keys = state.owned.get(owner).into_iter().flatten();
-        keys.filter_map(|key| state.objects.get(key).cloned()).collect()
+        keys.filter_map(|key| state.objects.get(key).cloned())
+            .collect()
     }
 
     /// Whether one list has been completed.
-    pub fn synced(&self) -> bool {
+    pub(crate) fn synced(&self) -> bool {
         self.state.read().synced
     }
 
     /// Takes in what one of our own writes returned.
-    pub fn note(&self, mut object: K, now: Timestamp) {
+    pub(crate) fn note(&self, mut object: K, now: Timestamp) {
         let version = version(&object);
         let mut state = self.state.write();
         // A watch that is already past this version has shown it, or its end.
@@ -131,12 +141,14 @@ where
         }
         (self.shape.trim)(&mut object);
         let key = Key::of(&object);
-        state.own.insert(key.clone(), (version, clock::after(now, OWN_SECONDS)));
+        state
+            .own
+            .insert(key.clone(), (version, clock::after(now, OWN_SECONDS)));
         state.put(key, Arc::new(object), self.shape.owner);
     }
 
     /// Forgets own writes the watch never confirmed, such as an object deleted during a relist.
-    pub fn forget_unconfirmed(&self, now: Timestamp) {
+    pub(crate) fn forget_unconfirmed(&self, now: Timestamp) {
         let mut state = self.state.write();
         let old = state.own.iter().filter(|(_, (_, until))| *until <= now);
         let old: Vec<Key> = old.map(|(key, _)| key.clone()).collect();
@@ -173,7 +185,10 @@ where
                     Some(object) => state.put(key.clone(), object, self.shape.owner),
                     None => state.remove(&key, self.shape.owner),
                 };
-                before.into_iter().chain(state.objects.get(&key).cloned()).collect()
+                before
+                    .into_iter()
+                    .chain(state.objects.get(&key).cloned())
+                    .collect()
             }
             Step::Deleted(key, version) => {
                 state.newest = state.newest.max(version);
@@ -225,7 +240,11 @@ where
     /// everything listed stay.
     fn relist(&mut self, owner: fn(&K) -> Option<String>) -> Vec<Arc<K>> {
         let listed = self.listing.take().unwrap_or_default();
-        let newest = listed.values().map(|object| version(&**object)).max().unwrap_or(0);
+        let newest = listed
+            .values()
+            .map(|object| version(&**object))
+            .max()
+            .unwrap_or(0);
         let before = std::mem::take(&mut self.objects);
         self.owned.clear();
         let kept: Vec<Key> = self
@@ -253,7 +272,10 @@ where
 
 /// Resource versions of one kind grow; an unreadable one counts as older than all.
 fn version<K: ResourceExt>(object: &K) -> u64 {
-    object.resource_version().and_then(|text| text.parse().ok()).unwrap_or(0)
+    object
+        .resource_version()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -19,7 +19,10 @@ pub enum Clock {
 impl Clock {
     /// A clock that reads `origin` now and moves with tokio's.
     pub fn starting_at(origin: Timestamp) -> Self {
-        Self::Tokio { origin, started: Instant::now() }
+        Self::Tokio {
+            origin,
+            started: Instant::now(),
+        }
     }
 
     pub fn now(&self) -> Timestamp {
@@ -44,5 +47,6 @@ impl Clock {
 
 /// `at` plus whole seconds, saturating.
 pub(crate) fn after(at: Timestamp, seconds: i64) -> Timestamp {
-    at.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
+    at.checked_add(SignedDuration::from_secs(seconds))
+        .unwrap_or(Timestamp::MAX)
 }

@@ -13,7 +13,7 @@ type Labels = Vec<(&'static str, String)>;
 
 /// Every metric with the registry they are printed from.
 #[derive(Debug)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     registry: Registry,
     scheduled: Family<Labels, Counter>,
     failed: Family<Labels, Counter>,
@@ -49,9 +49,21 @@ impl Default for Metrics {
 impl Metrics {
     fn register(&mut self) {
         let to = &mut self.registry;
-        to.register("warp_gpuworkload_scheduled", "Placements made", self.scheduled.clone());
-        to.register("warp_gpuworkload_failed", "Workloads that ended in Failed", self.failed.clone());
-        to.register("warp_gpuworkload_retries", "Attempts started after a failed one", self.retries.clone());
+        to.register(
+            "warp_gpuworkload_scheduled",
+            "Placements made",
+            self.scheduled.clone(),
+        );
+        to.register(
+            "warp_gpuworkload_failed",
+            "Workloads that ended in Failed",
+            self.failed.clone(),
+        );
+        to.register(
+            "warp_gpuworkload_retries",
+            "Attempts started after a failed one",
+            self.retries.clone(),
+        );
         to.register(
             "warp_gpuworkload_reconcile_duration_seconds",
             "Time of one pass over one workload",
@@ -62,18 +74,38 @@ impl Metrics {
             "Time of one pass over all pending workloads",
             self.placement.clone(),
         );
-        to.register("warp_scheduler_pending_workloads", "Workloads without a place", self.pending.clone());
-        to.register("warp_operator_writes", "Writes to the API by verb and resource", self.writes.clone());
-        to.register("warp_operator_watch_errors", "Watches that broke, by resource", self.watch_errors.clone());
-        to.register("warp_operator_leader", "1 while this replica acts", self.leader.clone());
+        to.register(
+            "warp_scheduler_pending_workloads",
+            "Workloads without a place",
+            self.pending.clone(),
+        );
+        to.register(
+            "warp_operator_writes",
+            "Writes to the API by verb and resource",
+            self.writes.clone(),
+        );
+        to.register(
+            "warp_operator_watch_errors",
+            "Watches that broke, by resource",
+            self.watch_errors.clone(),
+        );
+        to.register(
+            "warp_operator_leader",
+            "1 while this replica acts",
+            self.leader.clone(),
+        );
     }
 
     pub(crate) fn scheduled(&self, strategy: &str) {
-        self.scheduled.get_or_create(&vec![("strategy", strategy.to_owned())]).inc();
+        self.scheduled
+            .get_or_create(&vec![("strategy", strategy.to_owned())])
+            .inc();
     }
 
     pub(crate) fn failed(&self, reason: &str) {
-        self.failed.get_or_create(&vec![("reason", snake(reason))]).inc();
+        self.failed
+            .get_or_create(&vec![("reason", snake(reason))])
+            .inc();
     }
 
     pub(crate) fn retried(&self) {
@@ -83,7 +115,9 @@ impl Metrics {
     pub(crate) fn reconciled(&self, took: Duration, ok: bool) {
         let result = if ok { "success" } else { "error" };
         let labels = vec![("result", result.to_owned())];
-        self.reconcile.get_or_create(&labels).observe(took.as_secs_f64());
+        self.reconcile
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
     }
 
     pub(crate) fn placed(&self, took: Duration, pending: usize) {
@@ -97,7 +131,9 @@ impl Metrics {
     }
 
     pub(crate) fn watch_broke(&self, resource: &str) {
-        self.watch_errors.get_or_create(&vec![("resource", resource.to_owned())]).inc();
+        self.watch_errors
+            .get_or_create(&vec![("resource", resource.to_owned())])
+            .inc();
     }
 
     pub(crate) fn leads(&self, leads: bool) {
@@ -105,7 +141,7 @@ impl Metrics {
     }
 
     /// The OpenMetrics text of everything.
-    pub fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.
         let _ = encode(&mut text, &self.registry);

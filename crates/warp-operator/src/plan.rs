@@ -9,32 +9,38 @@ use serde_json::Value;
 /// The outcome of a plan: writes in order, the status that holds, what people should be told, and
 /// when to look again without any event.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan<S> {
-    pub writes: Vec<Write>,
+pub(crate) struct Plan<S> {
+    pub(crate) writes: Vec<Write>,
     /// The status the object should have; `None` leaves it as it is.
-    pub status: Option<S>,
-    pub events: Vec<Note>,
-    pub again: Option<Timestamp>,
+    pub(crate) status: Option<S>,
+    pub(crate) events: Vec<Note>,
+    pub(crate) again: Option<Timestamp>,
     /// The object waits for a placement that may be decided now.
-    pub place: bool,
+    pub(crate) place: bool,
 }
 
 impl<S> Plan<S> {
-    pub fn nothing() -> Self {
-        Self { writes: Vec::new(), status: None, events: Vec::new(), again: None, place: false }
+    pub(crate) fn nothing() -> Self {
+        Self {
+            writes: Vec::new(),
+            status: None,
+            events: Vec::new(),
+            again: None,
+            place: false,
+        }
     }
 }
 
 /// One write and why it is made, for the audit trail.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Write {
-    pub what: Change,
-    pub why: String,
+pub(crate) struct Write {
+    pub(crate) what: Change,
+    pub(crate) why: String,
 }
 
 /// What a write does.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change {
+pub(crate) enum Change {
     /// Make an object that must not exist yet. Finding it there is success: names are deterministic.
     Create(Want),
     /// Change some fields of exactly this version of an object.
@@ -45,16 +51,16 @@ pub enum Change {
 
 /// An object to be made.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Want {
-    pub resource: ApiResource,
-    pub namespace: String,
-    pub name: String,
-    pub body: DynamicObject,
+pub(crate) struct Want {
+    pub(crate) resource: ApiResource,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) body: DynamicObject,
 }
 
 impl Want {
     /// Erases a typed object. The executor then needs no case per kind.
-    pub fn of<K>(object: &K) -> Self
+    pub(crate) fn of<K>(object: &K) -> Self
     where
         K: Resource<DynamicType = ()> + Serialize,
     {
@@ -66,28 +72,35 @@ impl Want {
             }
         }
         let metadata: ObjectMeta = object.meta().clone();
-        let types = TypeMeta { api_version: resource.api_version.clone(), kind: resource.kind.clone() };
+        let types = TypeMeta {
+            api_version: resource.api_version.clone(),
+            kind: resource.kind.clone(),
+        };
         Self {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
             resource,
-            body: DynamicObject { types: Some(types), metadata, data },
+            body: DynamicObject {
+                types: Some(types),
+                metadata,
+                data,
+            },
         }
     }
 }
 
 /// An object as it was seen: writes to it fail if it has changed since.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Target {
-    pub resource: ApiResource,
-    pub namespace: String,
-    pub name: String,
-    pub uid: String,
-    pub resource_version: String,
+pub(crate) struct Target {
+    pub(crate) resource: ApiResource,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    pub(crate) resource_version: String,
 }
 
 impl Target {
-    pub fn of<K>(object: &K) -> Self
+    pub(crate) fn of<K>(object: &K) -> Self
     where
         K: Resource<DynamicType = ()>,
     {
@@ -104,9 +117,9 @@ impl Target {
 
 /// Something people should see in `kubectl describe`: a transition, never a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
-    pub warning: bool,
-    pub reason: &'static str,
-    pub action: &'static str,
-    pub text: String,
+pub(crate) struct Note {
+    pub(crate) warning: bool,
+    pub(crate) reason: &'static str,
+    pub(crate) action: &'static str,
+    pub(crate) text: String,
 }

@@ -43,6 +43,8 @@ enum Components {
     All,
     /// No controllers and no nodes; the API alone.
     ApiServerOnly,
+    /// The API and a scheduler that asks us before it binds.
+    Scheduler { extender: u16 },
 }
 
 /// How quickly the cluster notices that a node is gone.
@@ -80,6 +82,14 @@ impl Builder {
     #[must_use]
     pub fn api_server_only(mut self) -> Self {
         self.components = Components::ApiServerOnly;
+        self
+    }
+
+    /// Starts etcd, the API server and a scheduler that shows every choice it has to the extender
+    /// on `port`.
+    #[must_use]
+    pub(crate) fn scheduler_only(mut self, extender: u16) -> Self {
+        self.components = Components::Scheduler { extender };
         self
     }
 

@@ -10,6 +10,7 @@ pub mod behaviour;
 pub mod cluster;
 pub mod kubectl;
 pub mod node;
+pub mod oracle;
 pub mod process;
 pub mod wait;
 
@@ -20,5 +21,6 @@ pub use behaviour::Behaviour;
 pub use binaries::{control_plane, repository};
 pub use cluster::{Builder, Cluster};
 pub use node::NodeShape;
+pub use oracle::FilterOracle;
 pub use process::{Process, Signal};
 pub use wait::{until, wait_for, wait_gone};

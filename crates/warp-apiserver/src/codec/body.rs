@@ -29,7 +29,7 @@ pub fn decode_object(content_type: &str, bytes: &[u8]) -> Result<Body, Status> {
                 .map_err(|error| Status::bad_request(error.to_string()))?;
             Ok(Body { value, strict: Vec::new() })
         }
-        other => Err(Status::unsupported_media(other, OBJECT_TYPES)),
+        _ => Err(Status::unsupported_media(OBJECT_TYPES)),
     }
 }
 

@@ -12,6 +12,8 @@ pub struct Status {
     pub reason: &'static str,
     pub message: String,
     pub details: Option<Value>,
+    /// Where an expired list can go on in the present.
+    pub next: Option<String>,
 }
 
 impl std::fmt::Display for Status {
@@ -52,7 +54,7 @@ impl Subject<'_> {
 
 impl Status {
     fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: None }
+        Self { code, reason, message: message.into(), details: None, next: None }
     }
 
     fn about(mut self, subject: &Subject<'_>) -> Self {
@@ -164,12 +166,11 @@ impl Status {
         Self::new(413, "RequestEntityTooLarge", message)
     }
 
-    pub fn unsupported_media(content_type: &str, accepted: &[&str]) -> Self {
+    pub fn unsupported_media(accepted: &[&str]) -> Self {
         let text = format!(
             "the body of the request was in an unknown format - accepted media types include: {}",
             accepted.join(", ")
         );
-        let _ = content_type;
         Self::new(415, "UnsupportedMediaType", text)
     }
 
@@ -218,6 +219,11 @@ impl Status {
         status
     }
 
+    /// A failure Kubernetes gives no reason for.
+    pub fn plain_failure(message: impl Into<String>) -> Self {
+        Self::new(500, "", message)
+    }
+
     pub fn not_implemented(message: impl Into<String>) -> Self {
         Self::new(501, "NotImplemented", message)
     }
@@ -245,12 +251,17 @@ impl Status {
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
         });
+        if !self.reason.is_empty() {
+            status["reason"] = self.reason.into();
+        }
         if let Some(details) = &self.details {
             status["details"] = details.clone();
         }
         status["code"] = self.code.into();
+        if let Some(next) = &self.next {
+            status["metadata"]["continue"] = next.clone().into();
+        }
         status
     }
 }

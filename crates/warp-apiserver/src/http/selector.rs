@@ -50,13 +50,6 @@ impl Selector {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// The one name asked for, if any.
-    pub(crate) fn name(&self) -> Option<&str> {
-        self.fields
-            .iter()
-            .find(|field| field.equal && matches!(field.place, Place::Name))
-            .map(|field| field.value.as_str())
-    }
 
     pub(crate) fn matches(&self, object: &Stored) -> bool {
         self.labels.iter().all(|requirement| requirement.matches(object))

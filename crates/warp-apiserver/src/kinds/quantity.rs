@@ -96,6 +96,18 @@ impl Quantity {
         i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
     }
 
+    /// Rounded away from zero to thousandths.
+    #[must_use]
+    pub fn round_up_to_milli(self) -> Self {
+        let step = NANO / 1000;
+        let rest = self.nanos % step;
+        let nanos = match rest.signum() {
+            0 => self.nanos,
+            sign => self.nanos - rest + sign * step,
+        };
+        Self { nanos, ..self }
+    }
+
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let format = if self.nanos == 0 {

@@ -31,7 +31,19 @@ pub(crate) struct Field {
     pub(crate) field_type: FieldType,
     /// A pointer in Go: a zero value is a value, not an absence.
     pub(crate) pointer: bool,
+    pub(crate) presence: Presence,
     facts: Facts,
+}
+
+/// What is written for an empty field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Presence {
+    /// Nothing, except for structs, which cannot be empty.
+    OmitEmpty,
+    /// The empty value.
+    Always,
+    /// Nothing.
+    OmitZero,
 }
 
 impl Field {
@@ -161,6 +173,11 @@ fn parse(entry: &'static Entry) -> Definition {
 fn parse_field(line: &'static str) -> Option<Field> {
     let mut words = line.split(' ');
     let (name, number, type_name) = (words.next()?, words.next()?, words.next()?);
+    let (name, presence) = match name.as_bytes().last() {
+        Some(b'!') => (&name[..name.len() - 1], Presence::Always),
+        Some(b'~') => (&name[..name.len() - 1], Presence::OmitZero),
+        _ => (name, Presence::OmitEmpty),
+    };
     let mut facts = Facts::default();
     for word in words {
         match word.split_once('=') {
@@ -180,6 +197,7 @@ fn parse_field(line: &'static str) -> Option<Field> {
         name,
         number: number.parse().unwrap_or(0),
         pointer: type_name.starts_with('*'),
+        presence,
         field_type: parse_type(type_name.trim_start_matches('*')),
         facts,
     })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::registry::resource::SelectableField;
 
@@ -132,39 +132,44 @@ impl Draft {
 }
 
 /// Writes the object with an empty `metadata.resourceVersion` and says where its digits belong.
+/// Version, kind and metadata come first, so that lists can leave the former two out.
 fn encode(object: &Value, out: &mut Vec<u8>) -> usize {
-    let mut version_at = None;
+    const FIRST: [&str; 3] = ["apiVersion", "kind", "metadata"];
+    let empty = Map::new();
+    let map = object.as_object().unwrap_or(&empty);
     out.push(b'{');
-    if let Value::Object(map) = object {
-        for (name, value) in map {
-            separate(out);
-            write_json(out, &Value::String(name.clone()));
-            out.push(b':');
-            match value {
-                Value::Object(meta) if name == "metadata" => {
-                    out.push(b'{');
-                    for (name, value) in meta.iter().filter(|(name, _)| *name != "resourceVersion") {
-                        separate(out);
-                        write_json(out, &Value::String(name.clone()));
-                        out.push(b':');
-                        write_json(out, value);
-                    }
-                    version_at = Some(write_version(out));
-                    out.push(b'}');
-                }
-                other => write_json(out, other),
-            }
+    for name in &FIRST[..2] {
+        if let Some(value) = map.get(*name) {
+            member(out, name, value);
         }
     }
-    let at = version_at.unwrap_or_else(|| {
-        separate(out);
-        out.extend_from_slice(b"\"metadata\":{");
-        let at = write_version(out);
-        out.push(b'}');
-        at
-    });
+    separate(out);
+    out.extend_from_slice(b"\"metadata\":{");
+    let meta = map.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
+    let mut version_at = None;
+    for (name, value) in meta {
+        if name != "resourceVersion" {
+            member(out, name, value);
+        }
+        if name == "uid" {
+            version_at = Some(write_version(out));
+        }
+    }
+    let version_at = version_at.unwrap_or_else(|| write_version(out));
     out.push(b'}');
-    at
+    for (name, value) in map.iter().filter(|(name, _)| !FIRST.contains(&name.as_str())) {
+        member(out, name, value);
+    }
+    out.push(b'}');
+    version_at
+}
+
+fn member(out: &mut Vec<u8>, name: &str, value: &Value) {
+    separate(out);
+    // Writing a tree of strings into memory has no way to fail.
+    let _ = serde_json::to_writer(&mut *out, name);
+    out.push(b':');
+    let _ = serde_json::to_writer(out, value);
 }
 
 fn separate(out: &mut Vec<u8>) {
@@ -179,9 +184,4 @@ fn write_version(out: &mut Vec<u8>) -> usize {
     let at = out.len();
     out.push(b'"');
     at
-}
-
-fn write_json(out: &mut Vec<u8>, value: &Value) {
-    // Writing a tree of strings into memory has no way to fail.
-    let _ = serde_json::to_writer(out, value);
 }

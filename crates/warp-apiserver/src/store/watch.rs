@@ -101,6 +101,11 @@ impl Cursor {
         batch
     }
 
+    /// What a read would find, without moving.
+    pub fn peek(&self) -> Batch {
+        self.table.read(self.next, 1)
+    }
+
     /// Waits until there may be something to read.
     pub async fn changed(&mut self) {
         // The table lives as long as this cursor, so the sender does too.

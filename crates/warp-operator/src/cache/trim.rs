@@ -12,14 +12,14 @@ pub(crate) fn workload() -> Shape<GPUWorkload> {
     Shape {
         keep: |_| true,
         trim: |workload| {
+            let phase = workload.status.as_ref().and_then(|status| status.phase);
             // The audit trail names the last writer of the spec and nothing else of these.
             let fields = workload.managed_fields_mut();
             fields.retain(|entry| entry.subresource.is_none());
             for entry in fields.iter_mut() {
                 entry.fields_v1 = None;
             }
-            let over = workload.status.as_ref().and_then(|status| status.phase);
-            if over.is_some_and(warp_api::Phase::is_final) {
+            if phase.is_some_and(warp_api::Phase::is_final) {
                 fields.clear();
                 let spec = &mut workload.spec;
                 spec.pod_template = None;
@@ -59,7 +59,10 @@ pub(crate) fn pod() -> Shape<Pod> {
             if let Some(spec) = pod.spec.as_mut() {
                 if over {
                     let node_name = spec.node_name.take();
-                    *spec = PodSpec { node_name, ..Default::default() };
+                    *spec = PodSpec {
+                        node_name,
+                        ..Default::default()
+                    };
                 } else {
                     trim_pod(spec);
                 }
@@ -96,7 +99,10 @@ pub(crate) fn event() -> Shape<Event> {
 }
 
 fn finished(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 

@@ -30,7 +30,12 @@ pub(crate) async fn follow<R, K>(
     R: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     K: Resource<DynamicType = ()> + Clone,
 {
-    let Source { api, config, name, convert } = source;
+    let Source {
+        api,
+        config,
+        name,
+        convert,
+    } = source;
     let stream = watcher(api, config).default_backoff();
     pin_mut!(stream);
     while let Some(event) = stream.next().await {

@@ -10,7 +10,7 @@ use crate::cache::Key;
 use crate::clock::Clock;
 
 #[derive(Debug, Default)]
-pub struct Queue {
+pub(crate) struct Queue {
     state: Mutex<State>,
     changed: Notify,
 }
@@ -24,7 +24,7 @@ struct State {
 
 impl Queue {
     /// Asks for a pass no later than `at`.
-    pub fn add(&self, key: Key, at: Timestamp) {
+    pub(crate) fn add(&self, key: Key, at: Timestamp) {
         let mut state = self.state.lock();
         if let Some(&already) = state.when.get(&key) {
             if already <= at {
@@ -39,7 +39,7 @@ impl Queue {
     }
 
     /// Waits for the next key that is due and not being worked on, and marks it running.
-    pub async fn next(&self, clock: &Clock) -> Key {
+    pub(crate) async fn next(&self, clock: &Clock) -> Key {
         loop {
             let now = clock.now();
             let wait = {
@@ -62,7 +62,7 @@ impl Queue {
     }
 
     /// Ends a pass; the key may be taken again.
-    pub fn done(&self, key: &Key) {
+    pub(crate) fn done(&self, key: &Key) {
         self.state.lock().running.remove(key);
         self.changed.notify_one();
     }
@@ -71,7 +71,11 @@ impl Queue {
 impl State {
     /// The earliest due key that is not running, else when the next one is due.
     fn take(&mut self, now: Timestamp) -> Result<Key, Option<Timestamp>> {
-        let idle = self.order.iter().find(|(_, key)| !self.running.contains(key)).cloned();
+        let idle = self
+            .order
+            .iter()
+            .find(|(_, key)| !self.running.contains(key))
+            .cloned();
         match idle {
             Some((at, key)) if at <= now => {
                 self.order.remove(&(at, key.clone()));

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use serde_json::json;
 use tempfile::TempDir;
 
 use super::credentials::{self, Access};
@@ -61,9 +62,15 @@ impl ControlPlane {
         let etcd = start_etcd(binaries, folder, client, peer).await?;
         let server = start_api_server(builder, binaries, folder, client, api, &access).await?;
         let mut processes = vec![server, etcd];
-        if builder.components == Components::All {
-            processes.insert(0, controllers(builder, binaries, folder)?);
-            processes.insert(0, scheduler(binaries, folder)?);
+        match builder.components {
+            Components::All => {
+                processes.insert(0, controllers(builder, binaries, folder)?);
+                processes.insert(0, scheduler(binaries, folder, None)?);
+            }
+            Components::Scheduler { extender } => {
+                processes.insert(0, scheduler(binaries, folder, Some(extender))?);
+            }
+            Components::ApiServerOnly => {}
         }
         Ok(Self {
             groups: Mutex::default(),
@@ -250,12 +257,30 @@ fn controllers(builder: &Builder, binaries: &Path, folder: &Path) -> Result<Proc
     )
 }
 
-fn scheduler(binaries: &Path, folder: &Path) -> Result<Process> {
+fn scheduler(binaries: &Path, folder: &Path, extender: Option<u16>) -> Result<Process> {
+    let extenders = extender.map(|port| {
+        json!([{
+            "urlPrefix": format!("http://127.0.0.1:{port}"),
+            "filterVerb": "filter",
+            "nodeCacheCapable": true,
+        }])
+    });
+    let configuration = json!({
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {
+            "kubeconfig": folder.join("kube-scheduler.kubeconfig"), "qps": 500, "burst": 1000,
+        },
+        "leaderElection": {"leaderElect": false},
+        // Every node is looked at, as in small clusters; the default stops when enough fit.
+        "percentageOfNodesToScore": 100,
+        "extenders": extenders,
+    });
+    let path = folder.join("scheduler.json");
+    std::fs::write(&path, configuration.to_string())?;
     let mut command = Command::new(binaries.join("kube-scheduler"));
-    command
-        .arg(kubeconfig(folder, "kube-scheduler"))
-        .args(["--leader-elect=false", "--secure-port=0"])
-        .args(["--kube-api-qps=500", "--kube-api-burst=1000"]);
+    command.arg(format!("--config={}", path.display()));
+    command.arg("--secure-port=0");
     Process::start("kube-scheduler", &command, &folder.join("scheduler.log"))
 }
 

@@ -4,4 +4,6 @@
 #![allow(clippy::unwrap_used, reason = "every function here is part of a test")]
 
 mod cluster;
+mod oracle;
 mod process;
+mod script;

@@ -48,19 +48,9 @@ pub(super) async fn a_failed_container_says_how(world: &World) -> Result<()> {
 
 pub(super) async fn a_container_that_cannot_start_says_why(world: &World) -> Result<()> {
     let scene = world.scene("start").await?;
+    let image = "registry.example/scenario:1";
     let cases = [
-        (
-            "pull",
-            Kind::PullError,
-            "ImagePullFailed",
-            "registry.example/scenario:1",
-        ),
-        (
-            "name",
-            Kind::InvalidImage,
-            "InvalidImageName",
-            "registry.example/scenario:1",
-        ),
+        ("pull", Kind::PullError, "ImagePullFailed", image),
         (
             "config",
             Kind::ConfigError,
@@ -71,6 +61,9 @@ pub(super) async fn a_container_that_cannot_start_says_why(world: &World) -> Res
     for (name, kind, ..) in &cases {
         scene.submit(name, spec(1, &Behaviour::new(*kind))).await?;
     }
+    scene
+        .submit("name", spec(1, &Behaviour::new(Kind::InvalidImage)))
+        .await?;
     for (name, _, reason, cause) in &cases {
         let object = scene.until_reason(name, reason).await?;
         ensure!(
@@ -87,6 +80,11 @@ pub(super) async fn a_container_that_cannot_start_says_why(world: &World) -> Res
     // A pull error may pass: the attempt that waits for it goes on.
     scene.release("pull", &Behaviour::succeed()).await?;
     let object = scene.until_phase("pull", "Succeeded").await?;
+    ensure!(retries(&object) == 0);
+    // A name that cannot be parsed never will be: no attempt is wasted on it.
+    let object = scene.until_phase("name", "Failed").await?;
+    ensure!(condition(&object, "Succeeded", "reason") == "InvalidImageName");
+    ensure!(message(&object).contains(image), "{}", message(&object));
     ensure!(retries(&object) == 0);
     Ok(())
 }
