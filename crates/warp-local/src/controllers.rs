@@ -33,20 +33,22 @@ use crate::informer::{Cache, Source, fill};
 
 mod accounts;
 mod deployment;
-mod drive;
-pub(crate) mod events;
+pub(crate) mod drive;
+mod events;
 mod execute;
 mod garbage;
 mod job;
 mod namespace;
-mod ownership;
+mod node;
+pub(crate) mod ownership;
 pub(crate) mod plan;
-mod pods;
+mod pod_gc;
+pub(crate) mod pods;
 mod queue;
 mod replicaset;
 mod served;
 
-pub use self::clock::Clock;
+pub use warp_apiserver::clock::Clock;
 
 /// What can be chosen about the controllers.
 #[derive(Clone, Debug)]
@@ -169,7 +171,7 @@ impl Caches {
         shared.fill(Source::all::<StorageClass>(), &self.storage_classes);
     }
 
-    async fn synced(&self) {
+    pub(crate) async fn synced(&self) {
         tokio::join!(
             self.namespaces.synced(),
             self.service_accounts.synced(),
@@ -206,6 +208,12 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn client(&self) -> &kube::Client {
         self.executor.client()
+    }
+
+    /// Now in whole seconds, as objects carry it.
+    pub(crate) fn now(&self) -> Timestamp {
+        let now = self.clock.now();
+        Timestamp::from_second(now.as_second()).unwrap_or(now)
     }
 
     pub(crate) fn record(&self, component: &'static str, note: Note) {
@@ -312,23 +320,15 @@ pub async fn run(
     job::ttl::FinishedJobs::start(&shared);
     replicaset::ReplicaSets::start(&shared);
     deployment::Deployments::start(&shared);
+    node::lifecycle::Nodes::start(&shared);
+    node::eviction::TaintEviction::start(&shared);
+    pod_gc::PodGc::start(&shared);
+    if shared.options.scheduler {
+        crate::scheduler::start(&shared);
+    }
     // Last, so that every listener hears of the first list.
     shared.caches.fill(&shared);
     shared.shutdown.cancelled().await;
     shared.tasks.close();
     shared.tasks.wait().await;
-}
-
-mod clock {
-    /// Stand-in until the API server's clock is merged.
-    #[derive(Clone, Debug)]
-    pub struct Clock;
-    impl Clock {
-        pub fn system() -> Self {
-            Self
-        }
-        pub fn now(&self) -> jiff::Timestamp {
-            jiff::Timestamp::now()
-        }
-    }
 }

@@ -100,10 +100,6 @@ impl<V: Copy> Memo<V> {
     fn home(&self, key: u128) -> usize {
         key as usize & (self.slots.len() - 1)
     }
-
-    pub(super) fn clear(&mut self) {
-        *self = Self::default();
-    }
 }
 
 #[cfg(test)]

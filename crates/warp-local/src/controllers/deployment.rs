@@ -114,7 +114,7 @@ impl Controller for Deployments {
         };
         let outcome = self
             .0
-            .execute(Self::NAME, plan(&seen, self.0.clock.now()))
+            .execute(Self::NAME, plan(&seen, self.0.now()))
             .await;
         if let Err(SyncError::Execute(error)) = &outcome
             && error.verb == "create"

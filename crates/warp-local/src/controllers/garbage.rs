@@ -185,7 +185,7 @@ impl Controller for Garbage {
         for uid in look {
             self.queue.add(uid);
         }
-        Ok(unknown.then(|| self.shared.clock.now() + REDISCOVER))
+        Ok(unknown.then(|| self.shared.now() + REDISCOVER))
     }
 }
 

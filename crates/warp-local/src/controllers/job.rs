@@ -129,7 +129,7 @@ impl Jobs {
             candidates,
             backoff,
         };
-        let (plan, backoff) = plan(&seen, self.shared.clock.now());
+        let (plan, backoff) = plan(&seen, self.shared.now());
         self.backoffs.lock().insert(uid, backoff);
         self.shared.execute(Self::NAME, plan).await
     }

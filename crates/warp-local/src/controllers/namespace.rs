@@ -149,7 +149,7 @@ impl Controller for Namespaces {
         }
         let content = self.empty(&key.name).await;
         self.0
-            .execute(Self::NAME, plan(&namespace, &content, self.0.clock.now()))
+            .execute(Self::NAME, plan(&namespace, &content, self.0.now()))
             .await
     }
 }

@@ -130,7 +130,7 @@ impl Controller for ReplicaSets {
         };
         let outcome = self
             .shared
-            .execute(Self::NAME, plan(&seen, self.shared.clock.now()))
+            .execute(Self::NAME, plan(&seen, self.shared.now()))
             .await;
         if let Err(SyncError::Execute(error)) = &outcome {
             let reason = match error.verb {

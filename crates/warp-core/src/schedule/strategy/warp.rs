@@ -33,6 +33,8 @@ pub struct Tuning {
     pub quantum: f64,
     /// Thousandths of GPU a dollar per GPU-hour counts; 0 ignores prices.
     pub price: f64,
+    pub kw: f64,
+    pub kp: f64,
 }
 
 impl Default for Tuning {
@@ -46,6 +48,8 @@ impl Default for Tuning {
             core_cpu: 20.0,
             quantum: 60.0,
             price: 0.0,
+            kw: 1.0,
+            kp: 2.0,
         }
     }
 }
@@ -61,6 +65,8 @@ impl Tuning {
             "core_cpu" => self.core_cpu = v,
             "quantum" => self.quantum = v,
             "price" => self.price = v,
+            "kw" => self.kw = v,
+            "kp" => self.kp = v,
             _ => panic!("{k}"),
         }
     }
@@ -204,7 +210,7 @@ impl Strategy for FillValue {
             let of = |(kind, _)| {
                 let wanted = self.worth.insisted(kind) * free_gpu;
                 let free = totals.free_gpu_milli_of(kind) as f64;
-                asked * (wanted / free.max(1.0)).min(1.0).powi(2)
+                asked * self.tuning.kw * (wanted / free.max(1.0)).min(1.0).powf(self.tuning.kp)
             };
             fleet.kinds().map(of).collect()
         };

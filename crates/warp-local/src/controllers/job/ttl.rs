@@ -31,7 +31,7 @@ impl Controller for FinishedJobs {
             return Ok(None);
         };
         self.0
-            .execute(Self::NAME, plan(&job, self.0.clock.now()))
+            .execute(Self::NAME, plan(&job, self.0.now()))
             .await
     }
 }

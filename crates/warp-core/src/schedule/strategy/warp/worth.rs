@@ -11,9 +11,6 @@ use crate::schedule::strategy::Ask;
 
 /// Memory is looked at in steps, so that nodes a few bytes apart share a value.
 const MEMORY_STEP: i64 = 4 << 30;
-/// Below this a node has nothing left that a request of any size would take.
-const LEAST_MILLI: i32 = 50;
-const LEAST_CPU: i64 = 1000;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Value {
@@ -26,7 +23,7 @@ pub(super) struct Value {
 #[derive(Debug)]
 pub(super) struct Worth {
     memo: Memo<Value>,
-    gpu_lists: Vec<Vec<Item>>,
+    gpu_lists: Vec<GpuList>,
     cpu_lists: Vec<Vec<i64>>,
     slots: Vec<SlotClass>,
     /// By kind: the share of demand that insists on it.
@@ -35,6 +32,14 @@ pub(super) struct Worth {
     /// CPU asked for per thousandth of GPU, over all requests.
     pub(super) cpu_per_gpu: f64,
     bag: Vec<i32>,
+}
+
+#[derive(Debug)]
+struct GpuList {
+    items: Vec<Item>,
+    /// The least any item asks for: a node with less is as full as it gets.
+    least_milli: i32,
+    least_cpu: i64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -132,10 +137,12 @@ impl Worth {
     /// The mean over all sequences of what they would put on the node.
     fn fill(&mut self, cpu_milli: i64, memory_bytes: i64, cards: &[i32]) -> Value {
         let (mut gpu, mut cores) = (0_i64, 0_i64);
+        let mut sorted: Vec<i32> = cards.iter().copied().filter(|&card| card > 0).collect();
+        sorted.sort_unstable();
         for (gpu_list, cpu_list) in self.gpu_lists.iter().zip(&self.cpu_lists) {
             let mut cpu = cpu_milli;
             self.bag.clear();
-            self.bag.extend(cards.iter().filter(|&&card| card > 0));
+            self.bag.extend_from_slice(&sorted);
             gpu += fill_cards(gpu_list, &mut cpu, memory_bytes, &mut self.bag);
             for &item in cpu_list {
                 if item <= cpu {
@@ -152,32 +159,42 @@ impl Worth {
     }
 }
 
-/// Walks one sequence: what fits takes the tightest card, what does not is skipped.
-fn fill_cards(list: &[Item], cpu: &mut i64, mut memory: i64, cards: &mut [i32]) -> i64 {
-    let mut idle: i32 = cards.iter().sum();
+/// Walks one sequence: what fits takes the tightest card, what does not is skipped. `cards` ascend.
+fn fill_cards(list: &GpuList, cpu: &mut i64, mut memory: i64, cards: &mut [i32]) -> i64 {
     let mut filled = 0;
-    for item in list {
-        if idle < LEAST_MILLI || *cpu < LEAST_CPU {
+    let mut cards = cards;
+    for item in &list.items {
+        // Cards too small for anything in the list are at the front.
+        while let Some(&first) = cards.first()
+            && first < list.least_milli
+        {
+            cards = &mut cards[1..];
+        }
+        if cards.is_empty() || *cpu < list.least_cpu {
             break;
         }
         if item.cpu_milli > *cpu || item.memory_bytes > memory {
             continue;
         }
-        let fitting = cards.iter_mut().filter(|left| **left >= item.milli);
-        if let Some(card) = fitting.min_by_key(|left| **left) {
-            *card -= item.milli;
-            *cpu -= item.cpu_milli;
-            memory -= item.memory_bytes;
-            idle -= item.milli;
-            filled += i64::from(item.milli);
+        let Some(mut at) = cards.iter().position(|&left| left >= item.milli) else {
+            continue;
+        };
+        let left = cards[at] - item.milli;
+        while at > 0 && cards[at - 1] > left {
+            cards[at] = cards[at - 1];
+            at -= 1;
         }
+        cards[at] = left;
+        *cpu -= item.cpu_milli;
+        memory -= item.memory_bytes;
+        filled += i64::from(item.milli);
     }
     filled
 }
 
 /// Draws evenly spaced quantiles of the single-GPU classes, then shuffles: each list has the mix's
 /// proportions, only the order is random.
-fn gpu_list(classes: &[&Class], length: usize, random: &mut Random) -> Vec<Item> {
+fn gpu_list(classes: &[&Class], length: usize, random: &mut Random) -> GpuList {
     let total: f64 = classes.iter().map(|class| class.weight).sum();
     let offset = random.unit();
     let mut list = Vec::with_capacity(length);
@@ -201,7 +218,11 @@ fn gpu_list(classes: &[&Class], length: usize, random: &mut Random) -> Vec<Item>
         }
     }
     random.shuffle(&mut list);
-    list
+    GpuList {
+        least_milli: list.iter().map(|item| item.milli).min().unwrap_or(0),
+        least_cpu: list.iter().map(|item| item.cpu_milli).min().unwrap_or(0),
+        items: list,
+    }
 }
 
 fn cpu_list(classes: &[&Class], length: usize, random: &mut Random) -> Vec<i64> {
