@@ -34,7 +34,7 @@ use crate::informer::{Cache, Source, fill};
 mod accounts;
 mod deployment;
 pub(crate) mod drive;
-mod events;
+pub(crate) mod events;
 mod execute;
 mod garbage;
 mod job;

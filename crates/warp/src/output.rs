@@ -43,14 +43,3 @@ pub(crate) fn error(error: &anyhow::Error) {
     }
     eprintln!("error: {text}");
 }
-
-/// Something worth knowing that is not the result.
-pub(crate) fn note(text: &str) {
-    eprintln!("{text}");
-}
-
-/// Prints a result as it is. A reader that went away (`| head`) is no error of ours.
-pub(crate) fn text(text: &str) {
-    use std::io::Write as _;
-    let _ = std::io::stdout().write_all(text.as_bytes());
-}
