@@ -29,17 +29,18 @@ pub struct Entry {
     api_version: String,
     /// How every stored object of a built-in kind begins.
     prefix: Vec<u8>,
+    /// What the table is indexed by.
+    fields: Vec<SelectableField>,
 }
 
 impl Entry {
     fn new(resource: Resource, store: &Store) -> Self {
         let table = store.table(&resource.table());
         let api_version = resource.api_version();
-        let prefix = format!(
-            "{{\"apiVersion\":\"{api_version}\",\"kind\":\"{}\",",
-            resource.kind
-        );
+        let prefix = format!("{{\"apiVersion\":\"{api_version}\",\"kind\":\"{}\",", resource.kind);
+        let fields = resource.selectable_fields.clone();
         Self {
+            fields,
             resource: Arc::new(resource),
             table,
             closed: CancellationToken::new(),
@@ -54,15 +55,16 @@ impl Entry {
 
     /// Whether the stored bytes are what this version serves.
     pub fn serves_as_stored(&self, stored: &Stored) -> bool {
-        self.resource
-            .custom
-            .as_ref()
-            .is_none_or(|custom| custom.epoch == stored.epoch)
+        self.resource.conversion.is_none()
+            && self.resource.custom.as_ref().is_none_or(|custom| custom.epoch == stored.epoch)
     }
 
     /// The object in this version.
     pub fn read(&self, stored: &Stored) -> Value {
         let mut object = stored.value();
+        if let Some(conversion) = &self.resource.conversion {
+            return (conversion.from_stored)(&object);
+        }
         if !self.serves_as_stored(stored) {
             // Written under another schema or version: shown as that version would have it.
             object["apiVersion"] = self.api_version.clone().into();
@@ -95,7 +97,10 @@ impl Entry {
 
     /// The object ready to be written.
     pub fn draft(&self, key: &str, object: &Value) -> Draft {
-        let fields = &self.resource.selectable_fields;
+        let fields = &self.fields;
+        if let Some(conversion) = &self.resource.conversion {
+            return Draft::new(key, &(conversion.to_stored)(object), fields, 0);
+        }
         match &self.resource.custom {
             None => Draft::new(key, object, fields, 0),
             Some(custom) if custom.storage_version == self.api_version => {
@@ -122,8 +127,7 @@ pub struct Served {
 
 impl Served {
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Entry>> {
-        self.by_path
-            .get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+        self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
     }
 
     pub fn entries(&self) -> &[Arc<Entry>] {
@@ -158,9 +162,9 @@ impl Served {
     }
 
     pub fn of(&self, group: &str, version: &str) -> impl Iterator<Item = &Arc<Entry>> {
-        self.entries
-            .iter()
-            .filter(move |entry| entry.resource.group == group && entry.resource.version == version)
+        self.entries.iter().filter(move |entry| {
+            entry.resource.group == group && entry.resource.version == version
+        })
     }
 }
 
@@ -173,14 +177,20 @@ pub struct Registry {
 
 impl Registry {
     pub fn new(store: Store, builtin: Vec<Resource>) -> Self {
-        let registry = Self {
-            store,
-            served: RwLock::new(Arc::new(Served::default())),
-        };
-        let entries: Vec<_> = builtin
-            .into_iter()
-            .map(|resource| Arc::new(Entry::new(resource, &registry.store)))
+        let registry = Self { store, served: RwLock::new(Arc::new(Served::default())) };
+        let mut entries: Vec<_> =
+            builtin.into_iter().map(|resource| Entry::new(resource, &registry.store)).collect();
+        let indexed: HashMap<String, Vec<SelectableField>> = entries
+            .iter()
+            .filter(|entry| entry.resource.conversion.is_none())
+            .map(|entry| (entry.table.name().to_owned(), entry.fields.clone()))
             .collect();
+        for entry in entries.iter_mut().filter(|entry| entry.resource.conversion.is_some()) {
+            if let Some(fields) = indexed.get(entry.table.name()) {
+                entry.fields.clone_from(fields);
+            }
+        }
+        let entries = entries.into_iter().map(Arc::new).collect();
         registry.publish(entries);
         registry
     }
@@ -199,19 +209,12 @@ impl Registry {
             .iter()
             .map(|entry| {
                 let resource = &entry.resource;
-                let path = (
-                    resource.group.clone(),
-                    resource.version.clone(),
-                    resource.plural.clone(),
-                );
+                let path =
+                    (resource.group.clone(), resource.version.clone(), resource.plural.clone());
                 (path, Arc::clone(entry))
             })
             .collect();
-        *served = Arc::new(Served {
-            entries,
-            by_path,
-            generation: served.generation + 1,
-        });
+        *served = Arc::new(Served { entries, by_path, generation: served.generation + 1 });
     }
 
     /// Serves exactly these versions of a custom resource (none withdraws it). A version whose
@@ -229,9 +232,7 @@ impl Registry {
             }
         }
         for resource in versions {
-            let same = old
-                .iter()
-                .position(|entry| same_serving(&entry.resource, &resource));
+            let same = old.iter().position(|entry| same_serving(&entry.resource, &resource));
             match same {
                 Some(position) => {
                     let kept = old.swap_remove(position);

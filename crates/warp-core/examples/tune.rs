@@ -8,7 +8,19 @@ fn main() {
         .collect();
     let get = |k: &str, d: f64| args.get(k).map_or(d, |v| v.parse().unwrap());
     let text = std::fs::read_to_string("/work/shared/data/philly/philly.csv").unwrap();
-    let (jobs, bad) = csv::parse(&text).unwrap();
+    let mut lines = text.lines();
+    let head: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let jobs: Vec<Submission> = lines
+        .enumerate()
+        .map(|(i, l)| {
+            let f: Vec<&str> = l.split(',').collect();
+            row::submission(i + 2, &|n| {
+                head.iter().position(|h| *h == n).map(|k| f[k].to_owned())
+            })
+            .unwrap()
+        })
+        .collect();
+    let bad: Vec<u8> = vec![];
     let win = trace::busiest(&jobs, 56);
     let mut jobs = trace::in_order(&jobs);
     let rep = get("rep", 0.0) as u64;
@@ -25,6 +37,9 @@ fn main() {
     s.progress = args.get("progress").map(|v| v.parse().unwrap());
     s.forecaster.group_sigma = get("gs", s.forecaster.group_sigma);
     s.forecaster.shared_sigma = get("ss", s.forecaster.shared_sigma);
+    s.along = get("along", 0.0) > 0.0;
+    s.forecaster.report_sigma = get("rs", 0.15);
+    s.forecaster.levels = [get("lo", 0.1), get("mid", 0.5), get("hi", 0.9)];
     for p in args.get("policy").map_or("warp", |s| s.as_str()).split(',') {
         for n in args.get("nodes").map_or("81", |s| s.as_str()).split(',') {
             let policy: Box<dyn queue::Policy> = if p == "warp" {
@@ -56,6 +71,9 @@ fn main() {
             let r = Report::of(p, &out, t0.elapsed().as_secs_f64());
             if s.probes > 0 {
                 for m in [probe::Moment::Submission, probe::Moment::HalfWay] {
+                    if !s.along && m == probe::Moment::HalfWay {
+                        continue;
+                    }
                     let mut l: Vec<f64> = out
                         .probes
                         .iter()

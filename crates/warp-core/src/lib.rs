@@ -4,6 +4,7 @@
 //! and knows no Kubernetes types: a decision is a function of (snapshot, seed) and nothing else. Its
 //! own `clippy.toml` enforces it.
 
+pub mod check;
 pub mod estimate;
 pub mod explain;
 pub mod fleet;

@@ -24,6 +24,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::census::Census;
 use self::drive::{Controller, SyncError, drive};
 use self::events::Recorder;
 use self::execute::{Executor, Followed};
@@ -32,8 +33,11 @@ use self::queue::Queue;
 use crate::informer::{Cache, Source, fill};
 
 mod accounts;
+mod census;
 mod deployment;
+mod disruption;
 pub(crate) mod drive;
+mod endpoints;
 pub(crate) mod events;
 mod execute;
 mod garbage;
@@ -45,9 +49,12 @@ pub(crate) mod plan;
 mod pod_gc;
 pub(crate) mod pods;
 mod queue;
+mod quota;
 mod replicaset;
 mod served;
+mod volumes;
 
+pub use self::volumes::PROVISIONER;
 pub use warp_apiserver::clock::Clock;
 
 /// What can be chosen about the controllers.
@@ -201,6 +208,7 @@ pub(crate) struct Shared {
     pub(crate) options: Arc<Options>,
     pub(crate) tasks: TaskTracker,
     pub(crate) shutdown: CancellationToken,
+    census: Arc<Census>,
     executor: Executor,
     events: Recorder,
 }
@@ -310,6 +318,7 @@ pub async fn run(
         options,
         tasks,
         shutdown,
+        census: Arc::default(),
         executor,
         events,
     };
@@ -323,6 +332,10 @@ pub async fn run(
     node::lifecycle::Nodes::start(&shared);
     node::eviction::TaintEviction::start(&shared);
     pod_gc::PodGc::start(&shared);
+    disruption::Budgets::start(&shared);
+    quota::Quotas::start(&shared);
+    endpoints::Slices::start(&shared);
+    volumes::Volumes::start(&shared);
     if shared.options.scheduler {
         crate::scheduler::start(&shared);
     }

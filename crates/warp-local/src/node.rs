@@ -4,6 +4,7 @@
 //! happen (simulated, processes, Docker) and reports back as [`facts::Event`]s; a [`Host`] joins both to
 //! the API. Nodes speak only the Kubernetes API and never decide where a pod runs.
 
+pub mod access;
 mod contents;
 pub mod devices;
 pub mod facts;

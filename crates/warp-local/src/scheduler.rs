@@ -431,9 +431,10 @@ impl Scheduler {
             Ok(None) => {}
             Ok(Some(constrained)) => request = Arc::new(constrained),
             Err(message) => {
-                let count = self.fleet.len();
+                // These are kube-scheduler's words to the letter, the odd end included.
                 let text = format!(
-                    "0/{count} nodes are available: {message}. no new claims to deallocate, preemption: 0/{count} nodes are available: {count} Preemption is not helpful for scheduling."
+                    "0/{} nodes are available: {message}. not found",
+                    self.fleet.len()
                 );
                 return self.refuse(key, pod, text, None);
             }

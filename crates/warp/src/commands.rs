@@ -3,6 +3,7 @@
 pub(crate) mod apiserver;
 pub(crate) mod apply;
 pub(crate) mod delete;
+pub(crate) mod down;
 pub(crate) mod exec;
 pub(crate) mod get;
 pub(crate) mod install;
@@ -10,3 +11,4 @@ pub(crate) mod logs;
 pub(crate) mod node;
 pub(crate) mod operator;
 pub(crate) mod simulate;
+pub(crate) mod up;

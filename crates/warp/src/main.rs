@@ -22,6 +22,10 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    /// Start Warp on this machine: Kubernetes API, controllers, operator and nodes
+    Up(commands::up::Args),
+    /// Stop the Warp of this machine
+    Down(commands::down::Args),
     /// Run the controllers against a cluster
     Operator(commands::operator::Args),
     /// Print the manifests that install Warp on a cluster
@@ -64,6 +68,8 @@ fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     let done = match cli.command {
+        Command::Up(args) => commands::up::run(args),
+        Command::Down(args) => commands::down::run(args),
         Command::Operator(args) => commands::operator::run(args),
         Command::Install(args) => commands::install::run(&args),
         Command::Simulate(args) => commands::simulate::run(args),

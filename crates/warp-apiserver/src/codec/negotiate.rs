@@ -26,8 +26,6 @@ impl Form {
     };
 }
 
-const ACCEPTED: &[&str] = &["application/json", "application/yaml"];
-
 struct Offer<'a> {
     media: &'a str,
     params: Vec<(&'a str, &'a str)>,
@@ -65,7 +63,7 @@ pub fn negotiate(accept: &str) -> Result<Form, Status> {
     offers(accept)
         .into_iter()
         .find_map(|offer| form(&offer))
-        .ok_or_else(|| Status::not_acceptable(ACCEPTED))
+        .ok_or_else(Status::no_such_form)
 }
 
 fn form(offer: &Offer<'_>) -> Option<Form> {

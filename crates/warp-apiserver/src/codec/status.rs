@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::codec::body::OBJECT_TYPES;
 use crate::schema::FieldError;
 
 /// An error answer.
@@ -54,13 +55,7 @@ impl Subject<'_> {
 
 impl Status {
     fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            reason,
-            message: message.into(),
-            details: None,
-            next: None,
-        }
+        Self { code, reason, message: message.into(), details: None, next: None }
     }
 
     fn about(mut self, subject: &Subject<'_>) -> Self {
@@ -80,11 +75,7 @@ impl Status {
         let text = if subject.name.is_empty() {
             format!("{} is forbidden: {why}", subject.qualified())
         } else {
-            format!(
-                "{} \"{}\" is forbidden: {why}",
-                subject.qualified(),
-                subject.name
-            )
+            format!("{} \"{}\" is forbidden: {why}", subject.qualified(), subject.name)
         };
         Self::new(403, "Forbidden", text).about(subject)
     }
@@ -100,11 +91,8 @@ impl Status {
 
     /// A path nothing is served at.
     pub fn no_such_path() -> Self {
-        let mut status = Self::new(
-            404,
-            "NotFound",
-            "the server could not find the requested resource",
-        );
+        let mut status =
+            Self::new(404, "NotFound", "the server could not find the requested resource");
         status.details = Some(json!({}));
         status
     }
@@ -127,20 +115,32 @@ impl Status {
         status
     }
 
-    pub fn not_acceptable(accepted: &[&str]) -> Self {
-        let text = format!(
-            "only the following media types are accepted: {}",
-            accepted.join(", ")
-        );
+    /// The client wants the object as something it cannot be shown as.
+    pub fn not_acceptable() -> Self {
+        let text = format!("only the following media types are accepted: {}", OBJECT_TYPES.join(", "));
         Self::new(406, "NotAcceptable", text)
     }
 
-    pub fn already_exists(subject: &Subject<'_>) -> Self {
+    /// The client accepts no media type there is.
+    pub fn no_such_form() -> Self {
         let text = format!(
-            "{} \"{}\" already exists",
-            subject.qualified(),
-            subject.name
+            "406: Not Acceptable\n\nAvailable representations: {}",
+            OBJECT_TYPES.join(", ")
         );
+        let mut status = Self::new(406, "NotAcceptable", text);
+        status.details = Some(json!({}));
+        status
+    }
+
+    /// A patch of a built-in kind in a form that is no patch.
+    pub fn no_such_patch() -> Self {
+        let mut status = Self::new(415, "UnsupportedMediaType", "415: Unsupported Media Type");
+        status.details = Some(json!({}));
+        status
+    }
+
+    pub fn already_exists(subject: &Subject<'_>) -> Self {
+        let text = format!("{} \"{}\" already exists", subject.qualified(), subject.name);
         Self::new(409, "AlreadyExists", text).about(subject)
     }
 
@@ -210,10 +210,7 @@ impl Status {
         if subject.name.is_empty() {
             details.shift_remove("name");
         }
-        details.insert(
-            "causes".into(),
-            errors.iter().map(FieldError::cause).collect(),
-        );
+        details.insert("causes".into(), errors.iter().map(FieldError::cause).collect());
         let mut status = Self::new(422, "Invalid", text);
         status.details = Some(Value::Object(details));
         status
@@ -252,7 +249,8 @@ impl Status {
 
     /// The client asks for a revision the server has not reached.
     pub fn revision_too_large(asked: u64, current: u64) -> Self {
-        let text = format!("Timeout: Too large resource version: {asked}, current: {current}");
+        let text =
+            format!("Timeout: Too large resource version: {asked}, current: {current}");
         let mut status = Self::new(504, "Timeout", text);
         status.details = Some(json!({
             "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],

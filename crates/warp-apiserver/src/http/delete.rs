@@ -72,11 +72,8 @@ pub(super) async fn collection(request: &ResourceCall<'_>) -> Result<Answer, Sta
     let resource = &request.entry.resource;
     let mut list = ListOptions::parse(query, false)?;
     list.limit = 0;
-    let selector = Selector::parse(
-        query.get("labelSelector"),
-        query.get("fieldSelector"),
-        resource,
-    )?;
+    let selector =
+        Selector::parse(query.get("labelSelector"), query.get("fieldSelector"), resource)?;
     let listed = read::select(request, &list, &selector)?;
     let mut items = Vec::new();
     let mut warnings = Vec::new();
@@ -91,7 +88,16 @@ pub(super) async fn collection(request: &ResourceCall<'_>) -> Result<Answer, Sta
         )
         .await;
         match result {
-            Ok(Outcome::Gone(object) | Outcome::Waiting(object)) => items.push(object),
+            Ok(Outcome::Gone(mut object) | Outcome::Waiting(mut object)) => {
+                if resource.custom.is_none()
+                    && let Some(map) = object.as_object_mut()
+                {
+                    // The list says these for all of them.
+                    map.shift_remove("apiVersion");
+                    map.shift_remove("kind");
+                }
+                items.push(object);
+            }
             Err(status) if status.code == 404 => {}
             Err(status) => return Err(status),
         }
@@ -115,16 +121,9 @@ pub(super) async fn evict(
     options: &DeleteOptions,
 ) -> Result<(), Status> {
     let user = &request.call.user.name;
-    remove(
-        request.api,
-        &request.entry,
-        &request.key(),
-        options,
-        user,
-        &mut Vec::new(),
-    )
-    .await
-    .map(drop)
+    remove(request.api, &request.entry, &request.key(), options, user, &mut Vec::new())
+        .await
+        .map(drop)
 }
 
 /// Deletes one object of a definition that is going away.
@@ -189,19 +188,13 @@ async fn remove(
         let written = match &step {
             Step::Keep => return Ok(Outcome::Waiting(old)),
             Step::Wait(new) => {
-                api.store
-                    .update(&entry.table, entry.draft(key, new), current.revision)
-                    .await
+                api.store.update(&entry.table, entry.draft(key, new), current.revision).await
             }
             Step::Remove(new) if *new == old => {
-                api.store
-                    .delete(&entry.table, current.redraft(), current.revision)
-                    .await
+                api.store.delete(&entry.table, current.redraft(), current.revision).await
             }
             Step::Remove(new) => {
-                api.store
-                    .delete(&entry.table, entry.draft(key, new), current.revision)
-                    .await
+                api.store.delete(&entry.table, entry.draft(key, new), current.revision).await
             }
         };
         match written {
@@ -221,17 +214,15 @@ fn preconditions(
     old: &Value,
     subject: &Subject<'_>,
 ) -> Result<(), Status> {
-    for (asked, name, label) in [
-        (&options.uid, "uid", "UID"),
-        (&options.revision, "resourceVersion", "ResourceVersion"),
+    for (asked, name, label, verb) in [
+        (&options.uid, "uid", "UID", "deleted and then recreated"),
+        (&options.revision, "resourceVersion", "ResourceVersion", "modified"),
     ] {
         let found = old["metadata"][name].as_str().unwrap_or_default();
         if let Some(asked) = asked.as_deref().filter(|asked| *asked != found) {
             return Err(Status::conflict(
-                subject,
-                &format!(
-                    "Precondition failed: {label} in precondition: {asked}, {label} in object meta: {found}"
-                ),
+                &Subject { resource: subject.kind, ..*subject },
+                &format!("the {label} in the precondition ({asked}) does not match the {label} in record ({found}). The object might have been {verb}"),
             ));
         }
     }
@@ -272,11 +263,7 @@ fn next_step(
         if shorter {
             mark(api, resource, &mut new, grace);
         }
-        return if new == *old {
-            Step::Keep
-        } else {
-            Step::Wait(new)
-        };
+        return if new == *old { Step::Keep } else { Step::Wait(new) };
     }
     if !blocked && grace == 0 {
         return Step::Remove(new);
@@ -302,7 +289,9 @@ fn mark(api: &Api, resource: &Resource, object: &mut Value, grace: i64) {
     let meta = &mut object["metadata"];
     let first = !meta["deletionTimestamp"].is_string();
     meta["deletionTimestamp"] = crate::clock::seconds(at).into();
-    meta["deletionGracePeriodSeconds"] = grace.into();
+    if !resource.strategy.spec_finalizers {
+        meta["deletionGracePeriodSeconds"] = grace.into();
+    }
     if first
         && resource.strategy.generation
         && let Some(generation) = meta["generation"].as_i64()

@@ -10,16 +10,12 @@ use crate::codec::negotiate::View;
 use crate::codec::status::Status;
 use crate::registry::Review;
 
-const REASON: &str =
-    "the embedded engine does not evaluate RBAC: every authenticated user may do everything";
+const REASON: &str = "the embedded engine does not evaluate RBAC: every authenticated user may do everything";
 
 pub(super) fn answer(request: &ResourceCall<'_>, review: Review) -> Result<Answer, Status> {
     let call = &request.call;
     if matches!(call.form.view, View::Table(_)) {
-        return Err(Status::not_acceptable(&[
-            "application/json",
-            "application/yaml",
-        ]));
+        return Err(Status::not_acceptable());
     }
     let mut object = body::decode_object(&call.content_type, &call.body)?.value;
     let resource = &request.entry.resource;

@@ -22,6 +22,8 @@ use crate::store::{Batch, Cursor, Event, EventKind, Stored};
 
 /// How often an idle watcher is told the present revision.
 const BOOKMARK_EVERY: Duration = Duration::from_mins(1);
+/// How long before its end a watch gets a last bookmark.
+const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 /// How long a watch lasts when the client does not say.
 const DEFAULT_TIMEOUT: u64 = 45 * 60;
 /// Events turned into one chunk.
@@ -77,13 +79,14 @@ pub(super) fn watch(
         .filter(|seconds| *seconds > 0)
         .unwrap_or(DEFAULT_TIMEOUT);
     let now = Instant::now();
+    let ends = now + Duration::from_secs(timeout);
     request.api.metrics.watch_opened();
     let stream = Stream {
         cursor: start,
         ready,
         bookmarks: options.bookmarks,
-        next_bookmark: now + BOOKMARK_EVERY,
-        ends: now + Duration::from_secs(timeout),
+        next_bookmark: (now + BOOKMARK_EVERY).min(ends - LAST_BOOKMARK.min(ends - now)).max(now + LAST_BOOKMARK),
+        ends,
         done: false,
         shape,
         _slot: slot,
@@ -245,7 +248,7 @@ impl Shape {
         let mut object = json!({
             "kind": self.entry.resource.kind,
             "apiVersion": self.entry.api_version(),
-            "metadata": {"resourceVersion": revision.to_string(), "creationTimestamp": null},
+            "metadata": {"resourceVersion": revision.to_string()},
         });
         if initial_end {
             object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
@@ -338,10 +341,15 @@ impl Stream {
                     () = stop.cancelled() => self.done = true,
                     () = tokio::time::sleep_until(self.ends) => {
                         self.done = true;
-                        self.say_revision();
                     }
                     () = tokio::time::sleep_until(self.next_bookmark), if self.bookmarks => {
-                        self.next_bookmark = Instant::now() + BOOKMARK_EVERY;
+                        let now = Instant::now();
+                        let last = self.ends - LAST_BOOKMARK.min(self.ends - now);
+                        self.next_bookmark = if now < last {
+                            (now + BOOKMARK_EVERY).min(last)
+                        } else {
+                            self.ends + BOOKMARK_EVERY
+                        };
                         self.say_revision();
                     }
                 }

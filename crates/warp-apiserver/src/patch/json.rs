@@ -37,11 +37,7 @@ fn step(object: &mut Value, operation: &Value) -> Option<()> {
     match operation.get("op")?.as_str()? {
         "add" => add(object, &path, value()?),
         "remove" => remove(object, &path).map(drop),
-        "replace" => {
-            let place = find(object, &path)?;
-            *place = value()?;
-            Some(())
-        }
+        "replace" => replace(object, &path, value()?),
         "move" => {
             let from = from()?;
             if path.starts_with(&from) && path.len() > from.len() {
@@ -104,6 +100,25 @@ fn find<'a>(object: &'a mut Value, path: &[String]) -> Option<&'a mut Value> {
         };
     }
     Some(at)
+}
+
+/// As in Kubernetes, a member that is not there yet may be replaced; a list item may not.
+fn replace(object: &mut Value, path: &[String], value: Value) -> Option<()> {
+    let Some((last, parents)) = path.split_last() else {
+        *object = value;
+        return Some(());
+    };
+    match find(object, parents)? {
+        Value::Object(map) => {
+            map.insert(last.clone(), value);
+        }
+        Value::Array(list) => {
+            let index = index(last, list.len(), false)?;
+            list[index] = value;
+        }
+        _ => return None,
+    }
+    Some(())
 }
 
 fn add(object: &mut Value, path: &[String], value: Value) -> Option<()> {

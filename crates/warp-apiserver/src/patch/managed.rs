@@ -376,7 +376,6 @@ fn attempt(
     let mine = Manager::of(writer, Operation::Apply, set);
     let position = managers.iter().position(|manager| manager.is(&mine));
     let before = position.map(|position| managers[position].set.clone());
-    let before_version = position.map(|position| managers[position].api_version.clone());
     let before_time = position.and_then(|position| managers[position].time.clone());
     let position = if let Some(position) = position {
         managers[position] = mine;
@@ -403,10 +402,9 @@ fn attempt(
     }
     take_from_others(&mut managers, &changed, &comparison.removed, Some(position));
     let same_object = live.is_some() && without_version(&old) == without_version(&merged);
-    let same_set = before.as_ref() == Some(&managers[position].set)
-        && before_version.as_deref() == Some(writer.api_version);
-    if same_object && same_set {
-        // Nothing changed: the time of the last apply stays, or every reconcile would be a write.
+    if same_object {
+        // The object stays as it is: so does the time (a manager that changed nothing has none),
+        // or every reconcile would be a write.
         managers[position].time = before_time;
     }
     store(&mut merged, managers);

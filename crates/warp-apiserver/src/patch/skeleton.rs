@@ -2,12 +2,11 @@
 //!
 //! In Kubernetes a create is compared with the kind's zero value, whose struct members exist and
 //! are therefore not "created" by anyone: the writer owns `spec.replicas` but not `spec` itself.
-//! Custom resources have no such members. The same members are always present in what the server
-//! stores, empty or not.
+//! Custom resources have no such members.
 
 use serde_json::{Value, json};
 
-pub(crate) fn of(group: &str, kind: &str) -> Value {
+pub(super) fn of(group: &str, kind: &str) -> Value {
     let template = || json!({"metadata": {}, "spec": {"containers": null}});
     let body = match (group, kind) {
         ("", "Pod") => json!({"spec": {"containers": null}, "status": {}}),
@@ -25,21 +24,15 @@ pub(crate) fn of(group: &str, kind: &str) -> Value {
         }),
         ("", "PersistentVolumeClaim") => json!({"spec": {"resources": {}}, "status": {}}),
         ("", "LimitRange") => json!({"spec": {"limits": null}}),
-        ("", "Namespace" | "PersistentVolume" | "ResourceQuota") => {
-            json!({"spec": {}, "status": {}})
-        }
+        ("", "Namespace" | "PersistentVolume" | "ResourceQuota") => json!({"spec": {}, "status": {}}),
         ("policy", "PodDisruptionBudget") => json!({
             "spec": {},
             "status": {
                 "disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0,
             },
         }),
-        ("", "Event") => {
-            json!({"involvedObject": {}, "source": {}, "firstTimestamp": null, "lastTimestamp": null})
-        }
-        ("events.k8s.io", "Event") => {
-            json!({"eventTime": null, "regarding": {}, "deprecatedSource": {}})
-        }
+        ("", "Event") => json!({"involvedObject": {}, "source": {}, "firstTimestamp": null, "lastTimestamp": null}),
+        ("events.k8s.io", "Event") => json!({"eventTime": null, "regarding": {}, "deprecatedSource": {}}),
         ("coordination.k8s.io", "Lease") => json!({"spec": {}}),
         ("apps", "Deployment") => {
             json!({"spec": {"selector": null, "template": template(), "strategy": {}}, "status": {}})
@@ -72,27 +65,6 @@ pub(crate) fn of(group: &str, kind: &str) -> Value {
     let mut object = body;
     object["metadata"] = json!({});
     object
-}
-
-/// Adds the members every object of the kind has.
-pub(crate) fn fill(group: &str, kind: &str, object: &mut Value) {
-    add_missing(object, &of(group, kind));
-}
-
-fn add_missing(object: &mut Value, from: &Value) {
-    let (Value::Object(object), Value::Object(from)) = (object, from) else {
-        return;
-    };
-    for (name, value) in from.iter().filter(|(_, value)| !value.is_null()) {
-        match object.get_mut(name) {
-            Some(known) => add_missing(known, value),
-            None => {
-                let mut fresh = value.clone();
-                drop_nulls(&mut fresh);
-                object.insert(name.clone(), fresh);
-            }
-        }
-    }
 }
 
 /// Removes members without a value: to typed kinds null means absent.

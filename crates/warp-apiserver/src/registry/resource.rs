@@ -35,6 +35,17 @@ pub struct Resource {
     pub review: Option<Review>,
     /// Set for custom resources.
     pub custom: Option<Custom>,
+    /// Set when the objects are those of another group in another form.
+    pub conversion: Option<Conversion>,
+}
+
+/// How a resource is another view of a stored one (both groups of events). Its selectable fields
+/// are the first of the stored one's, in the same order.
+#[derive(Clone, Copy, Debug)]
+pub struct Conversion {
+    pub table: &'static str,
+    pub to_stored: fn(&Value) -> Value,
+    pub from_stored: fn(&Value) -> Value,
 }
 
 /// What only custom resources have.
@@ -83,6 +94,7 @@ impl Resource {
             stored_only: None,
             review: None,
             custom: None,
+            conversion: None,
         }
     }
 
@@ -98,7 +110,10 @@ impl Resource {
 
     /// Name of the table the objects live in; all versions share it.
     pub fn table(&self) -> String {
-        qualified(&self.plural, &self.group)
+        match &self.conversion {
+            Some(conversion) => conversion.table.to_owned(),
+            None => qualified(&self.plural, &self.group),
+        }
     }
 
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {

@@ -1,38 +1,33 @@
-//! Seeded random numbers: the only source of randomness for replays and samples, so that a result
-//! is a function of its input and its seed. Not for secrets.
+//! The draws a replay needs, on top of the crate's one generator.
 
-/// A small counter-based generator; cloning it forks the stream at the same point.
+use crate::random::{Random, mix};
+
+/// Seeded draws; cloning it forks the stream at the same point.
 #[derive(Clone, Debug)]
 pub struct Dice {
-    state: u64,
+    random: Random,
 }
 
 impl Dice {
     pub fn new(seed: u64) -> Self {
-        Self { state: seed }
+        Self {
+            random: Random::new(seed),
+        }
     }
 
     /// An independent stream for one thing (a job, a sample) under one seed.
     pub fn of(seed: u64, thing: u64) -> Self {
-        Self::new(mix(seed ^ mix(thing.wrapping_add(1))))
-    }
-
-    pub fn bits(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mix(self.state)
+        Self::new(seed ^ mix(thing))
     }
 
     /// Uniform in the open interval (0, 1).
     pub fn unit(&mut self) -> f64 {
-        ((self.bits() >> 12) as f64 + 0.5) / (1_u64 << 52) as f64
+        self.random.unit().max(f64::EPSILON)
     }
 
     /// A whole number below `n` (0 when `n` is 0).
     pub fn below(&mut self, n: usize) -> usize {
-        if n == 0 {
-            return 0;
-        }
-        usize::try_from(self.bits() % n as u64).unwrap_or(0)
+        self.random.below(n)
     }
 
     /// Standard normal (Box and Muller, one of the pair).
@@ -41,17 +36,8 @@ impl Dice {
         radius * (std::f64::consts::TAU * self.unit()).cos()
     }
 
-    /// A random order of `items` (Fisher and Yates).
+    /// A random order of `items`.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
-        for last in (1..items.len()).rev() {
-            let other = self.below(last + 1);
-            items.swap(last, other);
-        }
+        self.random.shuffle(items);
     }
-}
-
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }

@@ -130,10 +130,12 @@ impl Forecaster {
         &self,
         state: &State,
         policy: &dyn Policy,
-        durations: &mut Durations,
+        durations: &Durations,
         history: &History,
         wanted: &dyn Fn(u64) -> bool,
     ) -> BTreeMap<u64, StartEstimate> {
+        // Asking must not change what is asked: the learner refreshes its groups when read.
+        let durations = &mut durations.clone();
         let mut starts: BTreeMap<u64, Vec<Seconds>> = state
             .pending()
             .iter()

@@ -16,6 +16,8 @@ use super::state::{Slot, State, Waiting};
 pub struct Hold {
     patience: Seconds,
     held: Option<Held>,
+    /// Nobody in line is overdue before this.
+    quiet_until: Seconds,
 }
 
 #[derive(Clone, Debug)]
@@ -31,12 +33,16 @@ impl Hold {
         Self {
             patience,
             held: None,
+            quiet_until: f64::NEG_INFINITY,
         }
     }
 
     /// Starts overdue work that fits, oldest first, and sees to it that the first that does not
     /// has its hold.
     pub fn update(&mut self, state: &mut State, durations: &mut Durations) {
+        if self.held.is_none() && state.now < self.quiet_until {
+            return;
+        }
         loop {
             if let Some(held) = &self.held {
                 let line = state.pending();
@@ -51,6 +57,12 @@ impl Hold {
                 self.held = None;
             }
             let Some((index, waiting)) = self.longest_overdue(state) else {
+                // Whoever joins the line later is overdue later.
+                let since = state
+                    .pending()
+                    .iter()
+                    .map(|w| state.job(w.slot).waiting_since);
+                self.quiet_until = since.fold(state.now, f64::min) + self.patience;
                 return;
             };
             if state.try_start(index, None) {

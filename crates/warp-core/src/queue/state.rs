@@ -6,7 +6,7 @@ use crate::estimate::{Durations, distribution};
 
 use super::Policy;
 use super::job::{Job, Need, Run, Seconds};
-use super::node_set::{End, NodeSet};
+use super::node_set::NodeSet;
 use super::pool::{NodeId, Placement, Pool};
 
 /// A job's place in the state; reused after it finished.

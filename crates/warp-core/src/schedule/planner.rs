@@ -380,12 +380,17 @@ impl Search<'_> {
                 },
             }),
         };
-        Some(Placement {
+        let placement = Placement {
             node_id: id,
             node: Arc::clone(&slot.node.name),
             gpus,
             score: best.score,
-        })
+        };
+        debug_assert_eq!(
+            crate::check::placement(self.fleet, self.request, &placement),
+            []
+        );
+        Some(placement)
     }
 }
 

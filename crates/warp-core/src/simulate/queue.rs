@@ -2,10 +2,10 @@
 //! GPUs were, and how good the start-time estimates would have been. Plain data in, plain data
 //! out; the same input and seed give the same result.
 
-pub mod csv;
 pub mod fleet;
 pub mod probe;
 pub mod report;
+pub mod row;
 pub mod trace;
 
 use std::collections::BTreeMap;
@@ -50,6 +50,8 @@ pub struct Settings {
     pub window: Option<trace::Window>,
     /// How many start-time estimates to judge, and how they are made.
     pub probes: usize,
+    /// Judge them half-way and late in the wait too.
+    pub along: bool,
     pub forecaster: Forecaster,
 }
 
@@ -62,6 +64,7 @@ impl Default for Settings {
             progress: None,
             window: None,
             probes: 0,
+            along: false,
             forecaster: Forecaster::default(),
         }
     }
@@ -125,6 +128,38 @@ pub fn run(
     Run::new(jobs, pool.clone(), policy.fork(), settings, probes).go(watch)
 }
 
+/// A queue stopped in the middle of a run, with all that an estimate needs.
+#[derive(Debug)]
+pub struct Pause {
+    pub engine: Engine,
+    pub durations: Durations,
+    pub history: History,
+}
+
+/// Runs `jobs` until `depth` of them wait at once; `None` if that never happens.
+pub fn pause_at(
+    jobs: &[Submission],
+    pool: &Pool,
+    policy: &dyn Policy,
+    settings: &Settings,
+    depth: usize,
+) -> Option<Pause> {
+    let mut run = Run::new(jobs, pool.clone(), policy.fork(), settings, Vec::new());
+    run.engine.wait_until(run.begin);
+    let mut next = 0;
+    while next < jobs.len() {
+        next = run.next_instant(next);
+        if run.engine.state.pending().len() >= depth {
+            return Some(Pause {
+                engine: run.engine,
+                durations: run.durations,
+                history: run.history,
+            });
+        }
+    }
+    None
+}
+
 struct Run<'a> {
     jobs: &'a [Submission],
     settings: &'a Settings,
@@ -171,18 +206,9 @@ impl<'a> Run<'a> {
         self.engine.wait_until(self.begin);
         let mut next = 0;
         while next < self.jobs.len() {
-            let at = self.jobs[next].submit;
-            self.run_until(at);
-            self.pass_time(at);
-            self.engine.wait_until(at);
-            while next < self.jobs.len() && self.jobs[next].submit <= at {
-                self.submit(next);
-                next += 1;
-            }
-            self.engine.pass(&mut self.durations);
-            self.settle();
+            next = self.next_instant(next);
             self.probes
-                .ask(&self.engine, &mut self.durations, &self.history);
+                .ask(&self.engine, &self.durations, &self.history);
             self.outcome.deepest = self.outcome.deepest.max(self.engine.state.pending().len());
             watch(next);
         }
@@ -199,6 +225,22 @@ impl<'a> Run<'a> {
         self.outcome
     }
 
+    /// Runs up to the submission of job `next`, submits all of that instant and lets the policy
+    /// act. Returns the job after them.
+    fn next_instant(&mut self, mut next: usize) -> usize {
+        let at = self.jobs[next].submit;
+        self.run_until(at);
+        self.pass_time(at);
+        self.engine.wait_until(at);
+        while next < self.jobs.len() && self.jobs[next].submit <= at {
+            self.submit(next);
+            next += 1;
+        }
+        self.engine.pass(&mut self.durations);
+        self.settle();
+        next
+    }
+
     fn run_until(&mut self, limit: Seconds) {
         while let Some(at) = self.engine.next_event() {
             let question = self.probes.next().unwrap_or(f64::INFINITY);
@@ -206,7 +248,7 @@ impl<'a> Run<'a> {
                 self.pass_time(question);
                 self.engine.wait_until(question);
                 self.probes
-                    .ask(&self.engine, &mut self.durations, &self.history);
+                    .ask(&self.engine, &self.durations, &self.history);
                 continue;
             }
             if at >= limit {

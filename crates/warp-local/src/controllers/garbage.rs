@@ -233,6 +233,9 @@ impl Monitor {
             if !keep {
                 stop.cancel();
                 cache.replace(Vec::new(), None);
+                self.shared
+                    .census
+                    .forget(group_of(&kind.api_version), &kind.plural);
             }
             keep
         });
@@ -241,6 +244,9 @@ impl Monitor {
             if !watched.contains_key(kind) {
                 let stop = self.shared.shutdown.child_token();
                 let cache = self.watch(kind, stop.clone());
+                self.shared
+                    .census
+                    .watch(group_of(&kind.api_version), &kind.plural, cache.clone());
                 fresh.push(cache.clone());
                 watched.insert(kind.clone(), (stop, cache));
             }
@@ -262,7 +268,15 @@ impl Monitor {
             (self.graph.clone(), self.queue.clone(), self.changed.clone());
         let is_crd = kind.kind == "CustomResourceDefinition";
         let shared_kind = Arc::new(kind.clone());
+        let census = self.shared.census.clone();
         cache.listen(move |old, new| {
+            if old.is_some() != new.is_some()
+                && let Some(namespace) = new
+                    .or(old)
+                    .and_then(|object| object.metadata.namespace.as_deref())
+            {
+                census.changed(namespace);
+            }
             let uid_of =
                 |object: &Arc<PartialObjectMeta>| object.metadata.uid.clone().unwrap_or_default();
             let mut look = Vec::new();

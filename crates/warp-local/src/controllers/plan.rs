@@ -151,10 +151,25 @@ impl Plan {
         K: Resource<DynamicType = ()>,
         S: Serialize,
     {
-        let old = old.map(as_json).unwrap_or_else(|| json!({}));
-        let Some(difference) = merge_difference(&old, &as_json(new)) else {
+        self.status_and_annotations(object, old, new, None);
+    }
+
+    /// Like [`Plan::status`], with annotations in the same write: through the status they change no generation.
+    pub(crate) fn status_and_annotations<K, S>(
+        &mut self,
+        object: &K,
+        old: Option<&S>,
+        new: &S,
+        annotations: Option<Value>,
+    ) where
+        K: Resource<DynamicType = ()>,
+        S: Serialize,
+    {
+        let old = old.map_or_else(|| json!({}), as_json);
+        let difference = merge_difference(&old, &as_json(new));
+        if difference.is_none() && annotations.is_none() {
             return;
-        };
+        }
         let mut meta = Map::new();
         if let Some(version) = &object.meta().resource_version {
             meta.insert("resourceVersion".to_owned(), Value::String(version.clone()));
@@ -162,12 +177,15 @@ impl Plan {
         if let Some(uid) = &object.meta().uid {
             meta.insert("uid".to_owned(), Value::String(uid.clone()));
         }
+        if let Some(annotations) = annotations {
+            meta.insert("annotations".to_owned(), annotations);
+        }
         self.push(Action::Patch {
             kind: Kind::of::<K>(),
             key: Key::of(object),
             sub: Some("status"),
             encoding: Encoding::Merge,
-            patch: json!({ "metadata": meta, "status": difference }),
+            patch: json!({ "metadata": meta, "status": difference.unwrap_or_else(|| json!({})) }),
         });
     }
 

@@ -9,6 +9,7 @@ mod log;
 pub mod machine;
 mod pod;
 mod probe;
+mod serve;
 mod spec;
 mod supervisor;
 mod sweep;
@@ -111,23 +112,6 @@ impl Process {
         Ok((runtime, receive))
     }
 
-    /// Ends every pod of this machine and waits until their processes are gone.
-    pub async fn end_all(&self) {
-        for uid in self.known() {
-            pod::end_folder(&self.shared, &uid).await;
-        }
-    }
-
-    /// Pods with files here, whether or not the API still knows them.
-    pub fn known(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.shared.root.join("pods"));
-        entries
-            .into_iter()
-            .flatten()
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .collect()
-    }
-
     fn order(&self, pod: &Arc<Pod>, facts: &Facts, order: pod::Order) {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let mut tasks = self.shared.tasks.lock();
@@ -136,6 +120,29 @@ impl Process {
             .or_insert_with(|| pod::start(self.shared.clone(), pod.clone(), facts.devices.clone()));
         // A task ends only when its pod is forgotten.
         task.send(order).ok();
+    }
+}
+
+/// Pods with files below `root`, whether or not an API still knows them.
+pub fn left_behind(root: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(root.join("pods"));
+    entries
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect()
+}
+
+/// Whether something of the pod still runs.
+pub fn is_running(root: &Path, uid: &str) -> bool {
+    std::os::unix::net::UnixStream::connect(root.join("pods").join(uid).join("socket")).is_ok()
+}
+
+/// Ends every pod below `root`, waits until its processes are gone, and removes its files.
+pub async fn end_all(root: &Path) {
+    let cgroups = Cgroups::find();
+    for uid in left_behind(root) {
+        pod::end_folder(root, &cgroups, &uid).await;
     }
 }
 
@@ -217,9 +224,11 @@ impl Runtime for Process {
     }
 
     fn keep_only(&self, known: &BTreeSet<String>) {
-        for uid in self.known().into_iter().filter(|uid| !known.contains(uid)) {
-            let shared = self.shared.clone();
-            tokio::spawn(async move { pod::end_folder(&shared, &uid).await });
+        for uid in left_behind(&self.shared.root) {
+            if !known.contains(&uid) {
+                let shared = self.shared.clone();
+                tokio::spawn(async move { pod::end_folder(&shared.root, &shared.cgroups, &uid).await });
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! The simulated runtime: containers that exist only as times. Every event is computed when its cause
 //! happens, so a fleet costs one timer per change and runs in virtual time.
 
+mod access;
 mod annotations;
 mod behaviour;
 mod command;

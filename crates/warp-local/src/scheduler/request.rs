@@ -105,6 +105,20 @@ fn resources(spec: &PodSpec) -> Resources {
     running
 }
 
+/// The limits of a pod's containers together, as quotas count them.
+pub(crate) fn limits(pod: &Pod) -> Resources {
+    let mut limits = Resources::default();
+    for container in pod.spec.iter().flat_map(|spec| &spec.containers) {
+        limits.add(&read(
+            container
+                .resources
+                .as_ref()
+                .and_then(|resources| resources.limits.as_ref()),
+        ));
+    }
+    limits
+}
+
 fn constraints(spec: &PodSpec) -> Constraints {
     let empty = Affinity::default();
     let affinity = spec.affinity.as_ref().unwrap_or(&empty);

@@ -9,9 +9,11 @@ use tokio_util::sync::CancellationToken;
 use warp_local::controllers::Clock;
 use warp_local::node::fleet::Fleet;
 use warp_local::node::host::Options;
-use warp_local::node::process::{Cgroups, machine};
+use warp_local::node::access::Access;
+use warp_local::node::process::{self, machine};
 use warp_local::node::{Host, Simulated};
 
+use super::up::{Machine, RuntimeChoice};
 use crate::cluster::{self, Target};
 use crate::output;
 
@@ -56,7 +58,7 @@ struct Process {
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Simulate(args) => cluster::block_on(simulate(args)),
-        Command::Process(args) => cluster::block_on(process(args)),
+        Command::Process(args) => cluster::block_on(run_process(args)),
     }
 }
 
@@ -90,7 +92,7 @@ pub(crate) fn refuse_root(allow_root: bool) -> Option<&'static str> {
         .then_some("pods would run as root on this machine; say --allow-root if that is what you want, or start Warp as another user")
 }
 
-async fn process(args: Process) -> anyhow::Result<ExitCode> {
+async fn run_process(args: Process) -> anyhow::Result<ExitCode> {
     if let Some(why) = refuse_root(args.allow_root) {
         anyhow::bail!("{why}");
     }
@@ -100,36 +102,54 @@ async fn process(args: Process) -> anyhow::Result<ExitCode> {
         .context("no home directory: say where with --data")?;
     let connection = args.target.connect().await?;
     let name = args.name.unwrap_or_else(machine_name);
-    let host = process_host(connection.client, &data, &name)?;
+    let Local { host, .. } = process_host(connection.client, &data, &name)?;
     let note = format!(
         "node {name} joined; its pods are processes of this machine and outlive this command"
     );
     serve(host, &note).await
 }
 
+/// A host for this machine, and the way to its pods' logs.
+pub(crate) struct Local {
+    pub(crate) host: Host,
+    pub(crate) access: Arc<dyn Access>,
+}
+
+/// What this machine can run pods with, and how to call it; or why it cannot.
+pub(crate) fn choose(machine: &Machine) -> Result<(Machine, String), String> {
+    if machine.runtime == RuntimeChoice::None {
+        return Err("--runtime none".to_owned());
+    }
+    if let Some(why) = refuse_root(machine.allow_root) {
+        return Err(why.to_owned());
+    }
+    let gpus = machine::gpus();
+    let devices: Vec<String> = gpus.iter().map(|found| format!("{} × {}", found.count, found.product)).collect();
+    let with = if devices.is_empty() { "no GPU".to_owned() } else { devices.join(", ") };
+    Ok((machine.clone(), format!("this machine as a node ({with}); pods are processes, not containers")))
+}
+
+/// This machine as a node, with its files below `data`.
+pub(crate) fn local_host(client: kube::Client, data: &std::path::Path, _machine: Machine) -> anyhow::Result<Local> {
+    process_host(client, data, &machine_name())
+}
+
 /// A host that runs pods as processes, with its files below `data`.
-pub(crate) fn process_host(
-    client: kube::Client,
-    data: &std::path::Path,
-    name: &str,
-) -> anyhow::Result<Host> {
+fn process_host(client: kube::Client, data: &std::path::Path, name: &str) -> anyhow::Result<Local> {
     const ADDRESS: &str = "127.0.0.1";
     let program = std::env::current_exe().context("failed to find this program")?;
-    let (runtime, reports) = warp_local::node::process::Process::new(
-        client.clone(),
-        data,
-        program,
-        ADDRESS,
-        Cgroups::find(),
-    )?;
-    Ok(Host {
+    let (runtime, reports) =
+        process::Process::new(client.clone(), data, program, ADDRESS, process::Cgroups::find())?;
+    let runtime = Arc::new(runtime);
+    let host = Host {
         client,
         clock: Clock::system(),
         options: Options::for_fleet(1),
         shapes: vec![machine::shape(name, "process", ADDRESS, &machine::gpus())],
-        runtime: Arc::new(runtime),
+        runtime: runtime.clone(),
         reports: Some(reports),
-    })
+    };
+    Ok(Local { host, access: runtime })
 }
 
 /// Reads a fleet file.

@@ -71,17 +71,10 @@ fn identify(request: &ResourceCall<'_>, value: &mut Value) -> Result<(), Status>
             )));
         }
     }
-    if !version.is_empty() && version != expected {
-        return Err(Status::bad_request(format!(
-            "the API version in the data ({version}) does not match the expected API version ({expected})"
-        )));
-    }
-    if !kind.is_empty() && kind != resource.kind {
-        let short = version.rsplit('/').next().unwrap_or_default();
-        return Err(Status::bad_request(format!(
-            "{kind} in version \"{short}\" cannot be handled as a {}: converting it is not supported",
-            resource.kind
-        )));
+    let foreign = (!version.is_empty() && version != expected)
+        || (!kind.is_empty() && kind != resource.kind);
+    if foreign {
+        return Err(Status::bad_request(foreign_kind(request, &kind, &version)));
     }
     map.insert("apiVersion".to_owned(), expected.into());
     map.insert("kind".to_owned(), resource.kind.clone().into());
@@ -100,6 +93,34 @@ fn identify(request: &ResourceCall<'_>, value: &mut Value) -> Result<(), Status>
         )));
     }
     Ok(())
+}
+
+/// How Kubernetes words a body of another kind or version.
+fn foreign_kind(request: &ResourceCall<'_>, kind: &str, version: &str) -> String {
+    let resource = &request.entry.resource;
+    let expected = request.entry.api_version();
+    if resource.custom.is_some() && kind == resource.kind {
+        return format!(
+            "the API version in the data ({version}) does not match the expected API version ({expected})"
+        );
+    }
+    let version = if version.is_empty() { expected } else { version };
+    let (group, short) = version.split_once('/').unwrap_or(("", version));
+    let served = request.api.registry.served();
+    let known = served.kind(group, kind).is_some_and(|entry| entry.resource.version == short);
+    let package = if resource.group.is_empty() {
+        "core"
+    } else {
+        resource.group.split('.').next().unwrap_or_default()
+    };
+    let problem = if known {
+        format!("converting ({short}.{kind}) to ({package}.{}): unknown conversion", resource.kind)
+    } else {
+        format!(
+            "no kind \"{kind}\" is registered for version \"{version}\" in scheme \"pkg/runtime/scheme.go:111\""
+        )
+    };
+    format!("{kind} in version \"{short}\" cannot be handled as a {}: {problem}", resource.kind)
 }
 
 fn go_kind(value: &Value) -> &'static str {
@@ -170,7 +191,6 @@ pub(super) fn settle(request: &ResourceCall<'_>, value: &mut Value) {
         resource.schema.apply_defaults(value);
     } else {
         skeleton::drop_nulls(value);
-        skeleton::fill(&resource.group, &resource.kind, value);
         (resource.strategy.default)(value);
     }
 }
@@ -238,10 +258,12 @@ pub(super) fn applied(
         ))
     })?;
     if !value["kind"].is_string() || !value["apiVersion"].is_string() {
-        return Err(Status::bad_request(
-            "invalid object: an apply needs apiVersion and kind in its body",
-        ));
+        let version = value["apiVersion"].as_str().unwrap_or_default();
+        let (group, version) = version.split_once('/').unwrap_or(("", version));
+        let kind = value["kind"].as_str().unwrap_or_default();
+        return Err(Status::bad_request(format!("invalid object type: {group}/{version}, Kind={kind}")));
     }
+    let sent_namespace = value["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
     identify(request, &mut value)?;
     let name = request.target.name.clone().unwrap_or_default();
     match value["metadata"]["name"].as_str() {
@@ -252,15 +274,15 @@ pub(super) fn applied(
         }
         _ => value["metadata"]["name"] = name.clone().into(),
     }
-    let unknown = resource.schema.unknown_fields(&value);
-    if let Some(path) = unknown.first() {
-        let namespace = request.target.namespace.as_deref().unwrap_or_default();
-        let group_version = request.entry.api_version();
-        return Err(Status::plain_failure(format!(
-            "failed to create typed patch object ({namespace}/{name}; {group_version}, Kind={}): .{path}: field not declared in schema",
-            resource.kind
-        )));
+    let refuse = |problem: String| {
+        Status::plain_failure(format!(
+            "failed to create typed patch object ({sent_namespace}/{name}; {}/{}, Kind={}): {problem}",
+            resource.group, resource.version, resource.kind
+        ))
+    };
+    if let Some(path) = resource.schema.unknown_fields(&value).first() {
+        return Err(refuse(format!(".{path}: field not declared in schema")));
     }
-    types(request, &mut value, Status::bad_request)?;
+    types(request, &mut value, refuse)?;
     Ok(value)
 }

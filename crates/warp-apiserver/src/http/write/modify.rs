@@ -66,10 +66,7 @@ pub(in crate::http) async fn modify(
             return Err(Status::not_found(&request.subject()));
         };
         let old = entry.read(&current);
-        let Produced {
-            object: mut new,
-            tracked,
-        } = produce(&old, &mut warnings)?;
+        let Produced { object: mut new, tracked } = produce(&old, &mut warnings)?;
         identity(request, &mut new, &old, mode)?;
         version(request, &new, current.revision, mode)?;
         if !tracked {
@@ -78,32 +75,18 @@ pub(in crate::http) async fn modify(
             managed::update(Some(&old), &mut new, &writer);
         }
         prepare::for_update(&entry.resource, mode, &mut new, &old);
-        admit(
-            request,
-            Operation::Update,
-            &mut new,
-            Some(&old),
-            options,
-            &mut warnings,
-        )?;
-        prepare::check(request, &new, Some(&old), mode)?;
+        admit(request, Operation::Update, &mut new, Some(&old), options, &mut warnings)?;
+        if mode != Mode::Binding {
+            prepare::check(request, &new, Some(&old), mode)?;
+        }
         prepare::size(request, &new)?;
         warnings.extend((entry.resource.strategy.warnings)(&new));
         if unchanged(&mut new, &old) {
-            store
-                .settled(current.revision)
-                .await
-                .map_err(|error| disk_error(&error))?;
-            return Ok(Answer {
-                warnings,
-                ..Answer::bytes(200, entry.bytes(&current))
-            });
+            store.settled(current.revision).await.map_err(|error| disk_error(&error))?;
+            return Ok(Answer { warnings, ..Answer::bytes(200, entry.bytes(&current)) });
         }
         if options.dry_run {
-            return Ok(Answer {
-                warnings,
-                ..Answer::value(200, new)
-            });
+            return Ok(Answer { warnings, ..Answer::value(200, new) });
         }
         let draft = entry.draft(&key, &new);
         let written = if finished(&entry.resource, &new, &old) {
@@ -113,10 +96,7 @@ pub(in crate::http) async fn modify(
         };
         match written {
             Ok(stored) => {
-                return Ok(Answer {
-                    warnings,
-                    ..Answer::bytes(200, entry.bytes(&stored))
-                });
+                return Ok(Answer { warnings, ..Answer::bytes(200, entry.bytes(&stored)) });
             }
             Err(WriteError::Changed) => {}
             Err(WriteError::Gone) => return Err(Status::not_found(&request.subject())),
@@ -154,10 +134,18 @@ fn identity(
     }
     let sent = new["metadata"]["uid"].as_str().unwrap_or_default();
     let uid = old["metadata"]["uid"].as_str().unwrap_or_default();
-    if !sent.is_empty() && sent != uid {
+    if !sent.is_empty() && sent != uid && request.call.method != http::Method::PATCH {
+        let resource = &request.entry.resource;
+        let folder = match &resource.custom {
+            Some(_) => format!("{}/{}", resource.group, resource.plural),
+            None => resource.plural.clone(),
+        };
         return Err(Status::conflict(
             &request.subject(),
-            &format!("Precondition failed: UID in precondition: {sent}, UID in object meta: {uid}"),
+            &format!(
+                "StorageError: invalid object, Code: 4, Key: /registry/{folder}/{}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {sent}, UID in object meta: {uid}",
+                request.key()
+            ),
         ));
     }
     Ok(())
@@ -171,10 +159,7 @@ fn version(
     mode: Mode,
 ) -> Result<(), Status> {
     let name = request.target.name.as_deref().unwrap_or_default();
-    match new["metadata"]["resourceVersion"]
-        .as_str()
-        .unwrap_or_default()
-    {
+    match new["metadata"]["resourceVersion"].as_str().unwrap_or_default() {
         "" | "0" => {
             let strict = !request.entry.resource.strategy.unconditional_update;
             let update = request.call.method == http::Method::PUT;
@@ -186,8 +171,8 @@ fn version(
         version => match version.parse::<u64>() {
             Ok(version) if version == current => Ok(()),
             Ok(_) => Err(Status::modified(&named(request, name))),
-            Err(_) => Err(Status::bad_request(format!(
-                "Invalid value: {version:?}: strconv.ParseUint: parsing {version:?}: invalid syntax"
+            Err(_) => Err(Status::plain_failure(format!(
+                "strconv.ParseUint: parsing {version:?}: invalid syntax"
             ))),
         },
     }
@@ -197,9 +182,8 @@ fn version(
 fn unchanged(new: &mut Value, old: &Value) -> bool {
     let strip = |object: &Value| {
         let mut object = object.clone();
-        if let Some(list) = object
-            .pointer_mut("/metadata/managedFields")
-            .and_then(Value::as_array_mut)
+        if let Some(list) =
+            object.pointer_mut("/metadata/managedFields").and_then(Value::as_array_mut)
         {
             for entry in list.iter_mut().filter_map(Value::as_object_mut) {
                 entry.shift_remove("time");

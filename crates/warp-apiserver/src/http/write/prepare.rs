@@ -34,15 +34,10 @@ pub(super) fn place(request: &ResourceCall<'_>, object: &mut Value) -> Result<()
             return Err(Status::bad_request(if sent.is_empty() {
                 "name must be provided".to_owned()
             } else {
-                format!(
-                    "the name of the object ({sent}) does not match the name on the URL ({name})"
-                )
+                format!("the name of the object ({sent}) does not match the name on the URL ({name})")
             }));
         }
-    } else if meta["resourceVersion"]
-        .as_str()
-        .is_some_and(|version| !version.is_empty())
-    {
+    } else if meta["resourceVersion"].as_str().is_some_and(|version| !version.is_empty()) {
         return Err(Status::plain_failure(
             "resourceVersion should not be set on objects to be created",
         ));
@@ -65,30 +60,15 @@ pub(super) fn new_uid() -> String {
     bytes[6] = (bytes[6] & 0x0f) | 0x40;
     bytes[8] = (bytes[8] & 0x3f) | 0x80;
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!(
-        "{}-{}-{}-{}-{}",
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..]
-    )
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
 /// Identity and times of a new object, in the order Kubernetes writes them.
 pub(super) fn stamp(request: &ResourceCall<'_>, object: &mut Value) {
-    let Some(meta) = object["metadata"].as_object_mut() else {
-        return;
-    };
-    for name in [
-        "uid",
-        "resourceVersion",
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "selfLink",
-        "generation",
-    ] {
+    let Some(meta) = object["metadata"].as_object_mut() else { return };
+    for name in
+        ["uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"]
+    {
         meta.shift_remove(name);
     }
     let mut stamped = Map::new();
@@ -101,10 +81,7 @@ pub(super) fn stamp(request: &ResourceCall<'_>, object: &mut Value) {
     if request.entry.resource.strategy.generation {
         stamped.insert("generation".to_owned(), 1.into());
     }
-    stamped.insert(
-        "creationTimestamp".to_owned(),
-        request.api.clock.now_text().into(),
-    );
+    stamped.insert("creationTimestamp".to_owned(), request.api.clock.now_text().into());
     stamped.append(meta);
     *meta = stamped;
 }
@@ -115,9 +92,6 @@ pub(super) fn for_create(resource: &Resource, object: &mut Value) {
         && let Some(map) = object.as_object_mut()
     {
         map.shift_remove("status");
-        if resource.custom.is_none() {
-            crate::patch::skeleton::fill(&resource.group, &resource.kind, object);
-        }
     }
     (resource.strategy.prepare_create)(object);
 }
@@ -162,16 +136,12 @@ fn copy(to: &mut Value, from: &Value, name: &str) {
 pub(super) fn for_update(resource: &Resource, mode: Mode, new: &mut Value, old: &Value) {
     let sent = new["metadata"].take();
     let mut meta = sent;
-    for name in [
-        "uid",
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-    ] {
+    for name in ["uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         if meta.get(name).is_none_or(Value::is_null) {
             copy(&mut meta, &old["metadata"], name);
         }
     }
+    copy(&mut meta, &old["metadata"], "creationTimestamp");
     copy(&mut meta, &old["metadata"], "generation");
     copy(&mut meta, &old["metadata"], "resourceVersion");
     match mode {
@@ -226,7 +196,7 @@ fn keep(new: &mut Value, old: &Value, meta: Value, members: &[&str]) {
 
 /// The generation counts changes of what the user asks for.
 fn count_generation(resource: &Resource, mode: Mode, new: &mut Value, old: &Value) {
-    if !resource.strategy.generation || mode == Mode::Status {
+    if !resource.strategy.generation || matches!(mode, Mode::Status | Mode::Binding) {
         return;
     }
     let changed = if resource.custom.is_some() {
@@ -262,13 +232,14 @@ pub(super) fn check(
     let strategy = &resource.strategy;
     let mut errors = validate_metadata(new, resource);
     if let Some(old) = old {
-        errors.extend(validate_metadata_update(new, old));
+        // Kubernetes runs these twice, before the kind's own checks and with them, and says so.
+        let fixed = validate_metadata_update(new, old);
+        errors.extend(fixed.iter().cloned());
+        errors.extend(fixed);
     }
     match (mode, &resource.custom, old) {
         (_, Some(_), old) => errors.extend(resource.schema.validate(new, old)),
-        (Mode::Status, None, Some(old)) => {
-            errors.extend((strategy.validate_status_update)(new, old))
-        }
+        (Mode::Status, None, Some(old)) => errors.extend((strategy.validate_status_update)(new, old)),
         (_, None, None) => errors.extend((strategy.validate)(new)),
         (_, None, Some(old)) => {
             errors.extend((strategy.validate)(new));
@@ -309,14 +280,8 @@ pub(super) fn version_required(request: &ResourceCall<'_>, name: &str) -> Status
     );
     let mut status = Status::invalid(&super::named(request, name), &[error]);
     // Kubernetes prints the missing number in hexadecimal.
-    status.message = status
-        .message
-        .replace("Invalid value: 0:", "Invalid value: 0x0:");
-    if let Some(cause) = status
-        .details
-        .as_mut()
-        .and_then(|d| d.pointer_mut("/causes/0/message"))
-    {
+    status.message = status.message.replace("Invalid value: 0:", "Invalid value: 0x0:");
+    if let Some(cause) = status.details.as_mut().and_then(|d| d.pointer_mut("/causes/0/message")) {
         *cause = "Invalid value: 0x0: must be specified for an update".into();
     }
     status

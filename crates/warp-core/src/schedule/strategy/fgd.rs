@@ -4,7 +4,7 @@
 use super::{Ask, Policy, Rating, Spot, Strategy};
 use crate::fleet::{Fleet, KindId, WHOLE};
 use crate::schedule::memo::{Memo, state_key};
-use crate::schedule::mix::{Class, Mix};
+use crate::schedule::mix::{Class, Learning, Mix};
 
 /// Expected unusable GPU of a node, over the typical requests.
 #[derive(Clone, Debug, Default)]
@@ -55,13 +55,6 @@ pub(super) struct Fgd {
     fragmentation: Fragmentation,
     learning: Option<Learning>,
     cards: Vec<i32>,
-}
-
-#[derive(Debug, Default)]
-struct Learning {
-    mix: Mix,
-    arrivals: u64,
-    epoch: u64,
 }
 
 impl Fgd {
@@ -135,17 +128,14 @@ impl Strategy for Fgd {
 
     fn arrived(&mut self, _fleet: &Fleet, ask: &Ask) {
         if let Some(learning) = &mut self.learning {
-            learning.mix.see(ask);
-            learning.arrivals += 1;
-            if learning.arrivals.is_power_of_two() {
-                learning.epoch += 1;
-                self.fragmentation = Fragmentation::new(&learning.mix);
+            if learning.see(ask) {
+                self.fragmentation = Fragmentation::new(learning.mix());
             }
         }
     }
 
     fn epoch(&self, _fleet: &Fleet) -> u64 {
-        self.learning.as_ref().map_or(0, |learning| learning.epoch)
+        self.learning.as_ref().map_or(0, Learning::epoch)
     }
 
     fn rate(&mut self, spot: &Spot<'_>, ask: &Ask) -> Rating {

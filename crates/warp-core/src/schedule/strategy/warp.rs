@@ -11,7 +11,7 @@ mod worth;
 use super::fgd::take;
 use super::{Ask, Policy, Rating, Spot, Strategy, Weights};
 use crate::fleet::Fleet;
-use crate::schedule::mix::Mix;
+use crate::schedule::mix::{Learning, Mix};
 use worth::Worth;
 
 /// The constants of the policy. One set serves every fleet and mix; the price weight is the user's.
@@ -25,6 +25,8 @@ pub struct Tuning {
     pub cpu_length: usize,
     /// What a lost slot for multi-GPU requests counts, against its expected use.
     pub slots: f64,
+    /// How much more often than by its share a request that insists on few kinds is expected there.
+    pub insistence: f64,
     /// Thousandths of GPU that a core counts when CPU is the scarcer resource.
     pub core_gpu: f64,
     /// The same, for requests without GPUs.
@@ -33,8 +35,6 @@ pub struct Tuning {
     pub quantum: f64,
     /// Thousandths of GPU a dollar per GPU-hour counts; 0 ignores prices.
     pub price: f64,
-    pub kw: f64,
-    pub kp: f64,
 }
 
 impl Default for Tuning {
@@ -43,31 +43,12 @@ impl Default for Tuning {
             lists: 32,
             length: 40,
             cpu_length: 25,
-            slots: 0.15,
+            slots: 0.05,
+            insistence: 0.5,
             core_gpu: 10.0,
             core_cpu: 20.0,
             quantum: 60.0,
             price: 0.0,
-            kw: 1.0,
-            kp: 2.0,
-        }
-    }
-}
-
-impl Tuning {
-    pub fn set(&mut self, k: &str, v: f64) {
-        match k {
-            "lists" => self.lists = v as usize,
-            "length" => self.length = v as usize,
-            "cpu_length" => self.cpu_length = v as usize,
-            "slots" => self.slots = v,
-            "core_gpu" => self.core_gpu = v,
-            "core_cpu" => self.core_cpu = v,
-            "quantum" => self.quantum = v,
-            "price" => self.price = v,
-            "kw" => self.kw = v,
-            "kp" => self.kp = v,
-            _ => panic!("{k}"),
         }
     }
 }
@@ -79,13 +60,6 @@ pub struct FillValue {
     worth: Worth,
     learning: Option<Learning>,
     cards: Vec<i32>,
-}
-
-#[derive(Debug, Default)]
-struct Learning {
-    mix: Mix,
-    arrivals: u64,
-    epoch: u64,
 }
 
 impl FillValue {
@@ -166,17 +140,14 @@ impl Strategy for FillValue {
 
     fn arrived(&mut self, fleet: &Fleet, ask: &Ask) {
         if let Some(learning) = &mut self.learning {
-            learning.mix.see(ask);
-            learning.arrivals += 1;
-            if learning.arrivals.is_power_of_two() {
-                learning.epoch += 1;
-                self.worth = Worth::new(&self.tuning, self.seed, fleet, &learning.mix);
+            if learning.see(ask) {
+                self.worth = Worth::new(&self.tuning, self.seed, fleet, learning.mix());
             }
         }
     }
 
     fn epoch(&self, _fleet: &Fleet) -> u64 {
-        self.learning.as_ref().map_or(0, |learning| learning.epoch)
+        self.learning.as_ref().map_or(0, Learning::epoch)
     }
 
     fn rate(&mut self, spot: &Spot<'_>, ask: &Ask) -> Rating {
@@ -203,15 +174,17 @@ impl Strategy for FillValue {
         } else {
             self.tuning.core_gpu
         };
-        let penalty = if ask.count == 0 || ask.typed {
+        // Whoever can go elsewhere stays off kinds that others insist on, the more the scarcer they
+        // are.
+        let asked = ask.gpu_milli() as f64;
+        let of = |(kind, _)| {
+            let wanted = self.worth.insisted(kind) * free_gpu;
+            let free = totals.free_gpu_milli_of(kind) as f64;
+            asked * (wanted / free.max(1.0)).min(1.0).powi(2)
+        };
+        let penalty = if ask.count == 0 {
             Vec::new()
         } else {
-            let asked = ask.gpu_milli() as f64;
-            let of = |(kind, _)| {
-                let wanted = self.worth.insisted(kind) * free_gpu;
-                let free = totals.free_gpu_milli_of(kind) as f64;
-                asked * self.tuning.kw * (wanted / free.max(1.0)).min(1.0).powf(self.tuning.kp)
-            };
             fleet.kinds().map(of).collect()
         };
         Weights {

@@ -87,6 +87,7 @@ pub fn choose(
                 moment,
             })
         })
+        .filter(|probe| settings.along || probe.moment == Moment::Submission)
         .collect();
     probes.sort_by(|a, b| b.at.total_cmp(&a.at).then(b.id.cmp(&a.id)));
     probes
@@ -121,7 +122,7 @@ impl Judge {
     }
 
     /// Asks everything that is due now.
-    pub fn ask(&mut self, engine: &Engine, durations: &mut Durations, history: &History) {
+    pub fn ask(&mut self, engine: &Engine, durations: &Durations, history: &History) {
         let now = engine.state.now;
         while let Some(probe) = self.queue.last().copied().filter(|probe| probe.at <= now) {
             self.queue.pop();
@@ -189,7 +190,8 @@ impl Judge {
 }
 
 /// Expected GPU-seconds of everybody ahead in line, spread over all GPUs.
-fn queue_service(engine: &Engine, durations: &mut Durations, id: u64) -> Seconds {
+fn queue_service(engine: &Engine, durations: &Durations, id: u64) -> Seconds {
+    let mut durations = durations.clone();
     let state = &engine.state;
     let mut ahead = 0.0;
     for waiting in state.pending() {

@@ -46,6 +46,18 @@ pub fn busiest(jobs: &[Submission], days: u32) -> Window {
     }
 }
 
+/// Days from the first submission to the last, at least one.
+pub fn days(jobs: &[Submission]) -> u32 {
+    let times = || jobs.iter().map(|job| job.submit);
+    let (Some(first), Some(last)) = (
+        times().min_by(f64::total_cmp),
+        times().max_by(f64::total_cmp),
+    ) else {
+        return 1;
+    };
+    u32::try_from(super::report::whole((last - first) / DAY) + 1).unwrap_or(u32::MAX)
+}
+
 /// The list in order of submission; equal times keep the order of the file.
 pub fn in_order(jobs: &[Submission]) -> Vec<Submission> {
     let mut sorted = jobs.to_vec();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{replicas, revision, status};
 use crate::controllers::ownership::{claim, is_empty};
@@ -33,6 +33,8 @@ struct Pass<'a> {
     status: DeploymentStatus,
     /// Set once something was scaled or created: the rest waits for the next pass.
     moved: bool,
+    /// Annotations of the Deployment to write with its status.
+    annotate: Option<Value>,
     now: Timestamp,
     plan: Plan,
 }
@@ -80,6 +82,7 @@ pub(super) fn plan(seen: &Seen<'_>, now: Timestamp) -> Plan {
         revision: latest_old + 1,
         status: deployment.status.clone().unwrap_or_default(),
         moved: false,
+        annotate: None,
         now,
         plan,
     };
@@ -139,8 +142,13 @@ impl Pass<'_> {
     }
 
     fn write(&mut self, status: DeploymentStatus) {
-        self.plan
-            .status(self.deployment, self.deployment.status.as_ref(), &status);
+        let annotations = self.annotate.take();
+        self.plan.status_and_annotations(
+            self.deployment,
+            self.deployment.status.as_ref(),
+            &status,
+            annotations,
+        );
     }
 
     /// Was the Deployment's size changed since its sets were last sized?
@@ -206,8 +214,7 @@ impl Pass<'_> {
 
     fn set_revision(&mut self, number: String) {
         if revision::annotation(&self.deployment.metadata, revision::REVISION) != Some(&number) {
-            let patch = json!({ "metadata": { "annotations": { revision::REVISION: number } } });
-            self.plan.patch(self.deployment, Encoding::Merge, patch);
+            self.annotate = Some(json!({ revision::REVISION: number }));
         }
     }
 

@@ -451,9 +451,13 @@ impl<'a> Pass<'a> {
 
     /// Deletes and creates pods; how the Job ends when that is known now.
     fn act(&mut self, end: Option<End>) -> Option<End> {
-        if end.is_some() {
+        if let Some(decided) = &end {
             let active = std::mem::take(&mut self.active);
-            self.delete(&active);
+            if decided.success {
+                self.delete_uncounted(&active);
+            } else {
+                self.delete(&active);
+            }
             return end;
         }
         if self.job.metadata.deletion_timestamp.is_none() {
@@ -520,10 +524,20 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// Deletes pods the Job itself does not want any more: they count neither as failed nor as succeeded.
+    fn delete_uncounted(&mut self, pods: &[Arc<Pod>]) {
+        for pod in pods.iter().filter(|pod| is_tracked(pod)) {
+            drop_finalizer(pod, &mut self.plan);
+        }
+        let gone: BTreeSet<String> = pods.iter().map(|pod| uid(pod).to_owned()).collect();
+        self.delete(pods);
+        self.pods.retain(|pod| !gone.contains(uid(pod)));
+    }
+
     fn manage(&mut self) {
         if is_suspended(self.spec) {
             let active = std::mem::take(&mut self.active);
-            return self.delete(&active);
+            return self.delete_uncounted(&active);
         }
         let parallelism = self.spec.parallelism.unwrap_or(1);
         let want = match self.spec.completions {
@@ -533,7 +547,7 @@ impl<'a> Pass<'a> {
         };
         let surplus = self.surplus(usize::try_from(self.active_count - want).unwrap_or(0));
         if !surplus.is_empty() {
-            return self.delete(&surplus);
+            return self.delete_uncounted(&surplus);
         }
         let still_there = if replaces_only_failed(self.spec) {
             self.terminating

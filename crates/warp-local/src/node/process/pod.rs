@@ -18,7 +18,7 @@ use tokio::process::Command;
 use tokio::sync::mpsc;
 
 use super::wire::{Request, State};
-use super::{SUPERVISE, Shared, probe, spec, sweep};
+use super::{Cgroups, SUPERVISE, Shared, probe, spec, sweep};
 use crate::node::contents::volumes::{Maker, Volumes};
 use crate::node::devices::Devices;
 use crate::node::facts::{Event, Exit, containers};
@@ -432,14 +432,14 @@ fn exit_of(ended: super::wire::Ended) -> Exit {
 }
 
 /// Ends a pod nobody asks for any more and removes its files.
-pub(super) async fn end_folder(shared: &Arc<Shared>, uid: &str) {
-    let task = Task {
-        shared: shared.clone(),
-        pod: Arc::default(),
-        uid: uid.to_owned(),
-        record: Record::default(),
-        link: None,
-        live: BTreeMap::new(),
-    };
-    task.forget().await;
+pub(super) async fn end_folder(root: &Path, cgroups: &Cgroups, uid: &str) {
+    let folder = root.join("pods").join(uid);
+    if let Ok(stream) = UnixStream::connect(folder.join("socket")).await {
+        let (read, write) = stream.into_split();
+        let lines = BufReader::new(read).lines();
+        end_link(&mut Link { write, lines }).await;
+    }
+    sweep::end_marked(uid).await;
+    cgroups.remove(uid);
+    std::fs::remove_dir_all(&folder).ok();
 }

@@ -23,7 +23,7 @@ const COMPARED: [&str; 9] = [
 ];
 
 /// The end, once it has stood still for a moment.
-pub async fn settled(stage: &Stage, scenario: &Scenario) -> Result<Value> {
+pub(super) async fn settled(stage: &Stage, scenario: &Scenario) -> Result<Value> {
     let mut last = end(stage, scenario).await?;
     for _ in 0..30 {
         tokio::time::sleep(Duration::from_millis(1200)).await;
@@ -36,7 +36,7 @@ pub async fn settled(stage: &Stage, scenario: &Scenario) -> Result<Value> {
     Ok(last)
 }
 
-pub async fn end(stage: &Stage, scenario: &Scenario) -> Result<Value> {
+pub(super) async fn end(stage: &Stage, scenario: &Scenario) -> Result<Value> {
     let mut end = Map::new();
     for kind in COMPARED {
         let mut found: Vec<Value> = stage
@@ -232,7 +232,7 @@ async fn events(stage: &Stage) -> Result<BTreeSet<String>> {
 }
 
 /// The lines that are in one end and not in the other.
-pub fn difference(wanted: &Value, found: &Value) -> String {
+pub(super) fn difference(wanted: &Value, found: &Value) -> String {
     let lines = |value: &Value| -> Vec<String> {
         serde_json::to_string_pretty(value)
             .unwrap_or_default()

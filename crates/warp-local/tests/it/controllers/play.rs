@@ -33,13 +33,13 @@ const KINDS: [(&str, &str, &str); 14] = [
 ];
 
 /// A namespace in a cluster.
-pub struct Stage {
+pub(super) struct Stage {
     client: Client,
-    pub namespace: String,
+    pub(super) namespace: String,
 }
 
 impl Stage {
-    pub async fn open(cluster: &Cluster, scenario: &Scenario) -> Result<Self> {
+    pub(super) async fn open(cluster: &Cluster, scenario: &Scenario) -> Result<Self> {
         let short: String = scenario
             .name
             .chars()
@@ -55,7 +55,7 @@ impl Stage {
         })
     }
 
-    pub fn api(&self, kind: &str) -> Result<Api<DynamicObject>> {
+    pub(super) fn api(&self, kind: &str) -> Result<Api<DynamicObject>> {
         let Some((group, version, _)) = KINDS.iter().find(|(_, _, known)| *known == kind) else {
             bail!("the scenarios know no kind '{kind}'");
         };
@@ -67,12 +67,12 @@ impl Stage {
         })
     }
 
-    pub async fn list(&self, kind: &str) -> Result<Vec<Value>> {
+    pub(super) async fn list(&self, kind: &str) -> Result<Vec<Value>> {
         let list = self.api(kind)?.list(&ListParams::default()).await?;
         Ok(list.items.into_iter().map(|object| json!(object)).collect())
     }
 
-    pub async fn list_events(&self) -> Result<Vec<Value>> {
+    pub(super) async fn list_events(&self) -> Result<Vec<Value>> {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Event"));
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &self.namespace, &resource);
@@ -90,7 +90,7 @@ impl Stage {
         name.replace("$NAMESPACE", &self.namespace)
     }
 
-    pub async fn play(&self, scenario: &Scenario) -> Result<()> {
+    pub(super) async fn play(&self, scenario: &Scenario) -> Result<()> {
         for (number, step) in scenario.steps.iter().enumerate() {
             let shown = format!(
                 "step {} ({})",
@@ -164,6 +164,15 @@ impl Stage {
                             &PatchParams::default(),
                             &Patch::Merge(patch),
                         )
+                        .await?;
+                }
+                Ok(())
+            }
+            Step::LabelPods { labels, to } => {
+                for pod in self.pods(labels).await? {
+                    let patch = Patch::Merge(json!({ "metadata": { "labels": to } }));
+                    self.api("Pod")?
+                        .patch(&pod.name_any(), &PatchParams::default(), &patch)
                         .await?;
                 }
                 Ok(())

@@ -8,20 +8,20 @@ use warp_testkit::behaviour::variable;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Scenario {
-    pub name: String,
-    pub steps: Vec<Step>,
+pub(super) struct Scenario {
+    pub(super) name: String,
+    pub(super) steps: Vec<Step>,
     /// Leave events out of the comparison, where their number depends on timing.
     #[serde(default)]
-    pub ignore_events: bool,
+    pub(super) ignore_events: bool,
     /// Leave out what pods look like, where it depends on timing.
     #[serde(default)]
-    pub ignore_pods: bool,
+    pub(super) ignore_pods: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub enum Step {
+pub(super) enum Step {
     Job(Made),
     Deployment(Made),
     ReplicaSet(Made),
@@ -58,6 +58,11 @@ pub enum Step {
         labels: BTreeMap<String, String>,
         runs: String,
     },
+    /// Gives pods other labels.
+    LabelPods {
+        labels: BTreeMap<String, String>,
+        to: BTreeMap<String, String>,
+    },
     DeletePods {
         labels: BTreeMap<String, String>,
     },
@@ -65,25 +70,25 @@ pub enum Step {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Made {
-    pub name: String,
+pub(super) struct Made {
+    pub(super) name: String,
     #[serde(default)]
-    pub runs: Option<String>,
+    pub(super) runs: Option<String>,
     #[serde(default)]
-    pub spec: Value,
+    pub(super) spec: Value,
     #[serde(default)]
-    pub metadata: Value,
+    pub(super) metadata: Value,
     /// Merged into the pod's spec.
     #[serde(default)]
-    pub pod: Value,
+    pub(super) pod: Value,
     #[serde(default)]
-    pub labels: BTreeMap<String, String>,
+    pub(super) labels: BTreeMap<String, String>,
     #[serde(default)]
-    pub restart: Option<String>,
+    pub(super) restart: Option<String>,
 }
 
 /// `exit 3`, `succeed`, `hang`, `succeed after 2s`: the settings of the simulated container.
-pub fn settings(runs: &str) -> Vec<(&'static str, String)> {
+pub(super) fn settings(runs: &str) -> Vec<(&'static str, String)> {
     use warp_testkit::behaviour::{BEHAVIOUR, EXIT_CODE, RUN_FOR, STOP_AFTER};
     let mut words = runs.split_whitespace();
     let mut settings = vec![(BEHAVIOUR, words.next().unwrap_or("hang").to_owned())];
@@ -128,7 +133,7 @@ impl Made {
         object
     }
 
-    pub fn job(&self, namespace: &str) -> Value {
+    pub(super) fn job(&self, namespace: &str) -> Value {
         let mut job = self.object("Job", "batch/v1", namespace);
         let mut template =
             json!({ "metadata": { "labels": self.labels }, "spec": self.container(true) });
@@ -137,7 +142,7 @@ impl Made {
         job
     }
 
-    pub fn replicated(&self, kind: &str, namespace: &str) -> Value {
+    pub(super) fn replicated(&self, kind: &str, namespace: &str) -> Value {
         let mut object = self.object(kind, "apps/v1", namespace);
         let labels = if self.labels.is_empty() {
             json!({ "app": self.name })
@@ -152,7 +157,7 @@ impl Made {
         object
     }
 
-    pub fn pod(&self, namespace: &str) -> Value {
+    pub(super) fn pod(&self, namespace: &str) -> Value {
         let mut pod = self.object("Pod", "v1", namespace);
         pod["metadata"]["labels"] = json!(self.labels);
         let mut spec = self.container(true);
@@ -163,7 +168,7 @@ impl Made {
 }
 
 /// Merges `other` into `value`: objects by key, everything else replaced.
-pub fn merge(value: &mut Value, other: &Value) {
+pub(super) fn merge(value: &mut Value, other: &Value) {
     match (value, other) {
         (Value::Object(mine), Value::Object(theirs)) => {
             for (name, theirs) in theirs {
@@ -176,7 +181,7 @@ pub fn merge(value: &mut Value, other: &Value) {
 }
 
 /// Is everything in `part` also in `whole`? A list contains a list when each element finds one that contains it.
-pub fn contains(whole: &Value, part: &Value) -> bool {
+pub(super) fn contains(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => part
             .iter()

@@ -23,7 +23,8 @@ pub(super) struct Value {
 #[derive(Debug)]
 pub(super) struct Worth {
     memo: Memo<Value>,
-    gpu_lists: Vec<GpuList>,
+    /// By kind: the sequences of requests that could come to it. The last is for unknown kinds.
+    gpu_lists: Vec<Vec<GpuList>>,
     cpu_lists: Vec<Vec<i64>>,
     slots: Vec<SlotClass>,
     /// By kind: the share of demand that insists on it.
@@ -75,9 +76,7 @@ impl Worth {
         let share = |class: &Class| class.weight * class.gpu_milli() / asked.max(1.0);
         Self {
             memo: Memo::default(),
-            gpu_lists: (0..tuning.lists)
-                .map(|_| gpu_list(&single, tuning.length, &mut random))
-                .collect(),
+            gpu_lists: gpu_lists(fleet, &single, tuning, &mut random),
             cpu_lists: (0..tuning.lists)
                 .map(|_| cpu_list(&without, tuning.cpu_length, &mut random))
                 .collect(),
@@ -116,7 +115,7 @@ impl Worth {
         if let Some(known) = self.memo.get(key) {
             return known;
         }
-        let mut value = self.fill(cpu_milli, steps * MEMORY_STEP, cards);
+        let mut value = self.fill(kind, cpu_milli, steps * MEMORY_STEP, cards);
         let idle = cards
             .iter()
             .filter(|&&card| card >= WHOLE.cast_signed())
@@ -135,11 +134,20 @@ impl Worth {
     }
 
     /// The mean over all sequences of what they would put on the node.
-    fn fill(&mut self, cpu_milli: i64, memory_bytes: i64, cards: &[i32]) -> Value {
+    fn fill(
+        &mut self,
+        kind: Option<KindId>,
+        cpu_milli: i64,
+        memory_bytes: i64,
+        cards: &[i32],
+    ) -> Value {
         let (mut gpu, mut cores) = (0_i64, 0_i64);
         let mut sorted: Vec<i32> = cards.iter().copied().filter(|&card| card > 0).collect();
         sorted.sort_unstable();
-        for (gpu_list, cpu_list) in self.gpu_lists.iter().zip(&self.cpu_lists) {
+        let at = kind
+            .map_or(usize::MAX, KindId::index)
+            .min(self.gpu_lists.len() - 1);
+        for (gpu_list, cpu_list) in self.gpu_lists[at].iter().zip(&self.cpu_lists) {
             let mut cpu = cpu_milli;
             self.bag.clear();
             self.bag.extend_from_slice(&sorted);
@@ -151,7 +159,7 @@ impl Worth {
                 }
             }
         }
-        let lists = self.gpu_lists.len().max(1) as f64;
+        let lists = self.cpu_lists.len().max(1) as f64;
         Value {
             gpu: gpu as f64 / lists,
             cores: cores as f64 / 1000.0 / lists,
@@ -192,9 +200,47 @@ fn fill_cards(list: &GpuList, cpu: &mut i64, mut memory: i64, cards: &mut [i32])
     filled
 }
 
+/// The sequences a node of each kind should expect. A request that insists on some kinds comes to
+/// those only, and the more often the fewer of them there are.
+fn gpu_lists(
+    fleet: &Fleet,
+    classes: &[&Class],
+    tuning: &Tuning,
+    random: &mut Random,
+) -> Vec<Vec<GpuList>> {
+    let capacity = |kind| fleet.totals().gpu_milli_of(kind) as f64;
+    let all: f64 = fleet.kinds().map(|(kind, _)| capacity(kind)).sum();
+    let start = random.clone();
+    let mut draw = |classes: &[Class]| {
+        // The same random numbers for every kind: kinds differ by their requests, not by luck.
+        *random = start.clone();
+        let one = |_| gpu_list(classes, tuning.length, random);
+        (0..tuning.lists).map(one).collect::<Vec<_>>()
+    };
+    let expected = |class: &Class, kind: KindId| {
+        let accepted = fleet.kinds().filter(|(kind, _)| class.accepts(*kind));
+        let accepted: f64 = accepted.map(|(kind, _)| capacity(kind)).sum();
+        let more = (all / accepted.max(1.0)).powf(tuning.insistence);
+        class.accepts(kind).then(|| Class {
+            weight: class.weight * more,
+            ..class.clone()
+        })
+    };
+    let mut lists: Vec<_> = fleet
+        .kinds()
+        .map(|(kind, _)| {
+            let coming = classes.iter().filter_map(|class| expected(class, kind));
+            draw(&coming.collect::<Vec<_>>())
+        })
+        .collect();
+    let every: Vec<Class> = classes.iter().map(|&class| class.clone()).collect();
+    lists.push(draw(&every));
+    lists
+}
+
 /// Draws evenly spaced quantiles of the single-GPU classes, then shuffles: each list has the mix's
 /// proportions, only the order is random.
-fn gpu_list(classes: &[&Class], length: usize, random: &mut Random) -> GpuList {
+fn gpu_list(classes: &[Class], length: usize, random: &mut Random) -> GpuList {
     let total: f64 = classes.iter().map(|class| class.weight).sum();
     let offset = random.unit();
     let mut list = Vec::with_capacity(length);
