@@ -278,7 +278,7 @@ async fn raw_writes(client: &Client, count: usize) -> Result<f64> {
 
 /// The operator's own count of its writes, by resource.
 async fn written(address: &str) -> Result<Vec<(String, f64)>> {
-    let mut stream = tokio::net::TcpStream::connect(address).await?;
+    let mut stream = connected(address).await?;
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await?;
     let mut text = String::new();
     stream.read_to_string(&mut text).await?;
@@ -289,6 +289,18 @@ async fn written(address: &str) -> Result<Vec<(String, f64)>> {
         Some((resource.to_owned(), value.trim().parse().ok()?))
     });
     Ok(lines.collect())
+}
+
+/// The operator may still be starting.
+async fn connected(address: &str) -> Result<tokio::net::TcpStream> {
+    let started = Instant::now();
+    loop {
+        match tokio::net::TcpStream::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) if started.elapsed() > DEADLINE => return Err(error.into()),
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
 }
 
 async fn settle(done: impl Fn() -> bool) -> Result<()> {
