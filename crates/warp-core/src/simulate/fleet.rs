@@ -247,9 +247,12 @@ impl Scenario {
                 }
             }
         }
-        let totals = fleet.totals();
-        let used = totals.gpu_milli() - totals.free_gpu_milli();
-        outcome.allocated = 100.0 * used as f64 / (totals.gpu_milli() as f64).max(1.0);
+        let used: u64 = fleet
+            .works()
+            .filter_map(|work| work.request.gpu.as_ref())
+            .map(GpuRequest::total_milli)
+            .sum();
+        outcome.allocated = 100.0 * used as f64 / (fleet.totals().gpu_milli() as f64).max(1.0);
         Ok(outcome)
     }
 }
