@@ -5,6 +5,7 @@
 mod csv;
 mod fleet;
 mod openb;
+mod queue;
 
 use std::process::ExitCode;
 
@@ -18,6 +19,8 @@ pub(crate) struct Args {
 enum Command {
     /// The placement protocol of the FGD study over the openb trace
     Openb(openb::Args),
+    /// A job list on a fleet: who waits how long, under which policy
+    Queue(queue::Args),
     /// Your own fleet and requests: where they would go, and why the rest would not
     Fleet(fleet::Args),
 }
@@ -25,6 +28,7 @@ enum Command {
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Openb(args) => openb::run(&args),
+        Command::Queue(args) => queue::run(&args),
         Command::Fleet(args) => fleet::run(&args),
     }
 }

@@ -44,6 +44,7 @@ impl Problems {
 /// One row: its fields by column name.
 #[derive(Debug)]
 pub(crate) struct Row<'a> {
+    pub(crate) line: usize,
     fields: Vec<String>,
     columns: &'a BTreeMap<String, usize>,
 }
@@ -98,6 +99,7 @@ pub(crate) fn read<T>(
             continue;
         }
         match read(&Row {
+            line,
             fields,
             columns: &columns,
         }) {
