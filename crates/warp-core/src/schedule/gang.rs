@@ -221,13 +221,16 @@ impl Attempt<'_> {
             *milli += pools.iter().map(crate::fleet::PoolFree::milli).sum::<i64>();
             nodes.push(id);
         }
+        let mut domains: Vec<_> = domains.into_values().collect();
+        domains.sort_by_key(|(milli, _)| *milli);
+        // The largest is tried even when it has too little, to learn how far the gang would come.
         let needed = self.gang.milli();
-        let mut enough: Vec<_> = domains
-            .into_values()
-            .filter(|(milli, _)| *milli >= needed)
-            .collect();
-        enough.sort_by_key(|(milli, _)| *milli);
-        enough.into_iter().map(|(_, nodes)| nodes).collect()
+        let largest = domains.len().saturating_sub(1);
+        let from = domains
+            .partition_point(|(milli, _)| *milli < needed)
+            .min(largest);
+        domains.drain(..from);
+        domains.into_iter().map(|(_, nodes)| nodes).collect()
     }
 
     fn inside(
