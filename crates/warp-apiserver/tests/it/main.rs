@@ -1,0 +1,3 @@
+//! Behaviour of the API server from outside.
+
+mod cases;
