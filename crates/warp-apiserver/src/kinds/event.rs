@@ -8,11 +8,17 @@ use super::checks::Errors;
 use super::fields::{at, number, text};
 use super::{Described, columns, describe, metadata, typed};
 use crate::codec::table::age;
-use crate::registry::resource::{Column, SelectableField, Strategy};
+use crate::registry::resource::{Column, Conversion, SelectableField, Strategy};
 use crate::schema::{FieldError, Path};
 
 pub(super) fn descriptors() -> Vec<Described> {
-    vec![core(), events()]
+    let mut newer = events();
+    newer.0.conversion = Some(Conversion {
+        table: "events",
+        to_stored: |event| convert(event, "v1"),
+        from_stored: |event| convert(event, "events.k8s.io/v1"),
+    });
+    vec![core(), newer]
 }
 
 fn core() -> Described {
@@ -34,8 +40,9 @@ fn core() -> Described {
             .chain([
                 SelectableField::new("reason"),
                 SelectableField::new("reportingComponent"),
-                SelectableField::at("source", "source.component", ""),
                 SelectableField::new("type"),
+                // Last, so that the fields both groups have are at the same places of the index.
+                SelectableField::at("source", "source.component", ""),
             ]),
         )
         .strategy(Strategy {

@@ -58,3 +58,29 @@ pub fn path_segment(name: &str) -> Vec<String> {
         .map(|c| vec![format!("may not contain '{c}'")])
         .unwrap_or_default()
 }
+
+/// Kubernetes' order of versions: stable before beta before alpha, newer before older, anything
+/// else last by name. The greater version is the preferred one.
+pub fn compare_versions(a: &str, b: &str) -> std::cmp::Ordering {
+    fn parse(version: &str) -> Option<(u64, u64, u64)> {
+        let rest = version.strip_prefix('v')?;
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let major = rest[..digits].parse().ok()?;
+        let (stage, minor) = match &rest[digits..] {
+            "" => (2, ""),
+            tail => match (tail.strip_prefix("beta"), tail.strip_prefix("alpha")) {
+                (Some(minor), _) => (1, minor),
+                (_, Some(minor)) => (0, minor),
+                _ => return None,
+            },
+        };
+        let minor = if stage == 2 { 0 } else { minor.parse().ok()? };
+        Some((stage, major, minor))
+    }
+    match (parse(a), parse(b)) {
+        (Some(a), Some(b)) => a.cmp(&b),
+        (Some(_), None) => std::cmp::Ordering::Greater,
+        (None, Some(_)) => std::cmp::Ordering::Less,
+        (None, None) => b.cmp(a),
+    }
+}

@@ -35,6 +35,17 @@ pub struct Resource {
     pub review: Option<Review>,
     /// Set for custom resources.
     pub custom: Option<Custom>,
+    /// Set when the objects are those of another group in another form.
+    pub conversion: Option<Conversion>,
+}
+
+/// How a resource is another view of a stored one (both groups of events). Its selectable fields
+/// are the first of the stored one's, in the same order.
+#[derive(Clone, Copy, Debug)]
+pub struct Conversion {
+    pub table: &'static str,
+    pub to_stored: fn(&Value) -> Value,
+    pub from_stored: fn(&Value) -> Value,
 }
 
 /// What only custom resources have.
@@ -83,6 +94,7 @@ impl Resource {
             stored_only: None,
             review: None,
             custom: None,
+            conversion: None,
         }
     }
 
@@ -98,7 +110,10 @@ impl Resource {
 
     /// Name of the table the objects live in; all versions share it.
     pub fn table(&self) -> String {
-        qualified(&self.plural, &self.group)
+        match &self.conversion {
+            Some(conversion) => conversion.table.to_owned(),
+            None => qualified(&self.plural, &self.group),
+        }
     }
 
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
@@ -318,8 +333,10 @@ pub struct Strategy {
     pub create_on_update: bool,
     /// `PUT` without a resource version is accepted.
     pub unconditional_update: bool,
-    /// Fields below `metadata` and beside `spec` and `status` that a status write may change.
-    pub status_may_change: &'static [&'static str],
+    /// A create may bring its status (nodes); otherwise it is dropped before `prepare_create`.
+    pub keep_status: bool,
+    /// Deleting answers with the last state of the object instead of a `Status`.
+    pub return_deleted: bool,
 }
 
 impl Default for Strategy {
@@ -341,7 +358,8 @@ impl Default for Strategy {
             orphan_by_default: None,
             create_on_update: false,
             unconditional_update: true,
-            status_may_change: &[],
+            keep_status: false,
+            return_deleted: false,
         }
     }
 }

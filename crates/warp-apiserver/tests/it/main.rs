@@ -1,3 +1,6 @@
-//! Behaviour of the API server from outside.
+//! The server as its clients see it.
 
-mod cases;
+mod api;
+mod differential;
+mod exchange;
+mod recorded;

@@ -1,0 +1,19 @@
+//! Where one request goes: which nodes it fits (`fit`), which of them is best (`strategy`), and a
+//! planner that remembers ratings so that a decision costs what changed since the last one.
+
+pub mod fit;
+mod gang;
+mod memo;
+mod mix;
+mod planner;
+mod reason;
+pub mod strategy;
+#[cfg(test)]
+mod tests;
+
+pub use gang::{Gang, GangPlacement, GangRefusal, Member, PlacedMember};
+pub use mix::{Class, Mix};
+pub use planner::{Placement, Planner, Scope, place};
+pub use reason::Reason;
+pub(crate) use reason::{amount, bytes};
+pub use strategy::{Ask, Policy, Rating, Spot, Strategy, Weights};

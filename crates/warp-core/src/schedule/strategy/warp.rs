@@ -1,0 +1,201 @@
+//! Fill-value: how much of a node will *eventually* be filled, now and after the placement.
+//!
+//! A node is worth what random sequences of expected requests would put on it. A placement is good
+//! where the node loses little of that worth beyond what the request itself uses. On top of that:
+//! whole slots for multi-GPU requests are kept (`slots`), CPU is spared while it is scarcer than
+//! GPUs (`extra`), and requests that accept any kind stay off kinds that others insist on
+//! (`penalty`). The expected requests are given, or learnt from those that arrived.
+
+mod worth;
+
+use super::fgd::take;
+use super::{Ask, Policy, Rating, Spot, Strategy, Weights};
+use crate::fleet::Fleet;
+use crate::schedule::mix::{Learning, Mix};
+use worth::Worth;
+
+/// The constants of the policy. One set serves every fleet and mix; the price weight is the user's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tuning {
+    /// Sequences per node value.
+    pub lists: usize,
+    /// Requests with GPUs per sequence.
+    pub length: usize,
+    /// CPU-only requests per sequence.
+    pub cpu_length: usize,
+    /// What a lost slot for multi-GPU requests counts, against its expected use.
+    pub slots: f64,
+    /// How much more often than by its share a request that insists on few kinds is expected there.
+    pub insistence: f64,
+    /// Thousandths of GPU that a core counts when CPU is the scarcer resource.
+    pub core_gpu: f64,
+    /// The same, for requests without GPUs.
+    pub core_cpu: f64,
+    /// Scores closer than this (thousandths of GPU) are equal.
+    pub quantum: f64,
+    /// Thousandths of GPU a dollar per GPU-hour counts; 0 ignores prices.
+    pub price: f64,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            lists: 32,
+            length: 40,
+            cpu_length: 25,
+            slots: 0.05,
+            insistence: 0.5,
+            core_gpu: 10.0,
+            core_cpu: 20.0,
+            quantum: 60.0,
+            price: 0.0,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct FillValue {
+    tuning: Tuning,
+    seed: u64,
+    worth: Worth,
+    learning: Option<Learning>,
+    cards: Vec<i32>,
+}
+
+impl FillValue {
+    /// Knows nothing at first and learns from every arrival.
+    pub fn learning(tuning: Tuning, seed: u64) -> Self {
+        let worth = Worth::new(&tuning, seed, &Fleet::new(), &Mix::default());
+        Self {
+            tuning,
+            seed,
+            worth,
+            learning: Some(Learning::default()),
+            cards: Vec::new(),
+        }
+    }
+
+    /// Expects this mix for ever.
+    pub fn informed(tuning: Tuning, seed: u64, fleet: &Fleet, mix: &Mix) -> Self {
+        let worth = Worth::new(&tuning, seed, fleet, mix);
+        Self {
+            tuning,
+            seed,
+            worth,
+            learning: None,
+            cards: Vec::new(),
+        }
+    }
+
+    /// What the fleet gains (negative: loses) by the placement, in thousandths of GPU and in cores.
+    fn gain(&mut self, spot: &Spot<'_>, ask: &Ask, card: Option<usize>) -> Rating {
+        let resources = &spot.free.resources;
+        let kind = spot.pool.map(|pool| pool.kind);
+        let memory = self.worth.typical_memory(ask);
+        self.cards.clear();
+        self.cards.extend_from_slice(spot.cards());
+        let before = self.worth.of(
+            kind,
+            resources.cpu_milli,
+            resources.memory_bytes,
+            &self.cards,
+        );
+        take(&mut self.cards, ask, card);
+        let after = self.worth.of(
+            kind,
+            resources.cpu_milli - ask.cpu_milli,
+            (resources.memory_bytes - memory).max(0),
+            &self.cards,
+        );
+        Rating {
+            value: after.gpu - before.gpu + ask.gpu_milli() as f64,
+            extra: after.cores - before.cores,
+        }
+    }
+
+    /// The card whose use gains most; the smallest remainder among equals.
+    fn best_card(&mut self, spot: &Spot<'_>, ask: &Ask) -> Option<(usize, Rating)> {
+        let mut best: Option<(usize, i32, Rating)> = None;
+        for (at, &left) in spot.cards().iter().enumerate() {
+            let seen = || spot.cards()[..at].contains(&left);
+            if i64::from(left) < i64::from(ask.milli) || seen() {
+                continue;
+            }
+            let gain = self.gain(spot, ask, Some(at));
+            let better = best.is_none_or(|(_, known_left, known)| {
+                gain.value > known.value || (gain.value >= known.value && left < known_left)
+            });
+            if better {
+                best = Some((at, left, gain));
+            }
+        }
+        best.map(|(at, _, gain)| (at, gain))
+    }
+}
+
+impl Strategy for FillValue {
+    fn policy(&self) -> Policy {
+        Policy::Warp
+    }
+
+    fn arrived(&mut self, fleet: &Fleet, ask: &Ask) {
+        if let Some(learning) = &mut self.learning {
+            if learning.see(ask) {
+                self.worth = Worth::new(&self.tuning, self.seed, fleet, learning.mix());
+            }
+        }
+    }
+
+    fn epoch(&self, _fleet: &Fleet) -> u64 {
+        self.learning.as_ref().map_or(0, Learning::epoch)
+    }
+
+    fn rate(&mut self, spot: &Spot<'_>, ask: &Ask) -> Rating {
+        let mut gain = if ask.is_fraction() {
+            self.best_card(spot, ask)
+                .map(|(_, gain)| gain)
+                .unwrap_or_default()
+        } else {
+            self.gain(spot, ask, None)
+        };
+        if self.tuning.price > 0.0 {
+            let dollars = spot.node.price_per_gpu_hour_micros.unwrap_or(0) as f64 / 1e6;
+            gain.value -= self.tuning.price * dollars * ask.gpu_milli() as f64 / 1000.0;
+        }
+        gain
+    }
+
+    fn weights(&mut self, fleet: &Fleet, ask: &Ask) -> Weights {
+        let totals = fleet.totals();
+        let free_gpu = totals.free_gpu_milli() as f64;
+        let scarcity = self.worth.cpu_per_gpu * free_gpu / (totals.free_cpu_milli as f64).max(1.0);
+        let core = if ask.count == 0 {
+            self.tuning.core_cpu
+        } else {
+            self.tuning.core_gpu
+        };
+        // Whoever can go elsewhere stays off kinds that others insist on, the more the scarcer they
+        // are.
+        let asked = ask.gpu_milli() as f64;
+        let of = |(kind, _)| {
+            let wanted = self.worth.insisted(kind) * free_gpu;
+            let free = totals.free_gpu_milli_of(kind) as f64;
+            asked * (wanted / free.max(1.0)).min(1.0).powi(2)
+        };
+        let penalty = if ask.count == 0 {
+            Vec::new()
+        } else {
+            fleet.kinds().map(of).collect()
+        };
+        Weights {
+            extra: core * ((scarcity - 0.9) / 0.1).clamp(0.0, 1.0),
+            penalty,
+            quantum: self.tuning.quantum,
+            dice: None,
+        }
+    }
+
+    fn card(&mut self, spot: &Spot<'_>, ask: &Ask) -> Option<usize> {
+        self.best_card(spot, ask).map(|(at, _)| at)
+    }
+}

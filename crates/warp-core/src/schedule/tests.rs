@@ -1,0 +1,3 @@
+mod build;
+mod choices;
+mod filters;

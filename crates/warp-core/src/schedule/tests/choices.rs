@@ -1,0 +1,260 @@
+//! What the planner chooses, and what must not matter to it.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::build::*;
+use crate::fleet::{
+    Constraints, Effect, Fleet, GpuRequest, Node, PodTerm, Request, Selector, Spread, Taint,
+    Toleration, WorkState,
+};
+use crate::schedule::{Planner, Policy, place};
+
+fn chosen(fleet: &Fleet, request: &Request, policy: Policy) -> String {
+    place(fleet, request, policy, 1).unwrap().node.to_string()
+}
+
+fn commit(fleet: &mut Fleet, planner: &mut Planner, id: &str, request: &Request) -> Option<String> {
+    let placement = planner.choose(fleet, request)?;
+    let work = placement.work(
+        Arc::from(id),
+        Arc::new(request.clone()),
+        0,
+        WorkState::Running,
+    );
+    fleet.bind(work).unwrap();
+    Some(format!("{} {:?}", placement.node, placement.gpus))
+}
+
+#[test]
+fn least_loaded_takes_the_most_free_gpus() {
+    let mut fleet = fleet(&[node("n1"), node("n2")]);
+    let mut planner = Planner::new(Policy::LeastLoaded, 3);
+    let one = request(1000, Some(GpuRequest::whole(1)));
+    let first = planner.choose(&fleet, &one).unwrap();
+    commit(&mut fleet, &mut planner, "w1", &one);
+    let second = planner.choose(&fleet, &one).unwrap();
+    assert_ne!(first.node, second.node);
+}
+
+#[test]
+fn cost_optimized_takes_the_cheapest_then_the_marked() {
+    let one = request(1000, Some(GpuRequest::whole(1)));
+    let priced = |name: &str, price| Node {
+        price_per_gpu_hour_micros: price,
+        ..node(name)
+    };
+    let fleet_of = |nodes: &[Node]| fleet(nodes);
+    let prices = fleet_of(&[
+        priced("n1", Some(500)),
+        priced("n2", Some(400)),
+        priced("n3", None),
+    ]);
+    assert_eq!(chosen(&prices, &one, Policy::CostOptimized), "n2");
+    let marks = fleet_of(&[
+        node("n1"),
+        Node {
+            cheap: true,
+            ..node("n2")
+        },
+    ]);
+    assert_eq!(chosen(&marks, &one, Policy::CostOptimized), "n2");
+    let full = request(1000, Some(GpuRequest::whole(8)));
+    assert!(place(&marks, &full, Policy::CostOptimized, 1).is_err());
+}
+
+#[test]
+fn random_reaches_every_node_and_repeats_with_its_seed() {
+    let fleet = fleet(&[node("n1"), node("n2"), node("n3")]);
+    let ask = request(1000, None);
+    let draw = |seed| {
+        let mut planner = Planner::new(Policy::Random, seed);
+        (0..30)
+            .map(|_| planner.choose(&fleet, &ask).unwrap().node)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(draw(5), draw(5));
+    for name in ["n1", "n2", "n3"] {
+        assert!(draw(5).iter().any(|node| **node == *name), "{name}");
+    }
+}
+
+#[test]
+fn fractions_share_a_card_and_whole_requests_take_idle_ones() {
+    let mut fleet = fleet(&[node("n")]);
+    let mut planner = Planner::new(Policy::LeastLoaded, 1);
+    let half = request(1000, Some(GpuRequest::fraction(500)));
+    let placed: Vec<_> = (0..3)
+        .map(|i| commit(&mut fleet, &mut planner, &format!("w{i}"), &half).unwrap())
+        .collect();
+    assert_eq!(placed[0], placed[1]);
+    assert_ne!(placed[1], placed[2]);
+    assert!(
+        planner
+            .choose(&fleet, &request(1000, Some(GpuRequest::whole(3))))
+            .is_none()
+    );
+    let two = planner
+        .choose(&fleet, &request(1000, Some(GpuRequest::whole(2))))
+        .unwrap();
+    assert_eq!(two.gpus.unwrap().cards, [2, 3]);
+}
+
+#[test]
+fn an_unknown_policy_is_named_with_the_known_ones() {
+    let error = "fastest".parse::<Policy>().unwrap_err().to_string();
+    assert!(
+        error.contains("fastest") && error.contains("leastLoaded"),
+        "{error}"
+    );
+    for policy in Policy::ALL {
+        assert_eq!(policy.name().parse::<Policy>(), Ok(policy));
+    }
+}
+
+fn any_node() -> impl Strategy<Value = Node> {
+    (0..3_u8, 0..2_u8, any::<bool>(), any::<bool>(), 0..3_u64).prop_map(
+        |(zone, app, tainted, ready, price)| {
+            let mut node = in_zone("", ["a", "b", "c"][usize::from(zone)]);
+            node.labels
+                .insert(Arc::from("tier"), Arc::from(["x", "y"][usize::from(app)]));
+            if tainted {
+                node.taints.push(Taint::new("gpu", "", Effect::NoSchedule));
+            }
+            node.ready = ready || tainted;
+            node.price_per_gpu_hour_micros = (price > 0).then_some(price * 100);
+            node
+        },
+    )
+}
+
+fn named(nodes: Vec<Node>) -> Vec<Node> {
+    let name = |(at, node): (usize, Node)| {
+        let name: Arc<str> = Arc::from(format!("n{at:02}"));
+        let mut node = Node {
+            name: Arc::clone(&name),
+            ..node
+        };
+        node.labels.insert(Arc::from("host"), name);
+        node
+    };
+    nodes.into_iter().enumerate().map(name).collect()
+}
+
+fn any_request() -> impl Strategy<Value = Request> {
+    let gpu = prop_oneof![
+        Just(None),
+        (1..4_u32).prop_map(|count| Some(GpuRequest::whole(count))),
+        (1..=10_u32).prop_map(|tenth| Some(GpuRequest::fraction(tenth * 100))),
+    ];
+    (gpu, 0..9_i64, 0..64_u8, 0..2_u8).prop_map(|(gpu, cores, bits, app)| {
+        let bit = |at: u8| bits >> at & 1 == 1;
+        let app = ["web", "db"][usize::from(app)];
+        let term = |key: &str, app: &str| PodTerm {
+            selector: Some(Selector::labels(&[("app", app)])),
+            topology_key: Arc::from(key),
+            ..PodTerm::default()
+        };
+        let mut constraints = Constraints::default();
+        if bit(0) {
+            constraints.node_selector = labels(&[("tier", "x")]);
+        }
+        if bit(1) {
+            constraints.tolerations = vec![Toleration::exact(&Taint::new(
+                "gpu",
+                "",
+                Effect::NoSchedule,
+            ))];
+        }
+        if bit(2) {
+            constraints.pod_anti_affinity = vec![term("host", app)];
+        }
+        if bit(3) && bit(4) {
+            constraints.pod_affinity = vec![term("zone", "web")];
+        }
+        if bit(4) && bit(5) {
+            constraints.spread = vec![Spread {
+                topology_key: Arc::from("zone"),
+                selector: Some(Selector::labels(&[("app", app)])),
+                ..Spread::default()
+            }];
+        }
+        Request {
+            labels: labels(&[("app", app)]),
+            constraints,
+            ..request(cores * 1000, gpu)
+        }
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_a_planner_remembers_never_changes_its_choice(
+        nodes in proptest::collection::vec(any_node(), 1..6),
+        requests in proptest::collection::vec(any_request(), 1..25),
+        releases in proptest::collection::vec(0..25_usize, 25),
+    ) {
+        for policy in Policy::ALL.into_iter().filter(|&p| p != Policy::Random) {
+            let mut fleet = fleet(&named(nodes.clone()));
+            let mut planner = Planner::new(policy, 9);
+            for (at, request) in requests.iter().enumerate() {
+                if policy.learns() {
+                    // Its ratings depend on what arrived, so a fresh planner knows less.
+                    prop_assert_eq!(
+                        planner.choose(&fleet, request).is_some(),
+                        place(&fleet, request, policy, 9).is_ok()
+                    );
+                } else {
+                    prop_assert_eq!(planner.choose(&fleet, request), place(&fleet, request, policy, 9).ok());
+                }
+                commit(&mut fleet, &mut planner, &format!("w{at}"), request);
+                fleet.release(&format!("w{}", releases[at]));
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_of_nodes_does_not_matter(
+        nodes in proptest::collection::vec(any_node(), 1..7),
+        requests in proptest::collection::vec(any_request(), 1..12),
+    ) {
+        let nodes = named(nodes);
+        for policy in Policy::ALL.into_iter().filter(|&p| p != Policy::Random) {
+            let run = |mut fleet: Fleet| {
+                let mut planner = Planner::new(policy, 4);
+                let place = |(at, request)| commit(&mut fleet, &mut planner, &format!("w{at}"), request);
+                requests.iter().enumerate().map(place).collect::<Vec<_>>()
+            };
+            let reversed: Vec<_> = nodes.iter().rev().cloned().collect();
+            prop_assert_eq!(run(fleet(&nodes)), run(fleet(&reversed)));
+        }
+    }
+
+    #[test]
+    fn dropping_a_constraint_keeps_a_placeable_request_placeable(
+        nodes in proptest::collection::vec(any_node(), 1..6),
+        bound in proptest::collection::vec(any_request(), 0..8),
+        request in any_request(),
+        drop in 0..4_u8,
+    ) {
+        let mut fleet = fleet(&named(nodes));
+        let mut planner = Planner::new(Policy::LeastLoaded, 2);
+        for (at, request) in bound.iter().enumerate() {
+            commit(&mut fleet, &mut planner, &format!("w{at}"), request);
+        }
+        let mut looser = request.clone();
+        match drop {
+            0 => looser.constraints.node_selector.clear(),
+            1 => looser.constraints.pod_anti_affinity.clear(),
+            2 => looser.constraints.pod_affinity.clear(),
+            _ => looser.constraints.spread.clear(),
+        }
+        // A selector also decides which domains a spread constraint counts, as in Kubernetes: there
+        // fewer constraints can mean fewer places, so that pair is left out.
+        prop_assume!(drop != 0 || looser.constraints.spread.is_empty());
+        if planner.choose(&fleet, &request).is_some() {
+            prop_assert!(planner.choose(&fleet, &looser).is_some());
+        }
+    }
+}
