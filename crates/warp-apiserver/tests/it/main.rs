@@ -3,3 +3,4 @@
 mod api;
 mod differential;
 mod exchange;
+mod recorded;
