@@ -27,6 +27,7 @@ mod workload;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use network::wants_address;
 pub use quantity::{Quantity, QuantityError};
 
 use serde_json::{Value, json};

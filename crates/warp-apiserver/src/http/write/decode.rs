@@ -7,7 +7,7 @@ use super::super::options::Validation;
 use crate::codec::body::Body;
 use crate::codec::status::Status;
 use crate::patch::skeleton;
-use crate::schema::{FieldError, FieldErrorKind};
+use crate::schema::{FieldError, Path};
 
 /// The object in a create or update.
 pub(in crate::http) fn decode(
@@ -180,12 +180,8 @@ pub(super) fn settle(request: &ResourceCall<'_>, value: &mut Value) {
 }
 
 fn invalid_patch(patch: &[u8], problem: String) -> Status {
-    let error = FieldError {
-        kind: FieldErrorKind::Invalid,
-        field: "patch".to_owned(),
-        value: Some(String::from_utf8_lossy(patch).into_owned().into()),
-        detail: problem,
-    };
+    let sent = String::from_utf8_lossy(patch).into_owned();
+    let error = FieldError::invalid(&Path::new("patch"), sent, problem);
     let subject = crate::codec::status::Subject { group: "", resource: "", kind: "", name: "" };
     Status::invalid(&subject, &[error])
 }
