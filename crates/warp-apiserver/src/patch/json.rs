@@ -52,7 +52,9 @@ fn step(object: &mut Value, operation: &Value) -> Option<()> {
         }
         "test" => {
             let expected = value().unwrap_or(Value::Null);
-            let found = find(object, &path).map(|value| &*value).unwrap_or(&Value::Null);
+            let found = find(object, &path)
+                .map(|value| &*value)
+                .unwrap_or(&Value::Null);
             (*found == expected).then_some(())
         }
         _ => None,
@@ -64,7 +66,11 @@ fn tokens(path: &str) -> Option<Vec<String>> {
         return Some(Vec::new());
     }
     let rest = path.strip_prefix('/')?;
-    Some(rest.split('/').map(|token| token.replace("~1", "/").replace("~0", "~")).collect())
+    Some(
+        rest.split('/')
+            .map(|token| token.replace("~1", "/").replace("~0", "~"))
+            .collect(),
+    )
 }
 
 fn index(token: &str, length: usize, end: bool) -> Option<usize> {
@@ -72,7 +78,11 @@ fn index(token: &str, length: usize, end: bool) -> Option<usize> {
         return end.then_some(length);
     }
     let number: i64 = token.parse().ok()?;
-    let number = if number < 0 { number + i64::try_from(length).ok()? } else { number };
+    let number = if number < 0 {
+        number + i64::try_from(length).ok()?
+    } else {
+        number
+    };
     let number = usize::try_from(number).ok()?;
     (number < length || (end && number == length)).then_some(number)
 }

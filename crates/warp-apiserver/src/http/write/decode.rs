@@ -17,7 +17,10 @@ pub(in crate::http) fn decode(
     warnings: &mut Vec<String>,
 ) -> Result<Value, Status> {
     let resource = &request.entry.resource;
-    let Body { mut value, mut strict } = body;
+    let Body {
+        mut value,
+        mut strict,
+    } = body;
     identify(request, &mut value)?;
     strict.extend(unknown(request, &value));
     complain(strict, validation, warnings, |problem| {
@@ -49,18 +52,27 @@ fn identify(request: &ResourceCall<'_>, value: &mut Value) -> Result<(), Status>
             "couldn't get version/kind; json parse error: the body must be an object",
         ));
     };
-    let text = |name: &str| map.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let text = |name: &str| {
+        map.get(name)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
     let (kind, version) = (text("kind"), text("apiVersion"));
     if resource.custom.is_some() {
         if kind.is_empty() {
-            return Err(Status::bad_request(format!("Object 'Kind' is missing in '{shown}'")));
+            return Err(Status::bad_request(format!(
+                "Object 'Kind' is missing in '{shown}'"
+            )));
         }
         if version.is_empty() {
-            return Err(Status::bad_request(format!("Object 'apiVersion' is missing in '{shown}'")));
+            return Err(Status::bad_request(format!(
+                "Object 'apiVersion' is missing in '{shown}'"
+            )));
         }
     }
-    let foreign = (!version.is_empty() && version != expected)
-        || (!kind.is_empty() && kind != resource.kind);
+    let foreign =
+        (!version.is_empty() && version != expected) || (!kind.is_empty() && kind != resource.kind);
     if foreign {
         return Err(Status::bad_request(foreign_kind(request, &kind, &version)));
     }
@@ -92,23 +104,35 @@ fn foreign_kind(request: &ResourceCall<'_>, kind: &str, version: &str) -> String
             "the API version in the data ({version}) does not match the expected API version ({expected})"
         );
     }
-    let version = if version.is_empty() { expected } else { version };
+    let version = if version.is_empty() {
+        expected
+    } else {
+        version
+    };
     let (group, short) = version.split_once('/').unwrap_or(("", version));
     let served = request.api.registry.served();
-    let known = served.kind(group, kind).is_some_and(|entry| entry.resource.version == short);
+    let known = served
+        .kind(group, kind)
+        .is_some_and(|entry| entry.resource.version == short);
     let package = if resource.group.is_empty() {
         "core"
     } else {
         resource.group.split('.').next().unwrap_or_default()
     };
     let problem = if known {
-        format!("converting ({short}.{kind}) to ({package}.{}): unknown conversion", resource.kind)
+        format!(
+            "converting ({short}.{kind}) to ({package}.{}): unknown conversion",
+            resource.kind
+        )
     } else {
         format!(
             "no kind \"{kind}\" is registered for version \"{version}\" in scheme \"pkg/runtime/scheme.go:111\""
         )
     };
-    format!("{kind} in version \"{short}\" cannot be handled as a {}: {problem}", resource.kind)
+    format!(
+        "{kind} in version \"{short}\" cannot be handled as a {}: {problem}",
+        resource.kind
+    )
 }
 
 fn go_kind(value: &Value) -> &'static str {
@@ -124,7 +148,10 @@ fn go_kind(value: &Value) -> &'static str {
 
 fn unknown(request: &ResourceCall<'_>, value: &Value) -> Vec<String> {
     let paths = request.entry.resource.schema.unknown_fields(value);
-    paths.into_iter().map(|path| format!("unknown field \"{path}\"")).collect()
+    paths
+        .into_iter()
+        .map(|path| format!("unknown field \"{path}\""))
+        .collect()
 }
 
 fn complain(
@@ -142,9 +169,10 @@ fn complain(
             warnings.extend(strict);
             Ok(())
         }
-        Validation::Strict => {
-            Err(refuse(format!("strict decoding error: {}", strict.join(", "))))
-        }
+        Validation::Strict => Err(refuse(format!(
+            "strict decoding error: {}",
+            strict.join(", ")
+        ))),
     }
 }
 
@@ -182,7 +210,12 @@ pub(super) fn settle(request: &ResourceCall<'_>, value: &mut Value) {
 fn invalid_patch(patch: &[u8], problem: String) -> Status {
     let sent = String::from_utf8_lossy(patch).into_owned();
     let error = FieldError::invalid(&Path::new("patch"), sent, problem);
-    let subject = crate::codec::status::Subject { group: "", resource: "", kind: "", name: "" };
+    let subject = crate::codec::status::Subject {
+        group: "",
+        resource: "",
+        kind: "",
+        name: "",
+    };
     Status::invalid(&subject, &[error])
 }
 
@@ -193,7 +226,9 @@ pub(super) fn strict_patch(
     sent: &[u8],
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
-    complain(body.strict.clone(), validation, warnings, |problem| invalid_patch(sent, problem))
+    complain(body.strict.clone(), validation, warnings, |problem| {
+        invalid_patch(sent, problem)
+    })
 }
 
 /// An object after a JSON, merge or strategic patch.
@@ -208,7 +243,9 @@ pub(super) fn patched(
     let unknown = unknown(request, &value);
     // The text of the object is only needed when it is refused.
     let refuse = |value: &Value, problem| invalid_patch(value.to_string().as_bytes(), problem);
-    complain(unknown, validation, warnings, |problem| refuse(&value, problem))?;
+    complain(unknown, validation, warnings, |problem| {
+        refuse(&value, problem)
+    })?;
     resource.schema.prune(&mut value);
     types(request, &value, |problem| refuse(&value, problem))?;
     settle(request, &mut value);
@@ -234,9 +271,14 @@ pub(super) fn applied(
         let version = value["apiVersion"].as_str().unwrap_or_default();
         let (group, version) = version.split_once('/').unwrap_or(("", version));
         let kind = value["kind"].as_str().unwrap_or_default();
-        return Err(Status::bad_request(format!("invalid object type: {group}/{version}, Kind={kind}")));
+        return Err(Status::bad_request(format!(
+            "invalid object type: {group}/{version}, Kind={kind}"
+        )));
     }
-    let sent_namespace = value["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
+    let sent_namespace = value["metadata"]["namespace"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     identify(request, &mut value)?;
     let name = request.target.name.clone().unwrap_or_default();
     match value["metadata"]["name"].as_str() {
