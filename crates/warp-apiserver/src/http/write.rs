@@ -297,7 +297,7 @@ pub(super) async fn patch_as(request: &ResourceCall<'_>, mode: Mode) -> Result<A
     let patch = body.value;
     modify(request, &options, mode, warnings, &|old, warnings| {
         let new = kind.apply(old, &patch, &resource.schema)?;
-        let object = decode::patched(request, new, options.validation, &call.body, warnings)?;
+        let object = decode::patched(request, new, options.validation, warnings)?;
         Ok(Produced {
             object,
             tracked: false,
