@@ -48,7 +48,11 @@ fn scenarios() -> Result<Vec<Scenario>> {
 
 /// The small node takes only pods that ask for it, so that a scenario can fill it.
 fn nodes() -> [(NodeShape, usize); 3] {
-    let small = NodeShape::cpu().named("small").resource("cpu", "4").label("pool", "small").taint("small", "", "NoSchedule");
+    let small = NodeShape::cpu()
+        .named("small")
+        .resource("cpu", "4")
+        .label("pool", "small")
+        .taint("small", "", "NoSchedule");
     [(NodeShape::cpu(), 3), (NodeShape::h100(8), 1), (small, 1)]
 }
 
@@ -95,7 +99,12 @@ async fn open_nodes(cluster: &Cluster) -> Result<()> {
     let nodes: Api<Node> = Api::all(cluster.client().await?);
     warp_testkit::until("nodes take pods", Duration::from_secs(60), || async {
         let all = nodes.list(&ListParams::default()).await?.items;
-        let tainted = |node: &Node| node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).is_some_and(|taints| taints.iter().any(|taint| taint.key.contains("not-ready")));
+        let tainted = |node: &Node| {
+            node.spec
+                .as_ref()
+                .and_then(|spec| spec.taints.as_ref())
+                .is_some_and(|taints| taints.iter().any(|taint| taint.key.contains("not-ready")))
+        };
         Ok((!all.iter().any(tainted)).then_some(()))
     })
     .await

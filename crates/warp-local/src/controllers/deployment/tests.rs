@@ -31,7 +31,11 @@ struct World {
 impl World {
     fn pass(&mut self) -> Plan {
         let candidates = self.sets.iter().cloned().map(Arc::new).collect();
-        let seen = Seen { deployment: &self.deployment, candidates, has_pods: &|_| false };
+        let seen = Seen {
+            deployment: &self.deployment,
+            candidates,
+            has_pods: &|_| false,
+        };
         let plan = plan(&seen, Timestamp::UNIX_EPOCH);
         for action in &plan.actions {
             self.apply(action);
@@ -45,20 +49,38 @@ impl World {
                 let mut set: ReplicaSet = serde_json::from_value(object.clone()).unwrap();
                 set.metadata.uid = set.metadata.name.clone();
                 let number = i64::try_from(self.sets.len()).unwrap();
-                set.metadata.creation_timestamp = Some(Timestamp::from_second(number).unwrap().into());
+                set.metadata.creation_timestamp =
+                    Some(Timestamp::from_second(number).unwrap().into());
                 self.sets.push(set);
             }
-            Action::Patch { key, sub: None, patch, .. } => {
-                let set = self.sets.iter_mut().find(|set| set.metadata.name.as_deref() == Some(&key.name)).unwrap();
+            Action::Patch {
+                key,
+                sub: None,
+                patch,
+                ..
+            } => {
+                let set = self
+                    .sets
+                    .iter_mut()
+                    .find(|set| set.metadata.name.as_deref() == Some(&key.name))
+                    .unwrap();
                 if let Some(size) = patch["spec"]["replicas"].as_i64() {
                     set.spec.as_mut().unwrap().replicas = Some(i32::try_from(size).unwrap());
                 }
-                let annotations = patch["metadata"]["annotations"].as_object().cloned().unwrap_or_default();
+                let annotations = patch["metadata"]["annotations"]
+                    .as_object()
+                    .cloned()
+                    .unwrap_or_default();
                 for (name, value) in annotations {
-                    set.metadata.annotations.get_or_insert_default().insert(name, value.as_str().unwrap().to_owned());
+                    set.metadata
+                        .annotations
+                        .get_or_insert_default()
+                        .insert(name, value.as_str().unwrap().to_owned());
                 }
             }
-            Action::Delete { key, .. } => self.sets.retain(|set| set.metadata.name.as_deref() != Some(&key.name)),
+            Action::Delete { key, .. } => self
+                .sets
+                .retain(|set| set.metadata.name.as_deref() != Some(&key.name)),
             _ => {}
         }
     }
@@ -69,7 +91,8 @@ impl World {
             let size = replicas::of(set);
             let mut status = set.status.clone().unwrap_or_default();
             status.replicas = size;
-            status.available_replicas = Some((status.available_replicas.unwrap_or(0) + most).min(size));
+            status.available_replicas =
+                Some((status.available_replicas.unwrap_or(0) + most).min(size));
             set.status = Some(status);
         }
     }
@@ -144,7 +167,10 @@ proptest! {
 
 #[test]
 fn going_back_to_an_old_template_keeps_its_history() {
-    let mut world = World { deployment: deployment(1, 1, 0), sets: Vec::new() };
+    let mut world = World {
+        deployment: deployment(1, 1, 0),
+        sets: Vec::new(),
+    };
     world.pass();
     world.start(1);
     world.change("i:2");
@@ -165,7 +191,13 @@ fn going_back_to_an_old_template_keeps_its_history() {
 #[test]
 fn the_hash_of_a_template_spells_no_word_and_differs_after_a_collision() {
     let template = deployment(1, 1, 0).spec.unwrap().template;
-    let (plain, after) = (revision::hash(&template, None), revision::hash(&template, Some(1)));
+    let (plain, after) = (
+        revision::hash(&template, None),
+        revision::hash(&template, Some(1)),
+    );
     assert_ne!(plain, after);
-    assert!(plain.chars().all(|letter| !"aeiou013".contains(letter)), "{plain}");
+    assert!(
+        plain.chars().all(|letter| !"aeiou013".contains(letter)),
+        "{plain}"
+    );
 }

@@ -21,7 +21,10 @@ fn job(spec: &Value) -> Job {
     for (name, value) in spec.as_object().unwrap() {
         whole[name] = value.clone();
     }
-    serde_json::from_value(json!({ "metadata": { "name": "j", "namespace": "n", "uid": "job" }, "spec": whole })).unwrap()
+    serde_json::from_value(
+        json!({ "metadata": { "name": "j", "namespace": "n", "uid": "job" }, "spec": whole }),
+    )
+    .unwrap()
 }
 
 /// An API server, a kubelet and a clock in one: applies plans to a Job and its pods.
@@ -38,7 +41,14 @@ struct World {
 impl World {
     fn new(spec: &Value) -> Self {
         let now = Timestamp::from_second(1_700_000_000).unwrap();
-        Self { job: job(spec), pods: BTreeMap::new(), backoff: Backoff::default(), now, made: 0, again: None }
+        Self {
+            job: job(spec),
+            pods: BTreeMap::new(),
+            backoff: Backoff::default(),
+            now,
+            made: 0,
+            again: None,
+        }
     }
 
     fn status(&self) -> JobStatus {
@@ -48,7 +58,11 @@ impl World {
     /// One pass; only the first `most` actions are carried out, as if the controller had died then.
     fn pass(&mut self, most: usize) -> Plan {
         let candidates = self.pods.values().cloned().map(Arc::new).collect();
-        let seen = Seen { job: &self.job, candidates, backoff: self.backoff };
+        let seen = Seen {
+            job: &self.job,
+            candidates,
+            backoff: self.backoff,
+        };
         let (plan, backoff) = plan(&seen, self.now);
         self.backoff = backoff;
         self.again = plan.again;
@@ -74,20 +88,39 @@ impl World {
                 let pod = self.pods.get_mut(&*key.name).unwrap();
                 pod.metadata.deletion_timestamp = Some(self.now.into());
             }
-            Action::Patch { key, sub: Some("status"), patch, .. } if &*key.name == "j" => {
+            Action::Patch {
+                key,
+                sub: Some("status"),
+                patch,
+                ..
+            } if &*key.name == "j" => {
                 let mut whole = json!(self.status());
                 json_merge(&mut whole, &patch["status"]);
                 self.job.status = Some(serde_json::from_value(whole).unwrap());
             }
             Action::Patch { key, patch, .. } => {
-                assert_eq!(patch["metadata"]["$deleteFromPrimitiveList/finalizers"], json!([FINALIZER]));
+                assert_eq!(
+                    patch["metadata"]["$deleteFromPrimitiveList/finalizers"],
+                    json!([FINALIZER])
+                );
                 let pod = self.pods.get_mut(&*key.name).unwrap();
-                pod.metadata.finalizers.get_or_insert_default().retain(|name| name != FINALIZER);
+                pod.metadata
+                    .finalizers
+                    .get_or_insert_default()
+                    .retain(|name| name != FINALIZER);
             }
             Action::Sub { .. } => panic!("a Job has no business there"),
             Action::Note(_) => {}
         }
-        self.pods.retain(|_, pod| pod.metadata.deletion_timestamp.is_none() || pod.metadata.finalizers.iter().flatten().any(|name| name == FINALIZER));
+        self.pods.retain(|_, pod| {
+            pod.metadata.deletion_timestamp.is_none()
+                || pod
+                    .metadata
+                    .finalizers
+                    .iter()
+                    .flatten()
+                    .any(|name| name == FINALIZER)
+        });
     }
 
     fn finish(&mut self, name: &str, phase: &str, code: i32) {
@@ -103,15 +136,33 @@ impl World {
     }
 
     fn running(&self) -> Vec<String> {
-        let runs = |pod: &&Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running") && pod.metadata.deletion_timestamp.is_none();
-        self.pods.values().filter(runs).map(|pod| pod.metadata.name.clone().unwrap()).collect()
+        let runs = |pod: &&Pod| {
+            pod.status
+                .as_ref()
+                .and_then(|status| status.phase.as_deref())
+                == Some("Running")
+                && pod.metadata.deletion_timestamp.is_none()
+        };
+        self.pods
+            .values()
+            .filter(runs)
+            .map(|pod| pod.metadata.name.clone().unwrap())
+            .collect()
     }
 
     fn settle(&mut self) {
         for _ in 0..20 {
-            let before = (json!(self.job), json!(self.pods.values().collect::<Vec<_>>()));
+            let before = (
+                json!(self.job),
+                json!(self.pods.values().collect::<Vec<_>>()),
+            );
             self.pass(usize::MAX);
-            if before == (json!(self.job), json!(self.pods.values().collect::<Vec<_>>())) {
+            if before
+                == (
+                    json!(self.job),
+                    json!(self.pods.values().collect::<Vec<_>>()),
+                )
+            {
                 return;
             }
         }
@@ -120,7 +171,9 @@ impl World {
 }
 
 fn json_merge(value: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else { return *value = patch.clone() };
+    let Value::Object(patch) = patch else {
+        return *value = patch.clone();
+    };
     if !value.is_object() {
         *value = json!({});
     }
@@ -135,7 +188,10 @@ fn json_merge(value: &mut Value, patch: &Value) {
 
 fn ended(world: &World) -> Option<(String, String)> {
     let condition = status::finished(&world.job)?;
-    Some((condition.type_.clone(), condition.reason.clone().unwrap_or_default()))
+    Some((
+        condition.type_.clone(),
+        condition.reason.clone().unwrap_or_default(),
+    ))
 }
 
 #[test]
@@ -164,11 +220,28 @@ fn a_pod_nobody_owns_is_adopted_with_the_finalizer_that_counts_it() {
     .unwrap();
     world.pods.insert("stray".to_owned(), stray);
     let candidates = world.pods.values().cloned().map(Arc::new).collect();
-    let (plan, _) = plan(&Seen { job: &world.job, candidates, backoff: Backoff::default() }, world.now);
-    let Some(Action::Patch { patch, .. }) = plan.actions.first() else { panic!("{plan:?}") };
+    let (plan, _) = plan(
+        &Seen {
+            job: &world.job,
+            candidates,
+            backoff: Backoff::default(),
+        },
+        world.now,
+    );
+    let Some(Action::Patch { patch, .. }) = plan.actions.first() else {
+        panic!("{plan:?}")
+    };
     assert_eq!(patch["metadata"]["finalizers"], json!([FINALIZER]));
-    assert_eq!(patch["metadata"]["ownerReferences"], json!([controller_reference(&world.job)]));
-    assert!(!plan.actions.iter().any(|action| matches!(action, Action::Create { .. })));
+    assert_eq!(
+        patch["metadata"]["ownerReferences"],
+        json!([controller_reference(&world.job)])
+    );
+    assert!(
+        !plan
+            .actions
+            .iter()
+            .any(|action| matches!(action, Action::Create { .. }))
+    );
 }
 
 #[test]
