@@ -16,6 +16,8 @@ pub const CREATED_BY: &str = "gpu.warp.dev/created-by";
 pub const NODE: &str = "gpu.warp.dev/node";
 /// Job annotation: the strategy that chose the node.
 pub const STRATEGY: &str = "gpu.warp.dev/strategy";
+/// Job annotation: the decision in one sentence.
+pub const PLACEMENT: &str = "gpu.warp.dev/placement";
 /// Node label: what kind of machine it is; absent means [`PROVIDER_DEFAULT`]. On a workload
 /// (label or annotation): the providers it may use, in order of preference, separated by commas.
 pub const PROVIDER: &str = "gpu.warp.dev/provider";

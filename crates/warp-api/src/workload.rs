@@ -3,6 +3,9 @@
 //! The struct is the schema; [`RULES`] says what a schema cannot. Reading of its text fields is in
 //! `workload/ask.rs`.
 
+// The lint takes the columns of one `#[kube]` for one attribute said twice.
+#![allow(clippy::duplicated_attributes)]
+
 mod ask;
 mod rules;
 

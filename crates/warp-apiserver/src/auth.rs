@@ -9,8 +9,8 @@ use http::{HeaderMap, header};
 use jiff::Timestamp;
 
 use crate::codec::status::Status;
-pub use identity::{Identity, IdentityError, kubeconfig};
 pub(crate) use identity::write_kubeconfig;
+pub use identity::{Identity, IdentityError, kubeconfig};
 pub(crate) use token::Issued;
 use token::Signer;
 
@@ -31,7 +31,10 @@ impl User {
     pub(crate) fn admin() -> Self {
         Self {
             name: "kubernetes-admin".to_owned(),
-            groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()],
+            groups: vec![
+                "system:masters".to_owned(),
+                "system:authenticated".to_owned(),
+            ],
             uid: String::new(),
             account: None,
         }
@@ -101,14 +104,12 @@ impl Authenticator {
             Some(rest) => rest.split(']').next().unwrap_or_default(),
             None => host.rsplit_once(':').map_or(host, |(name, _)| name),
         };
-        self.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
+        self.hosts
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(name))
     }
 
-    pub(crate) fn authenticate(
-        &self,
-        headers: &HeaderMap,
-        now: Timestamp,
-    ) -> Result<User, Status> {
+    pub(crate) fn authenticate(&self, headers: &HeaderMap, now: Timestamp) -> Result<User, Status> {
         let token = headers
             .get(header::AUTHORIZATION)
             .and_then(|value| value.to_str().ok())
@@ -137,6 +138,15 @@ impl Authenticator {
         seconds: i64,
         now: Timestamp,
     ) -> Result<Issued, Status> {
-        self.signer.issue(&token::Account { namespace, name, uid }, audiences, seconds, now)
+        self.signer.issue(
+            &token::Account {
+                namespace,
+                name,
+                uid,
+            },
+            audiences,
+            seconds,
+            now,
+        )
     }
 }

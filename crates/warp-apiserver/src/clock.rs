@@ -24,7 +24,10 @@ impl Clock {
 
     /// `start` plus what tokio's clock has advanced since: follows paused time.
     pub fn tokio(start: Timestamp) -> Self {
-        Self(Source::Tokio { start, at: Instant::now() })
+        Self(Source::Tokio {
+            start,
+            at: Instant::now(),
+        })
     }
 
     pub fn now(&self) -> Timestamp {

@@ -36,8 +36,8 @@ use crate::registry::{Entry, Registry};
 use crate::store::{Store, Stored};
 use options::Query;
 pub(crate) use respond::error as error_response;
-pub(crate) use server::{connection, serve};
 use route::{Route, Target};
+pub(crate) use server::{connection, serve};
 
 /// What one client may ask for.
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +88,9 @@ pub(crate) struct Api {
 
 impl std::fmt::Debug for Api {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Api").field("store", &self.store).finish_non_exhaustive()
+        f.debug_struct("Api")
+            .field("store", &self.store)
+            .finish_non_exhaustive()
     }
 }
 
@@ -141,11 +143,19 @@ pub(crate) enum Content {
 
 impl Answer {
     pub(crate) fn value(code: u16, value: Value) -> Self {
-        Self { code, content: Content::Value(value), warnings: Vec::new() }
+        Self {
+            code,
+            content: Content::Value(value),
+            warnings: Vec::new(),
+        }
     }
 
     pub(crate) fn bytes(code: u16, bytes: Bytes) -> Self {
-        Self { code, content: Content::Bytes(bytes), warnings: Vec::new() }
+        Self {
+            code,
+            content: Content::Bytes(bytes),
+            warnings: Vec::new(),
+        }
     }
 }
 
@@ -180,7 +190,11 @@ impl Api {
     }
 
     /// Answers one request. Never fails: errors are answers.
-    pub(crate) async fn handle<B>(self: &Arc<Self>, request: Request<B>, origin: Origin) -> Response<Body>
+    pub(crate) async fn handle<B>(
+        self: &Arc<Self>,
+        request: Request<B>,
+        origin: Origin,
+    ) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -193,7 +207,12 @@ impl Api {
             Ok(response) => response,
             Err(status) => respond::error(&status),
         };
-        self.metrics.request(verb.as_str(), &label, response.status().as_u16(), started.elapsed());
+        self.metrics.request(
+            verb.as_str(),
+            &label,
+            response.status().as_u16(),
+            started.elapsed(),
+        );
         response
     }
 
@@ -214,7 +233,8 @@ impl Api {
                 if let Route::Health(_) = &route {
                     User::anonymous()
                 } else {
-                    self.auth.authenticate(request.headers(), self.clock.now())?
+                    self.auth
+                        .authenticate(request.headers(), self.clock.now())?
                 }
             }
         };
@@ -225,7 +245,12 @@ impl Api {
             return Ok(response);
         }
         let header = |name: header::HeaderName| {
-            parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
+            parts
+                .headers
+                .get(name)
+                .and_then(|value| value.to_str().ok())
+                .unwrap_or_default()
+                .to_owned()
         };
         let accept = header(header::ACCEPT);
         let body = self.read_body(body).await?;
@@ -257,13 +282,12 @@ impl Api {
         let limited = http_body_util::Limited::new(body, self.limits.body);
         match limited.collect().await {
             Ok(collected) => Ok(collected.to_bytes()),
-            Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-                Err(Status::too_large(format!(
-                    "Request entity too large: limit is {}",
-                    self.limits.body
-                )))
-            }
-            Err(error) => Err(Status::bad_request(format!("failed to read request body: {error}"))),
+            Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Status::too_large(
+                format!("Request entity too large: limit is {}", self.limits.body),
+            )),
+            Err(error) => Err(Status::bad_request(format!(
+                "failed to read request body: {error}"
+            ))),
         }
     }
 
@@ -292,10 +316,20 @@ impl Api {
             negotiate(&call.accept)?
         };
         let mut warnings = Vec::new();
-        if let Some(text) = entry.resource.custom.as_ref().and_then(|c| c.deprecation.clone()) {
+        if let Some(text) = entry
+            .resource
+            .custom
+            .as_ref()
+            .and_then(|c| c.deprecation.clone())
+        {
             warnings.push(text);
         }
-        let request = ResourceCall { api: self, entry, target, call };
+        let request = ResourceCall {
+            api: self,
+            entry,
+            target,
+            call,
+        };
         if watching {
             return watch::watch(request, warnings);
         }
@@ -346,9 +380,18 @@ fn refused(refusal: Refusal, request: &AdmissionRequest<'_>) -> Status {
             }
             status
         }
-        Refusal::NotFound { group, resource, name } => {
+        Refusal::NotFound {
+            group,
+            resource,
+            name,
+        } => {
             let kind = resource.clone();
-            Status::not_found(&Subject { group: &group, resource: &resource, kind: &kind, name: &name })
+            Status::not_found(&Subject {
+                group: &group,
+                resource: &resource,
+                kind: &kind,
+                name: &name,
+            })
         }
         Refusal::Invalid(errors) => Status::invalid(&subject, &errors),
     }

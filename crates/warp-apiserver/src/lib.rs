@@ -83,7 +83,10 @@ impl std::fmt::Debug for AdmissionPlugin {
 impl Options {
     /// Everything in memory, forgotten at the end.
     pub fn ephemeral() -> Result<Self, IdentityError> {
-        Ok(Self::with(StoreOptions::default(), Identity::load(None, &[])?))
+        Ok(Self::with(
+            StoreOptions::default(),
+            Identity::load(None, &[])?,
+        ))
     }
 
     /// State and secrets kept in a directory; `names` are further host names to answer for.
@@ -118,16 +121,34 @@ pub struct ApiServer {
 impl ApiServer {
     /// Opens the state and makes the server ready; it listens only once `serve` is called.
     pub async fn start(options: Options) -> Result<Self, StartError> {
-        let Options { store, identity, clock, limits, hooks, admission } = options;
+        let Options {
+            store,
+            identity,
+            clock,
+            limits,
+            hooks,
+            admission,
+        } = options;
         let store = Store::open(&store)?;
         let auth = Authenticator::new(&identity)?;
         let registry = Registry::new(store.clone(), kinds::builtin());
         let mut plugins = admission::builtin();
         plugins.extend(admission.into_iter().map(|plugin| plugin.0));
-        let parts = Parts { store, registry, clock, admission: plugins, hooks, auth, limits };
+        let parts = Parts {
+            store,
+            registry,
+            clock,
+            admission: plugins,
+            hooks,
+            auth,
+            limits,
+        };
         let api = Arc::new(Api::new(parts));
         registry::definitions::start(&api, api.stop.clone());
-        let server = Self { api, identity: Arc::new(identity) };
+        let server = Self {
+            api,
+            identity: Arc::new(identity),
+        };
         server.create_initial_objects().await?;
         Ok(server)
     }
@@ -135,18 +156,27 @@ impl ApiServer {
     /// What a cluster has before anyone touches it; what is there already stays.
     async fn create_initial_objects(&self) -> Result<(), StartError> {
         let objects = kinds::initial_objects();
-        let (namespaces, rest): (Vec<_>, Vec<_>) =
-            objects.into_iter().partition(|object| object["kind"] == "Namespace");
+        let (namespaces, rest): (Vec<_>, Vec<_>) = objects
+            .into_iter()
+            .partition(|object| object["kind"] == "Namespace");
         for group in [namespaces, rest] {
-            let made = group.into_iter().map(|object| self.create_if_absent(object));
+            let made = group
+                .into_iter()
+                .map(|object| self.create_if_absent(object));
             futures::future::try_join_all(made).await?;
         }
         Ok(())
     }
 
     async fn create_if_absent(&self, object: serde_json::Value) -> Result<(), StartError> {
-        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        let refused = |reason: String| StartError::Initial { name: name.clone(), reason };
+        let name = object["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        let refused = |reason: String| StartError::Initial {
+            name: name.clone(),
+            reason,
+        };
         let (group, version) = match object["apiVersion"].as_str().unwrap_or_default() {
             text if text.contains('/') => text.split_once('/').unwrap_or_default(),
             text => ("", text),
@@ -161,11 +191,20 @@ impl ApiServer {
         if entry.table.get(&store::key(namespace, &name)).is_some() {
             return Ok(());
         }
-        let root = if group.is_empty() { "/api/v1".to_owned() } else { format!("/apis/{group}/{version}") };
-        let within = namespace.map(|name| format!("/namespaces/{name}")).unwrap_or_default();
+        let root = if group.is_empty() {
+            "/api/v1".to_owned()
+        } else {
+            format!("/apis/{group}/{version}")
+        };
+        let within = namespace
+            .map(|name| format!("/namespaces/{name}"))
+            .unwrap_or_default();
         let request = Request::builder()
             .method("POST")
-            .uri(format!("{root}{within}/{}?fieldManager=warp", entry.resource.plural))
+            .uri(format!(
+                "{root}{within}/{}?fieldManager=warp",
+                entry.resource.plural
+            ))
             .header("content-type", "application/json")
             .body(Body::from(object.to_string()))
             .map_err(|error| refused(error.to_string()))?;
@@ -174,8 +213,13 @@ impl ApiServer {
             return Ok(());
         }
         let code = response.status();
-        let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap_or_default();
-        Err(refused(format!("{code}: {}", String::from_utf8_lossy(&body))))
+        let body = axum::body::to_bytes(response.into_body(), 1 << 20)
+            .await
+            .unwrap_or_default();
+        Err(refused(format!(
+            "{code}: {}",
+            String::from_utf8_lossy(&body)
+        )))
     }
 
     /// A client of this server as its administrator; must be called inside a tokio runtime.

@@ -62,20 +62,39 @@ impl Metrics {
         let events = Counter::default();
         registry.register("watch_events", "Events handed to watchers", events.clone());
         let revision = Gauge::default();
-        registry.register("store_revision", "Newest visible revision", revision.clone());
+        registry.register(
+            "store_revision",
+            "Newest visible revision",
+            revision.clone(),
+        );
         let objects = Family::default();
         registry.register("store_objects", "Objects stored", objects.clone());
-        Self { registry, requests, durations, watches, events, revision, objects }
+        Self {
+            registry,
+            requests,
+            durations,
+            watches,
+            events,
+            revision,
+            objects,
+        }
     }
 
     pub(crate) fn request(&self, method: &str, resource: &str, code: u16, took: Duration) {
         // Paths that lead nowhere must not grow the set of labels.
         let resource = if code == 404 { "other" } else { resource };
-        let labels =
-            Request { method: method.to_owned(), resource: resource.to_owned(), code };
+        let labels = Request {
+            method: method.to_owned(),
+            resource: resource.to_owned(),
+            code,
+        };
         self.requests.get_or_create(&labels).inc();
-        let labels = Method { method: method.to_owned() };
-        self.durations.get_or_create(&labels).observe(took.as_secs_f64());
+        let labels = Method {
+            method: method.to_owned(),
+        };
+        self.durations
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
     }
 
     pub(crate) fn watch_opened(&self) {
@@ -91,9 +110,12 @@ impl Metrics {
     }
 
     pub(crate) fn render(&self, store: &Store) -> String {
-        self.revision.set(i64::try_from(store.revision()).unwrap_or(i64::MAX));
+        self.revision
+            .set(i64::try_from(store.revision()).unwrap_or(i64::MAX));
         for table in store.tables() {
-            let labels = Resource { resource: table.name().to_owned() };
+            let labels = Resource {
+                resource: table.name().to_owned(),
+            };
             let count = i64::try_from(table.len()).unwrap_or(i64::MAX);
             self.objects.get_or_create(&labels).set(count);
         }

@@ -51,12 +51,19 @@ const RING_EVENTS: usize = 16_384;
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("failed to open database {path}: {source}")]
-    Database { path: PathBuf, source: Box<redb::Error> },
+    Database {
+        path: PathBuf,
+        source: Box<redb::Error>,
+    },
     #[error(
         "failed to open database {path}: it has format {found} and this Warp reads format {known}; \
          export it with the Warp that wrote it (`warp apiserver --data DIR --export FILE`), then import the file here"
     )]
-    Format { path: PathBuf, found: u64, known: u64 },
+    Format {
+        path: PathBuf,
+        found: u64,
+        known: u64,
+    },
     #[error("failed to open database {path}: row {row} is damaged; restore the file from a copy")]
     Damaged { path: PathBuf, row: String },
     #[error("failed to start the committer: {0}")]
@@ -121,7 +128,9 @@ struct Pending {
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store").field("revision", &self.revision()).finish_non_exhaustive()
+        f.debug_struct("Store")
+            .field("revision", &self.revision())
+            .finish_non_exhaustive()
     }
 }
 
@@ -132,7 +141,11 @@ impl Store {
     }
 
     pub fn open(options: &StoreOptions) -> Result<Self, OpenError> {
-        let ring = if options.ring_events == 0 { RING_EVENTS } else { options.ring_events };
+        let ring = if options.ring_events == 0 {
+            RING_EVENTS
+        } else {
+            options.ring_events
+        };
         let Some(path) = &options.path else {
             return Ok(Self::assemble(1, HashMap::new(), None, ring));
         };
@@ -143,7 +156,10 @@ impl Store {
         let (image, disk) = disk::open(path)?;
         let mut tables = HashMap::new();
         for (id, (name, objects)) in (0_u32..).zip(image.tables) {
-            tables.insert(name.clone(), Arc::new(Table::new(id, name, objects, image.revision, ring)));
+            tables.insert(
+                name.clone(),
+                Arc::new(Table::new(id, name, objects, image.revision, ring)),
+            );
         }
         let store = Self::assemble(image.revision, tables, None, ring);
         let committer = Committer::start(disk, durability, Arc::downgrade(&store.0))?;
@@ -195,8 +211,13 @@ impl Store {
             sequencer.next_table
         };
         let opened = self.0.progress.opened;
-        let table =
-            Arc::new(Table::new(id, name.to_owned(), Vec::new(), opened, self.0.ring_events));
+        let table = Arc::new(Table::new(
+            id,
+            name.to_owned(),
+            Vec::new(),
+            opened,
+            self.0.ring_events,
+        ));
         table.follow(Arc::clone(&self.0.progress));
         tables.insert(name.to_owned(), Arc::clone(&table));
         table
@@ -237,7 +258,11 @@ impl Store {
         }
     }
 
-    pub async fn create(&self, table: &Arc<Table>, draft: Draft) -> Result<Arc<Stored>, WriteError> {
+    pub async fn create(
+        &self,
+        table: &Arc<Table>,
+        draft: Draft,
+    ) -> Result<Arc<Stored>, WriteError> {
         self.write(table, draft, |current| match current {
             Some(_) => Err(WriteError::Exists),
             None => Ok(EventKind::Added),
@@ -252,8 +277,10 @@ impl Store {
         draft: Draft,
         expected: u64,
     ) -> Result<Arc<Stored>, WriteError> {
-        self.write(table, draft, |current| expect(current, expected).map(|()| EventKind::Modified))
-            .await
+        self.write(table, draft, |current| {
+            expect(current, expected).map(|()| EventKind::Modified)
+        })
+        .await
     }
 
     /// Removes the version with revision `expected`; `last` is the state the event carries.
@@ -263,8 +290,10 @@ impl Store {
         last: Draft,
         expected: u64,
     ) -> Result<Arc<Stored>, WriteError> {
-        self.write(table, last, |current| expect(current, expected).map(|()| EventKind::Deleted))
-            .await
+        self.write(table, last, |current| {
+            expect(current, expected).map(|()| EventKind::Deleted)
+        })
+        .await
     }
 
     async fn write(
@@ -283,7 +312,10 @@ impl Store {
             sequencer.revision += 1;
             let stored = Arc::new(draft.stamp(sequencer.revision));
             let event = Arc::new(Event::new(kind, Arc::clone(&stored), previous));
-            let write = commit::Write { table: Arc::clone(table), event };
+            let write = commit::Write {
+                table: Arc::clone(table),
+                event,
+            };
             (stored, sequencer.submit(write, &self.0.progress))
         };
         if let Some(done) = done {
@@ -337,7 +369,13 @@ impl Sequencer {
                     EventKind::Deleted => None,
                     _ => Some(Arc::clone(&write.event.object)),
                 };
-                self.pending.insert(key, Pending { revision: write.event.revision(), object });
+                self.pending.insert(
+                    key,
+                    Pending {
+                        revision: write.event.revision(),
+                        object,
+                    },
+                );
                 Some(committer.send_waiting(write))
             }
             Some(committer) => {
@@ -375,7 +413,11 @@ impl Shared {
         for write in batch {
             let key = (write.table.id(), Arc::clone(&write.event.object.key));
             let revision = write.event.revision();
-            if sequencer.pending.get(&key).is_some_and(|newest| newest.revision == revision) {
+            if sequencer
+                .pending
+                .get(&key)
+                .is_some_and(|newest| newest.revision == revision)
+            {
                 sequencer.pending.remove(&key);
             }
         }

@@ -12,7 +12,11 @@ pub enum TransferError {
     #[error("failed to read document {number} of the import: {reason}")]
     Document { number: usize, reason: String },
     #[error("failed to import {kind} {name}: {reason}")]
-    Object { kind: String, name: String, reason: String },
+    Object {
+        kind: String,
+        name: String,
+        reason: String,
+    },
     #[error("failed to write the export: {0}")]
     Write(String),
 }
@@ -23,7 +27,13 @@ impl ApiServer {
         let mut tables = self.api.store.tables();
         tables.sort_by_key(|table| {
             let first = [definitions::TABLE, "namespaces"];
-            (first.iter().position(|name| *name == table.name()).unwrap_or(first.len()), table.name().to_owned())
+            (
+                first
+                    .iter()
+                    .position(|name| *name == table.name())
+                    .unwrap_or(first.len()),
+                table.name().to_owned(),
+            )
         });
         let mut out = String::new();
         for table in tables {
@@ -44,9 +54,11 @@ impl ApiServer {
     /// Stores exported objects as they were, identity and times included. Objects that exist with
     /// the same uid are left alone; ones the server made itself at its first start are replaced.
     pub async fn import(&self, yaml: &str) -> Result<usize, TransferError> {
-        let documents: Vec<Value> = serde_saphyr::from_multiple(yaml).map_err(|error| {
-            TransferError::Document { number: 0, reason: error.to_string() }
-        })?;
+        let documents: Vec<Value> =
+            serde_saphyr::from_multiple(yaml).map_err(|error| TransferError::Document {
+                number: 0,
+                reason: error.to_string(),
+            })?;
         let mut count = 0;
         for (position, object) in documents.into_iter().enumerate() {
             if object.is_null() {
@@ -66,7 +78,11 @@ impl ApiServer {
 
     async fn import_object(&self, object: &Value) -> Result<(), TransferError> {
         let text = |pointer: &str| {
-            object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+            object
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
         };
         let (kind, name) = (text("/kind"), text("/metadata/name"));
         let refused = |reason: &str| TransferError::Object {
@@ -111,10 +127,17 @@ impl ApiServer {
             if let Some(entry) = self.api.registry.served().kind(group, kind) {
                 return Some(std::sync::Arc::clone(entry));
             }
-            let waiting = self.api.store.table(definitions::TABLE).all(None).iter().any(|stored| {
-                let definition = stored.value();
-                definition["spec"]["group"] == *group && definition["spec"]["names"]["kind"] == *kind
-            });
+            let waiting = self
+                .api
+                .store
+                .table(definitions::TABLE)
+                .all(None)
+                .iter()
+                .any(|stored| {
+                    let definition = stored.value();
+                    definition["spec"]["group"] == *group
+                        && definition["spec"]["names"]["kind"] == *kind
+                });
             if !waiting {
                 return None;
             }

@@ -2,6 +2,7 @@
 //! planner that remembers ratings so that a decision costs what changed since the last one.
 
 pub mod fit;
+mod gang;
 mod memo;
 mod mix;
 mod planner;
@@ -10,7 +11,9 @@ pub mod strategy;
 #[cfg(test)]
 mod tests;
 
+pub use gang::{Gang, GangPlacement, GangRefusal, Member, PlacedMember};
 pub use mix::{Class, Mix};
 pub use planner::{Placement, Planner, Scope, place};
 pub use reason::Reason;
+pub(crate) use reason::{amount, bytes};
 pub use strategy::{Ask, Policy, Rating, Spot, Strategy, Weights};

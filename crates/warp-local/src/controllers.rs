@@ -38,7 +38,7 @@ mod deployment;
 mod disruption;
 pub(crate) mod drive;
 mod endpoints;
-mod events;
+pub(crate) mod events;
 mod execute;
 mod garbage;
 mod job;

@@ -3,4 +3,5 @@
 
 pub mod controllers;
 pub mod informer;
+pub mod node;
 pub mod scheduler;

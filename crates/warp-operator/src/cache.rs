@@ -81,6 +81,20 @@ struct State<K> {
     synced: bool,
 }
 
+/// An object before and after a step; never both absent.
+#[derive(Debug)]
+pub(crate) struct Changed<K> {
+    pub(crate) before: Option<Arc<K>>,
+    pub(crate) after: Option<Arc<K>>,
+}
+
+impl<K> Changed<K> {
+    /// The newest form there is.
+    pub(crate) fn latest(&self) -> Option<&K> {
+        self.after.as_deref().or(self.before.as_deref())
+    }
+}
+
 /// One step of a watch, already converted and filtered.
 #[derive(Debug)]
 pub(crate) enum Step<K> {
@@ -158,8 +172,8 @@ where
         }
     }
 
-    /// Takes one step of the watch and returns every object that changed, old and new forms.
-    pub(crate) fn step(&self, step: Step<K>) -> Vec<Arc<K>> {
+    /// Takes one step of the watch and returns what changed.
+    pub(crate) fn step(&self, step: Step<K>) -> Vec<Changed<K>> {
         let mut state = self.state.write();
         match step {
             Step::Listing => {
@@ -185,10 +199,8 @@ where
                     Some(object) => state.put(key.clone(), object, self.shape.owner),
                     None => state.remove(&key, self.shape.owner),
                 };
-                before
-                    .into_iter()
-                    .chain(state.objects.get(&key).cloned())
-                    .collect()
+                let after = state.objects.get(&key).cloned();
+                changed(before, after)
             }
             Step::Deleted(key, version) => {
                 state.newest = state.newest.max(version);
@@ -196,7 +208,8 @@ where
                     return Vec::new();
                 }
                 state.own.remove(&key);
-                state.remove(&key, self.shape.owner).into_iter().collect()
+                let before = state.remove(&key, self.shape.owner);
+                changed(before, None)
             }
         }
     }
@@ -238,7 +251,7 @@ where
 
     /// Swaps in a completed list at once, so that no reader sees half of it. Own writes newer than
     /// everything listed stay.
-    fn relist(&mut self, owner: fn(&K) -> Option<String>) -> Vec<Arc<K>> {
+    fn relist(&mut self, owner: fn(&K) -> Option<String>) -> Vec<Changed<K>> {
         let listed = self.listing.take().unwrap_or_default();
         let newest = listed
             .values()
@@ -256,9 +269,7 @@ where
         self.own.retain(|key, _| kept.contains(key));
         self.newest = self.newest.max(newest);
         self.synced = true;
-        let mut touched: Vec<Arc<K>> = before.values().cloned().collect();
         for (key, object) in listed {
-            touched.push(Arc::clone(&object));
             self.put(key, object, owner);
         }
         for key in kept {
@@ -266,7 +277,18 @@ where
                 self.put(key, Arc::clone(object), owner);
             }
         }
-        touched
+        let gone = before.keys().filter(|key| !self.objects.contains_key(key));
+        let keys = gone.chain(self.objects.keys());
+        keys.flat_map(|key| changed(before.get(key).cloned(), self.objects.get(key).cloned()))
+            .collect()
+    }
+}
+
+fn changed<K>(before: Option<Arc<K>>, after: Option<Arc<K>>) -> Vec<Changed<K>> {
+    if before.is_none() && after.is_none() {
+        Vec::new()
+    } else {
+        vec![Changed { before, after }]
     }
 }
 

@@ -140,13 +140,9 @@ async fn carry_out<R: Reconcile>(
         && R::status(object) != Some(&status)
     {
         let body = serde_json::to_value(&status).unwrap_or_default();
-        let why = plan
-            .events
-            .first()
-            .map_or("status follows what was seen", |note| &note.text);
         let written = cx
             .executor
-            .status(pass, &Target::of(&**object), &body, why)
+            .status(pass, &Target::of(&**object), &body, &plan.why)
             .await?;
         // An object we cannot read back comes with the watch.
         if let Ok(after) = written.try_parse::<R::Object>() {

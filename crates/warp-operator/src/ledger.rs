@@ -16,17 +16,19 @@ use kube::{Resource, ResourceExt};
 use warp_core::fleet::{Fleet, Request, Work, WorkState};
 use warp_core::gpu::{Device, NodeGpus};
 
+use crate::cache::Changed;
 use crate::workload::{node_of, over};
 
 pub(crate) use node::{model_name, provider_of};
-pub(crate) use pod::{pinned_to, request};
+pub(crate) use pod::pinned_to;
+pub use pod::request;
 
 /// A snapshot to decide on.
 #[derive(Debug)]
-pub(crate) struct Ledger {
-    pub(crate) fleet: Fleet,
+pub struct Ledger {
+    pub fleet: Fleet,
     /// Devices by node name, with what the fleet does not model (labels that told a model).
-    pub(crate) gpus: BTreeMap<String, NodeGpus>,
+    pub gpus: BTreeMap<String, NodeGpus>,
 }
 
 impl Ledger {
@@ -47,7 +49,7 @@ impl Ledger {
 
 /// Builds the snapshot: every pod that is bound, nominated or pinned holds its effective requests,
 /// Terminating ones included; a Job of ours without a pod holds what its pod will.
-pub(crate) fn build(nodes: &[Arc<Node>], pods: &[Arc<Pod>], jobs: &[Arc<Job>]) -> Ledger {
+pub fn build(nodes: &[Arc<Node>], pods: &[Arc<Pod>], jobs: &[Arc<Job>]) -> Ledger {
     let mut fleet = Fleet::new();
     let mut gpus = BTreeMap::new();
     for node in nodes {
@@ -74,6 +76,34 @@ pub(crate) fn build(nodes: &[Arc<Node>], pods: &[Arc<Pod>], jobs: &[Arc<Job>]) -
         }
     }
     Ledger { fleet, gpus }
+}
+
+/// Whether a node's change can change a decision: heartbeats cannot.
+pub(crate) fn node_matters(change: &Changed<Node>) -> bool {
+    let form = |node: &Arc<Node>| {
+        let (described, gpus) = node::translate(node);
+        (described, gpus, node.meta().deletion_timestamp.is_some())
+    };
+    change.before.as_ref().map(form) != change.after.as_ref().map(form)
+}
+
+/// Whether a pod's change can change what is free.
+pub(crate) fn pod_matters(change: &Changed<Pod>) -> bool {
+    let form = |pod: &Arc<Pod>| {
+        let status = pod.status.as_ref();
+        let nominated = status.and_then(|status| status.nominated_node_name.clone());
+        let ended = status.and_then(|status| status.phase.as_deref());
+        let ended = matches!(ended, Some("Succeeded" | "Failed"));
+        let bound = node_of(pod).map(str::to_owned);
+        (
+            pod.uid(),
+            bound,
+            nominated,
+            ended,
+            pod.meta().deletion_timestamp.is_some(),
+        )
+    };
+    change.before.as_ref().map(form) != change.after.as_ref().map(form)
 }
 
 /// A pod on a node that is not there holds nothing that could be given away.

@@ -11,9 +11,11 @@ mod clock;
 mod config;
 mod context;
 mod driver;
-mod ledger;
+pub mod ledger;
 mod metrics;
 mod plan;
+#[cfg(test)]
+mod purity;
 mod retry;
 mod run;
 mod scheduler;

@@ -17,6 +17,8 @@ pub(crate) struct Plan<S> {
     pub(crate) again: Option<Timestamp>,
     /// The object waits for a placement that may be decided now.
     pub(crate) place: bool,
+    /// Why the status is what it is, for the audit trail.
+    pub(crate) why: String,
 }
 
 impl<S> Plan<S> {
@@ -27,6 +29,7 @@ impl<S> Plan<S> {
             events: Vec::new(),
             again: None,
             place: false,
+            why: String::new(),
         }
     }
 }
@@ -42,7 +45,7 @@ pub(crate) struct Write {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Change {
     /// Make an object that must not exist yet. Finding it there is success: names are deterministic.
-    Create(Want),
+    Create(Box<Want>),
     /// Change some fields of exactly this version of an object.
     Merge(Target, Value),
     /// Delete exactly this version of an object, its dependents after it. Gone already is success.

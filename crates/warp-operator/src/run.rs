@@ -16,12 +16,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use warp_api::{GPUWorkload, label};
 
-use crate::cache::{Key, Source, follow};
+use crate::cache::{Changed, Key, Source, follow};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::context::Context;
 use crate::workload::{self, Controller};
-use crate::{driver, scheduler, serve};
+use crate::{driver, ledger, scheduler, serve};
 
 /// How often a starting process looks whether the first lists are complete.
 const SYNC_POLL: Duration = Duration::from_millis(20);
@@ -163,7 +163,7 @@ fn watch_all(
         convert: readable,
     };
     let (here, cache) = (Arc::clone(cx), Arc::clone(&cx.workloads));
-    let touched = move |workload: &GPUWorkload| here.queue.add(Key::of(workload), here.clock.now());
+    let touched = move |change: &Changed<GPUWorkload>| enqueue(&here, change.latest().map(Key::of));
     spawn(
         parts,
         follow(source, cache, Arc::clone(&cx.metrics), touched),
@@ -171,7 +171,9 @@ fn watch_all(
 
     let source = plain(scoped::<Job>(client, namespace), jobs, "jobs");
     let (here, cache) = (Arc::clone(cx), Arc::clone(&cx.jobs));
-    let touched = move |job: &Job| enqueue(&here, workload::owner_key(job));
+    let touched = move |change: &Changed<Job>| {
+        enqueue(&here, change.latest().and_then(workload::owner_key));
+    };
     spawn(
         parts,
         follow(source, cache, Arc::clone(&cx.metrics), touched),
@@ -179,7 +181,14 @@ fn watch_all(
 
     let source = plain(scoped::<Event>(client, namespace), refusals, "events");
     let (here, cache) = (Arc::clone(cx), Arc::clone(&cx.refusals));
-    let touched = move |event: &Event| enqueue(&here, workload::event_key(&here, event));
+    let touched = move |change: &Changed<Event>| {
+        enqueue(
+            &here,
+            change
+                .latest()
+                .and_then(|event| workload::event_key(&here, event)),
+        );
+    };
     spawn(
         parts,
         follow(source, cache, Arc::clone(&cx.metrics), touched),
@@ -187,10 +196,11 @@ fn watch_all(
 
     let source = plain(Api::<Pod>::all(client.clone()), everything(), "pods");
     let (here, cache) = (Arc::clone(cx), Arc::clone(&cx.pods));
-    let touched = move |pod: &Pod| {
-        enqueue(&here, workload::owner_key(pod));
-        // A pod that came, went or ended changes what is free.
-        scheduler::wake(&here);
+    let touched = move |change: &Changed<Pod>| {
+        enqueue(&here, change.latest().and_then(workload::owner_key));
+        if ledger::pod_matters(change) {
+            scheduler::wake(&here);
+        }
     };
     spawn(
         parts,
@@ -199,11 +209,18 @@ fn watch_all(
 
     let source = plain(Api::<Node>::all(client.clone()), everything(), "nodes");
     let (here, cache) = (Arc::clone(cx), Arc::clone(&cx.nodes));
-    let touched = move |node: &Node| {
-        for key in workload::keys_on(&here, node) {
-            enqueue(&here, Some(key));
+    let touched = move |change: &Changed<Node>| {
+        // Heartbeats change a node's status all the time and mean nothing here.
+        if ledger::node_matters(change) {
+            for key in change
+                .latest()
+                .into_iter()
+                .flat_map(|node| workload::keys_on(&here, node))
+            {
+                enqueue(&here, Some(key));
+            }
+            scheduler::wake(&here);
         }
-        scheduler::wake(&here);
     };
     spawn(
         parts,

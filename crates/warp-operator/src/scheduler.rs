@@ -91,7 +91,8 @@ fn queue(cx: &Context, now: Timestamp) -> Vec<Arc<GPUWorkload>> {
         .all()
         .into_iter()
         .filter(|workload| {
-            wish(workload, &see(cx, workload), &cx.settings, now) == Wish::Now
+            !finished(workload)
+                && wish(workload, &see(cx, workload), &cx.settings, now) == Wish::Now
                 && !cx.verdicts.holds_back(workload, now)
         })
         .collect();
@@ -107,6 +108,11 @@ fn queue(cx: &Context, now: Timestamp) -> Vec<Arc<GPUWorkload>> {
     wanted
 }
 
+fn finished(workload: &GPUWorkload) -> bool {
+    let phase = workload.status.as_ref().and_then(|status| status.phase);
+    phase.is_some_and(warp_api::Phase::is_final)
+}
+
 async fn carry_out(
     cx: &Context,
     workload: Arc<GPUWorkload>,
@@ -119,7 +125,7 @@ async fn carry_out(
         Decision::Place { job, strategy, why } => {
             let pass = Pass::new("GPUWorkload", &*workload, MANAGER, correlation.to_owned());
             let write = Write {
-                what: Change::Create(Want::of(&*job)),
+                what: Change::Create(Box::new(Want::of(&*job))),
                 why,
             };
             match cx.executor.write(&pass, &write).await {

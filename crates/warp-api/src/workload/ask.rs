@@ -127,9 +127,7 @@ fn resolve(names: &[String]) -> Result<Vec<&'static Model>, BadSpec> {
 /// Node labels round memory down to what the driver reports (an "80 GB" card reads 81559 MiB, a
 /// "192 GB" one 183359), so a quantity is taken literally and never rounded up.
 fn mebibytes(text: &str) -> Result<u64, BadSpec> {
-    let bytes = text
-        .parse::<Quantity>()
-        .and_then(|quantity| quantity.value());
+    let bytes = text.parse::<Quantity>().and_then(Quantity::value);
     match bytes.map(u64::try_from) {
         Ok(Ok(bytes)) => Ok(bytes >> 20),
         _ => Err(BadSpec(format!(

@@ -32,6 +32,11 @@ macro_rules! frozen {
 /// Every rule with the place in the schema it hangs on.
 pub const RULES: &[Rule] = &[
     Rule {
+        at: "",
+        rule: "size(self.metadata.name) <= 63",
+        message: "a workload's name is at most 63 characters: its Jobs and pods carry it as a label",
+    },
+    Rule {
         at: "spec",
         rule: "has(self.image) != has(self.podTemplate)",
         message: "exactly one of image and podTemplate must be given",

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use kube_cel::{CompiledSchema, Validator, compile_schema};
+use kube_cel::{CompiledSchema, ValidationErrors, Validator, compile_schema};
 use serde_json::{Value, json};
 use warp_api::{crd, workload::RULES};
 
@@ -35,18 +35,19 @@ fn placed(spec: &Value) -> Value {
 }
 
 fn refusals(object: &Value, old: Option<&Value>) -> Vec<String> {
-    let crd = crd::gpu_workload();
+    static SCHEMA: LazyLock<CompiledSchema> =
+        LazyLock::new(|| compile_schema(crd::schema(&crd::gpu_workload())));
     let errors = Validator::new()
-        .validate(crd::schema(&crd), object, old)
+        .validate_compiled(&SCHEMA, object, old)
         .err();
     errors
         .into_iter()
-        .flat_map(|all| all.into_vec())
+        .flat_map(ValidationErrors::into_vec)
         .map(|error| error.message)
         .collect()
 }
 
-fn template(spec: Value) -> Value {
+fn template(spec: &Value) -> Value {
     json!({"podTemplate": {"spec": spec}})
 }
 
@@ -59,7 +60,15 @@ fn value_examples() -> Vec<Example> {
         }
         workload(&json!({"image": "a", "volumes": [volume]}))
     };
+    let mut long = workload(&json!({"image": "a"}));
+    long["metadata"]["name"] = json!("x".repeat(64));
     vec![
+        Example {
+            message: "at most 63 characters",
+            old: None,
+            accepted: workload(&json!({"image": "a"})),
+            refused: long,
+        },
         Example {
             message: "exactly one of image and podTemplate",
             old: None,
@@ -69,7 +78,7 @@ fn value_examples() -> Vec<Example> {
         Example {
             message: "belong to image",
             old: None,
-            accepted: workload(&template(json!({"containers": containers}))),
+            accepted: workload(&template(&json!({"containers": containers}))),
             refused: workload(
                 &json!({"podTemplate": {"spec": {"containers": containers}}, "args": ["x"]}),
             ),
@@ -95,27 +104,27 @@ fn value_examples() -> Vec<Example> {
         Example {
             message: "podTemplate needs a spec",
             old: None,
-            accepted: workload(&template(json!({"containers": containers}))),
+            accepted: workload(&template(&json!({"containers": containers}))),
             refused: workload(&json!({"podTemplate": {"metadata": {}}})),
         },
         Example {
             message: "nodeName goes around",
             old: None,
             accepted: workload(&template(
-                json!({"containers": containers, "nodeSelector": {"a": "b"}}),
+                &json!({"containers": containers, "nodeSelector": {"a": "b"}}),
             )),
             refused: workload(&template(
-                json!({"containers": containers, "nodeName": "n"}),
+                &json!({"containers": containers, "nodeName": "n"}),
             )),
         },
         Example {
             message: "restartPolicy must be Never",
             old: None,
             accepted: workload(&template(
-                json!({"containers": containers, "restartPolicy": "Never"}),
+                &json!({"containers": containers, "restartPolicy": "Never"}),
             )),
             refused: workload(&template(
-                json!({"containers": containers, "restartPolicy": "Always"}),
+                &json!({"containers": containers, "restartPolicy": "Always"}),
             )),
         },
     ]
@@ -140,7 +149,7 @@ fn transition_examples() -> Vec<Example> {
     };
     let templated = |image: &str| {
         placed(&template(
-            json!({"containers": [{"name": "main", "image": image}]}),
+            &json!({"containers": [{"name": "main", "image": image}]}),
         ))
     };
     vec![

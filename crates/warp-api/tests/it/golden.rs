@@ -11,8 +11,9 @@ fn root() -> PathBuf {
 fn golden(path: &str, text: &str) {
     let path = root().join(path);
     if std::env::var_os("UPDATE").is_some() {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, text).unwrap();
+        let folder = path.parent().expect("a file lies in a folder");
+        std::fs::create_dir_all(folder).expect("the folder can be made");
+        std::fs::write(&path, text).expect("the file can be written");
     }
     let have = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(

@@ -21,7 +21,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 pub enum IdentityError {
     #[error("failed to read or write {path}: {source}")]
     File { path: PathBuf, source: io::Error },
-    #[error("failed to read {0}: it is not a P-256 key in PKCS #8 form; remove it to get a new one")]
+    #[error(
+        "failed to read {0}: it is not a P-256 key in PKCS #8 form; remove it to get a new one"
+    )]
     Key(&'static str),
     #[error("failed to make a certificate: {0}")]
     Certificate(#[from] rcgen::Error),
@@ -40,7 +42,9 @@ pub struct Identity {
 
 impl std::fmt::Debug for Identity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Identity").field("hosts", &self.hosts).finish_non_exhaustive()
+        f.debug_struct("Identity")
+            .field("hosts", &self.hosts)
+            .finish_non_exhaustive()
     }
 }
 
@@ -56,7 +60,10 @@ const HOSTS: [&str; 7] = [
 ];
 
 fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, IdentityError> {
-    result.map_err(|source| IdentityError::File { path: path.to_owned(), source })
+    result.map_err(|source| IdentityError::File {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Writes a file only its owner can read.
@@ -81,7 +88,9 @@ fn keep(
     name: &str,
     fresh: impl FnOnce() -> Result<String, IdentityError>,
 ) -> Result<String, IdentityError> {
-    let Some(directory) = directory else { return fresh() };
+    let Some(directory) = directory else {
+        return fresh();
+    };
     let path = directory.join(name);
     match fs::read_to_string(&path) {
         Ok(text) => Ok(text),
@@ -119,13 +128,23 @@ impl Identity {
         let fresh_key = || Ok(KeyPair::generate()?.serialize_pem());
         let ca_key = KeyPair::from_pem(&keep(directory, "ca.key", fresh_key)?)
             .map_err(|_| IdentityError::Key("ca.key"))?;
-        let ca = keep(directory, "ca.crt", || Ok(authority()?.self_signed(&ca_key)?.pem()))?;
-        let token = keep(directory, "token", || Ok(random_token()))?.trim().to_owned();
+        let ca = keep(directory, "ca.crt", || {
+            Ok(authority()?.self_signed(&ca_key)?.pem())
+        })?;
+        let token = keep(directory, "token", || Ok(random_token()))?
+            .trim()
+            .to_owned();
         let account_key = keep(directory, "service-account.key", fresh_key)?;
         let mut hosts: Vec<String> = HOSTS.iter().map(|host| (*host).to_owned()).collect();
         hosts.extend(names.iter().cloned());
         let tls = serving(&ca_key, &ca, &hosts)?;
-        Ok(Self { token, account_key, hosts, ca, tls })
+        Ok(Self {
+            token,
+            account_key,
+            hosts,
+            ca,
+            tls,
+        })
     }
 
     pub(crate) fn tls(&self) -> Arc<rustls::ServerConfig> {
@@ -151,7 +170,9 @@ fn serving(
 ) -> Result<Arc<rustls::ServerConfig>, IdentityError> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::new(Vec::<String>::new())?;
-    params.distinguished_name.push(DnType::CommonName, "warp-apiserver");
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "warp-apiserver");
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     params.use_authority_key_identifier_extension = true;
     for host in hosts {

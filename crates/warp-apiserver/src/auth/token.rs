@@ -59,8 +59,11 @@ impl Signer {
         let expires = now
             .checked_add(jiff::SignedDuration::from_secs(seconds))
             .map_err(Status::internal)?;
-        let audiences =
-            if audiences.is_empty() { vec![ISSUER.to_owned()] } else { audiences.to_vec() };
+        let audiences = if audiences.is_empty() {
+            vec![ISSUER.to_owned()]
+        } else {
+            audiences.to_vec()
+        };
         let header = json!({"alg": "ES256", "typ": "JWT"});
         let claims = json!({
             "aud": audiences,
@@ -84,7 +87,11 @@ impl Signer {
             .sign(&self.random, text.as_bytes())
             .map_err(|_| Status::internal("failed to sign the token"))?;
         let token = format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature));
-        Ok(Issued { token, audiences, expires })
+        Ok(Issued {
+            token,
+            audiences,
+            expires,
+        })
     }
 
     pub(super) fn verify(&self, token: &str, now: Timestamp) -> Option<User> {
@@ -94,8 +101,7 @@ impl Signer {
             .verify(signed.as_bytes(), &signature)
             .ok()?;
         let (_, claims) = signed.split_once('.')?;
-        let claims: Value =
-            serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()?;
+        let claims: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()?;
         if now.as_second() >= claims["exp"].as_i64()? {
             return None;
         }

@@ -16,8 +16,11 @@ pub struct Body {
 }
 
 /// Formats of object bodies, in the order Kubernetes lists them.
-pub const OBJECT_TYPES: &[&str] =
-    &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+pub const OBJECT_TYPES: &[&str] = &[
+    "application/json",
+    "application/yaml",
+    "application/vnd.kubernetes.protobuf",
+];
 
 /// Decodes the body of a create or update.
 pub fn decode_object(content_type: &str, bytes: &[u8]) -> Result<Body, Status> {
@@ -27,7 +30,10 @@ pub fn decode_object(content_type: &str, bytes: &[u8]) -> Result<Body, Status> {
         "application/vnd.kubernetes.protobuf" => {
             let value = super::protobuf::decode(bytes)
                 .map_err(|error| Status::bad_request(error.to_string()))?;
-            Ok(Body { value, strict: Vec::new() })
+            Ok(Body {
+                value,
+                strict: Vec::new(),
+            })
         }
         _ => Err(Status::unsupported_media(OBJECT_TYPES)),
     }
@@ -41,12 +47,17 @@ pub fn media_type(content_type: &str) -> &str {
 pub fn decode_json(bytes: &[u8]) -> Result<Body, Status> {
     let mut strict = Vec::new();
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let seed = Node { path: &mut String::new(), strict: &mut strict };
+    let seed = Node {
+        path: &mut String::new(),
+        strict: &mut strict,
+    };
     let value = seed
         .deserialize(&mut reader)
         .and_then(|value| reader.end().map(|()| value))
         .map_err(|error| {
-            Status::bad_request(format!("couldn't get version/kind; json parse error: {error}"))
+            Status::bad_request(format!(
+                "couldn't get version/kind; json parse error: {error}"
+            ))
         })?;
     Ok(Body { value, strict })
 }
@@ -92,8 +103,11 @@ fn duplicate_lines(text: &str) -> Vec<String> {
             rest = item.trim_start();
             open.retain(|(at, _)| *at < indent);
         }
-        let Some((key, value)) = rest.split_once(':') else { continue };
-        if !(value.is_empty() || value.starts_with(' ')) || rest.starts_with(['{', '[', '"', '\'']) {
+        let Some((key, value)) = rest.split_once(':') else {
+            continue;
+        };
+        if !(value.is_empty() || value.starts_with(' ')) || rest.starts_with(['{', '[', '"', '\''])
+        {
             continue;
         }
         if matches!(value.trim(), "|" | ">" | "|-" | ">-" | "|+" | ">+") {
@@ -107,7 +121,10 @@ fn duplicate_lines(text: &str) -> Vec<String> {
         }
         if let Some((_, keys)) = open.last_mut() {
             if keys.iter().any(|known| known == key) {
-                found.push(format!("line {}: key \"{key}\" already set in map", number + 1));
+                found.push(format!(
+                    "line {}: key \"{key}\" already set in map",
+                    number + 1
+                ));
             } else {
                 keys.push(key.to_owned());
             }
@@ -170,7 +187,10 @@ impl<'de> Visitor<'de> for Node<'_> {
         let length = self.path.len();
         loop {
             self.path.push_str(&format!("[{}]", list.len()));
-            let item = items.next_element_seed(Node { path: self.path, strict: self.strict })?;
+            let item = items.next_element_seed(Node {
+                path: self.path,
+                strict: self.strict,
+            })?;
             self.path.truncate(length);
             match item {
                 Some(item) => list.push(item),
@@ -188,9 +208,13 @@ impl<'de> Visitor<'de> for Node<'_> {
             }
             self.path.push_str(&name);
             if map.contains_key(&name) {
-                self.strict.push(format!("duplicate field \"{}\"", self.path));
+                self.strict
+                    .push(format!("duplicate field \"{}\"", self.path));
             }
-            let value = members.next_value_seed(Node { path: self.path, strict: self.strict })?;
+            let value = members.next_value_seed(Node {
+                path: self.path,
+                strict: self.strict,
+            })?;
             self.path.truncate(length);
             map.insert(name, value);
         }

@@ -20,10 +20,11 @@ pub enum View {
 }
 
 impl Form {
-    pub const JSON: Self = Self { yaml: false, view: View::Object };
+    pub const JSON: Self = Self {
+        yaml: false,
+        view: View::Object,
+    };
 }
-
-const ACCEPTED: &[&str] = &["application/json", "application/yaml"];
 
 struct Offer<'a> {
     media: &'a str,
@@ -43,7 +44,11 @@ fn offers(accept: &str) -> Vec<Offer<'_>> {
                 .find(|(name, _)| *name == "q")
                 .and_then(|(_, value)| value.parse().ok())
                 .unwrap_or(1.0);
-            Some(Offer { media, params, weight })
+            Some(Offer {
+                media,
+                params,
+                weight,
+            })
         })
         .collect();
     offers.sort_by(|a, b| b.weight.total_cmp(&a.weight));
@@ -58,7 +63,7 @@ pub fn negotiate(accept: &str) -> Result<Form, Status> {
     offers(accept)
         .into_iter()
         .find_map(|offer| form(&offer))
-        .ok_or_else(|| Status::not_acceptable(ACCEPTED))
+        .ok_or_else(Status::no_such_form)
 }
 
 fn form(offer: &Offer<'_>) -> Option<Form> {
@@ -68,7 +73,11 @@ fn form(offer: &Offer<'_>) -> Option<Form> {
         _ => return None,
     };
     let param = |name: &str| {
-        offer.params.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+        offer
+            .params
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| *value)
     };
     let version = match param("v") {
         Some("v1beta1") => "v1beta1",
@@ -90,7 +99,11 @@ fn form(offer: &Offer<'_>) -> Option<Form> {
 pub fn aggregated(accept: &str) -> Option<&'static str> {
     for offer in offers(accept) {
         let param = |name: &str| {
-            offer.params.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+            offer
+                .params
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| *value)
         };
         if offer.media != "application/json" {
             continue;

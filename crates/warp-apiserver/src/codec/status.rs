@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::codec::body::OBJECT_TYPES;
 use crate::schema::FieldError;
 
 /// An error answer.
@@ -114,10 +115,28 @@ impl Status {
         status
     }
 
-    pub fn not_acceptable(accepted: &[&str]) -> Self {
-        let text =
-            format!("only the following media types are accepted: {}", accepted.join(", "));
+    /// The client wants the object as something it cannot be shown as.
+    pub fn not_acceptable() -> Self {
+        let text = format!("only the following media types are accepted: {}", OBJECT_TYPES.join(", "));
         Self::new(406, "NotAcceptable", text)
+    }
+
+    /// The client accepts no media type there is.
+    pub fn no_such_form() -> Self {
+        let text = format!(
+            "406: Not Acceptable\n\nAvailable representations: {}",
+            OBJECT_TYPES.join(", ")
+        );
+        let mut status = Self::new(406, "NotAcceptable", text);
+        status.details = Some(json!({}));
+        status
+    }
+
+    /// A patch of a built-in kind in a form that is no patch.
+    pub fn no_such_patch() -> Self {
+        let mut status = Self::new(415, "UnsupportedMediaType", "415: Unsupported Media Type");
+        status.details = Some(json!({}));
+        status
     }
 
     pub fn already_exists(subject: &Subject<'_>) -> Self {

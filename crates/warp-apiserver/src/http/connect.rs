@@ -36,11 +36,16 @@ pub(super) async fn upgrade(
     target: &Target,
     parts: &Parts,
 ) -> Result<Option<Response<Body>>, Status> {
-    let Some(sub) = target.subresource.as_deref() else { return Ok(None) };
+    let Some(sub) = target.subresource.as_deref() else {
+        return Ok(None);
+    };
     if !matches!(sub, "log" | "exec" | "attach") {
         return Ok(None);
     }
-    let Some(entry) = api.registry.find(&target.group, &target.version, &target.resource) else {
+    let Some(entry) = api
+        .registry
+        .find(&target.group, &target.version, &target.resource)
+    else {
         return Ok(None);
     };
     if entry.resource.subresource(sub).is_none() || target.name.is_none() {
@@ -85,7 +90,12 @@ fn container(pod: &Value, query: &Query, target: &Target) -> Result<ContainerRef
     } else if main == 1 {
         names.first().copied().unwrap_or_default()
     } else {
-        let shown = names.iter().take(main).copied().collect::<Vec<_>>().join(" ");
+        let shown = names
+            .iter()
+            .take(main)
+            .copied()
+            .collect::<Vec<_>>()
+            .join(" ");
         return Err(Status::bad_request(format!(
             "a container name must be specified for pod {pod_name}, choose one of: [{shown}]"
         )));
@@ -116,7 +126,9 @@ async fn logs(
     };
     let stream = api.hooks.logs(container, options).await?;
     let mut response = Response::new(Body::from_stream(stream));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     Ok(response)
 }
 
@@ -135,10 +147,14 @@ async fn session(
         tty: query.flag("tty"),
     };
     if !(options.stdin || options.stdout || options.stderr) {
-        return Err(Status::bad_request("you must specify at least 1 of stdin, stdout, stderr"));
+        return Err(Status::bad_request(
+            "you must specify at least 1 of stdin, stdout, stderr",
+        ));
     }
     if sub == "exec" && options.command.is_empty() {
-        return Err(Status::bad_request("you must specify at least one command for the container"));
+        return Err(Status::bad_request(
+            "you must specify at least one command for the container",
+        ));
     }
     let mut parts = parts.clone();
     let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &())
@@ -148,7 +164,9 @@ async fn session(
         "exec" => api.hooks.exec(container, options).await?,
         _ => api.hooks.attach(container, options).await?,
     };
-    Ok(upgrade.protocols(PROTOCOLS).on_upgrade(|socket| carry(socket, session)))
+    Ok(upgrade
+        .protocols(PROTOCOLS)
+        .on_upgrade(|socket| carry(socket, session)))
 }
 
 /// Reads one of the command's outputs and labels it with its channel.
@@ -174,7 +192,13 @@ fn pump(channel: u8, stream: Option<DuplexStream>, out: mpsc::Sender<Bytes>) {
 
 async fn carry(socket: WebSocket, session: ExecSession) {
     let (mut sink, mut source) = socket.split();
-    let ExecSession { mut stdin, stdout, stderr, resize, exit } = session;
+    let ExecSession {
+        mut stdin,
+        stdout,
+        stderr,
+        resize,
+        exit,
+    } = session;
     let (out, mut outputs) = mpsc::channel(16);
     pump(1, stdout, out.clone());
     pump(2, stderr, out);
@@ -197,7 +221,10 @@ async fn carry(socket: WebSocket, session: ExecSession) {
                 Some((4, rest)) => {
                     let size: Value = serde_json::from_slice(rest).unwrap_or_default();
                     let side = |name: &str| {
-                        size[name].as_u64().and_then(|side| u16::try_from(side).ok()).unwrap_or(0)
+                        size[name]
+                            .as_u64()
+                            .and_then(|side| u16::try_from(side).ok())
+                            .unwrap_or(0)
                     };
                     if let Some(resize) = &resize {
                         let _ = resize.send((side("Width"), side("Height"))).await;
@@ -237,7 +264,12 @@ async fn carry(socket: WebSocket, session: ExecSession) {
     message.extend_from_slice(outcome.to_string().as_bytes());
     let _ = sink.send(Message::Binary(Bytes::from(message))).await;
     // Closing without a code makes kubectl print an error.
-    let _ = sink.send(Message::Close(Some(CloseFrame { code: 1000, reason: "".into() }))).await;
+    let _ = sink
+        .send(Message::Close(Some(CloseFrame {
+            code: 1000,
+            reason: "".into(),
+        })))
+        .await;
     let _ = sink.close().await;
     input.abort();
 }

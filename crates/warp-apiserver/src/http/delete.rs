@@ -88,7 +88,16 @@ pub(super) async fn collection(request: &ResourceCall<'_>) -> Result<Answer, Sta
         )
         .await;
         match result {
-            Ok(Outcome::Gone(object) | Outcome::Waiting(object)) => items.push(object),
+            Ok(Outcome::Gone(mut object) | Outcome::Waiting(mut object)) => {
+                if resource.custom.is_none()
+                    && let Some(map) = object.as_object_mut()
+                {
+                    // The list says these for all of them.
+                    map.shift_remove("apiVersion");
+                    map.shift_remove("kind");
+                }
+                items.push(object);
+            }
             Err(status) if status.code == 404 => {}
             Err(status) => return Err(status),
         }
@@ -205,15 +214,15 @@ fn preconditions(
     old: &Value,
     subject: &Subject<'_>,
 ) -> Result<(), Status> {
-    for (asked, name, label) in [
-        (&options.uid, "uid", "UID"),
-        (&options.revision, "resourceVersion", "ResourceVersion"),
+    for (asked, name, label, verb) in [
+        (&options.uid, "uid", "UID", "deleted and then recreated"),
+        (&options.revision, "resourceVersion", "ResourceVersion", "modified"),
     ] {
         let found = old["metadata"][name].as_str().unwrap_or_default();
         if let Some(asked) = asked.as_deref().filter(|asked| *asked != found) {
             return Err(Status::conflict(
-                subject,
-                &format!("Precondition failed: {label} in precondition: {asked}, {label} in object meta: {found}"),
+                &Subject { resource: subject.kind, ..*subject },
+                &format!("the {label} in the precondition ({asked}) does not match the {label} in record ({found}). The object might have been {verb}"),
             ));
         }
     }
@@ -280,7 +289,9 @@ fn mark(api: &Api, resource: &Resource, object: &mut Value, grace: i64) {
     let meta = &mut object["metadata"];
     let first = !meta["deletionTimestamp"].is_string();
     meta["deletionTimestamp"] = crate::clock::seconds(at).into();
-    meta["deletionGracePeriodSeconds"] = grace.into();
+    if !resource.strategy.spec_finalizers {
+        meta["deletionGracePeriodSeconds"] = grace.into();
+    }
     if first
         && resource.strategy.generation
         && let Some(generation) = meta["generation"].as_i64()

@@ -139,7 +139,8 @@ fn dry_run<'a>(values: impl Iterator<Item = &'a str>, errors: &mut Vec<FieldErro
         if value == "All" {
             dry = true;
         } else {
-            errors.push(FieldError::not_supported(&Path::new("dryRun"), value, &["All"]));
+            let sent = serde_json::json!([value]);
+            errors.push(FieldError::not_supported(&Path::new("dryRun"), sent, &["All"]));
         }
     }
     dry
@@ -275,8 +276,12 @@ impl ListOptions {
             return Err(refuse("ListOptions", &errors));
         }
         let revision = parse_revision(version).map_err(|error| {
-            let text = format!("Invalid value: {version:?}: {}", error.detail);
-            Status::bad_request(format!("resourceVersion: {text}"))
+            let text = format!("resourceVersion: Invalid value: {version:?}: {}", error.detail);
+            if watch {
+                Status::plain_failure(text)
+            } else {
+                Status::bad_request(format!("invalid resource version: {text}"))
+            }
         })?;
         let next = if token.is_empty() {
             None

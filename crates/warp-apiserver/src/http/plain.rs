@@ -43,18 +43,27 @@ pub(super) async fn answer(
     let form = aggregated(&call.accept);
     let document = match route {
         Route::CoreVersions => match form {
-            Some(form) => return Ok(discovery_list(&discovery::aggregated(&served, true, form), form)),
+            Some(form) => {
+                return Ok(discovery_list(
+                    &discovery::aggregated(&served, true, form),
+                    form,
+                ));
+            }
             None => discovery::core_versions(&api.auth.address()),
         },
         Route::Groups => match form {
-            Some(form) => return Ok(discovery_list(&discovery::aggregated(&served, false, form), form)),
+            Some(form) => {
+                return Ok(discovery_list(
+                    &discovery::aggregated(&served, false, form),
+                    form,
+                ));
+            }
             None => discovery::groups(&served),
         },
-        Route::Group(name) => {
-            discovery::group(&served, &name).ok_or_else(Status::no_such_path)?
+        Route::Group(name) => discovery::group(&served, &name).ok_or_else(Status::no_such_path)?,
+        Route::Resources(group, version) => {
+            discovery::resources(&served, &group, &version).ok_or_else(Status::no_such_path)?
         }
-        Route::Resources(group, version) => discovery::resources(&served, &group, &version)
-            .ok_or_else(Status::no_such_path)?,
         Route::Version => version(),
         Route::Root => root(&served),
         Route::OpenApi(path) => return openapi(api, path.as_deref(), call).await,
@@ -69,7 +78,10 @@ pub(super) async fn answer(
         }
         Route::Resource(_) | Route::Unknown => return Err(Status::no_such_path()),
     };
-    Ok(respond::json_response(200, Bytes::from(document.to_string())))
+    Ok(respond::json_response(
+        200,
+        Bytes::from(document.to_string()),
+    ))
 }
 
 fn discovery_list(document: &Value, form: &str) -> Response<Body> {
@@ -78,7 +90,9 @@ fn discovery_list(document: &Value, form: &str) -> Response<Body> {
     if let Ok(value) = HeaderValue::from_str(&text) {
         response.headers_mut().insert(header::CONTENT_TYPE, value);
     }
-    response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    response
+        .headers_mut()
+        .insert(header::VARY, HeaderValue::from_static("Accept"));
     response
 }
 
@@ -113,9 +127,20 @@ fn root(served: &crate::registry::Served) -> Value {
     let mut paths = vec!["/api".to_owned(), "/api/v1".to_owned(), "/apis".to_owned()];
     for (group, versions) in served.groups().iter().filter(|(name, _)| !name.is_empty()) {
         paths.push(format!("/apis/{group}"));
-        paths.extend(versions.iter().map(|version| format!("/apis/{group}/{version}")));
+        paths.extend(
+            versions
+                .iter()
+                .map(|version| format!("/apis/{group}/{version}")),
+        );
     }
-    for path in ["/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"] {
+    for path in [
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/openapi/v3",
+        "/readyz",
+        "/version",
+    ] {
         paths.push(path.to_owned());
     }
     paths.sort();
@@ -160,7 +185,10 @@ async fn openapi(
             })
             .collect();
         let document = json!({"paths": paths});
-        return Ok(respond::json_response(200, Bytes::from(document.to_string())));
+        return Ok(respond::json_response(
+            200,
+            Bytes::from(document.to_string()),
+        ));
     };
     let (_, bytes, hash) = documents
         .into_iter()
@@ -173,7 +201,10 @@ async fn openapi(
     }
     headers.insert(header::VARY, HeaderValue::from_static("Accept"));
     if call.query.get("hash") == hash {
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+        headers.insert(
+            header::CACHE_CONTROL,
+            HeaderValue::from_static("public, immutable"),
+        );
     }
     Ok(response)
 }
@@ -188,7 +219,9 @@ impl Documents {
                 .groups()
                 .iter()
                 .flat_map(|(group, versions)| {
-                    versions.iter().map(move |version| (group.clone(), version.clone()))
+                    versions
+                        .iter()
+                        .map(move |version| (group.clone(), version.clone()))
                 })
                 .map(|(group, version)| {
                     let resources: Vec<Arc<Resource>> = served
@@ -198,8 +231,11 @@ impl Documents {
                     let document = crate::schema::openapi::document(&resources);
                     let bytes = Bytes::from(document.to_string());
                     let digest = ring::digest::digest(&ring::digest::SHA256, &bytes);
-                    let hash: String =
-                        digest.as_ref().iter().map(|byte| format!("{byte:02X}")).collect();
+                    let hash: String = digest
+                        .as_ref()
+                        .iter()
+                        .map(|byte| format!("{byte:02X}"))
+                        .collect();
                     let path = if group.is_empty() {
                         format!("api/{version}")
                     } else {

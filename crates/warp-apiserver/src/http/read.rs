@@ -69,15 +69,26 @@ pub(super) fn select(
     if page.remaining > 0
         && let Some(last) = page.objects.last()
     {
-        let token = Continue { revision: Some(page.revision), after: last.key.to_string() };
+        let token = Continue {
+            revision: Some(page.revision),
+            after: last.key.to_string(),
+        };
         next = Some(token.encode());
         remaining = selector.is_everything().then_some(page.remaining);
     }
-    if options.next.as_ref().is_some_and(|next| next.revision.is_none()) {
+    if options
+        .next
+        .as_ref()
+        .is_some_and(|next| next.revision.is_none())
+    {
         // Going on in the present after the snapshot was lost: this page is the new anchor.
         page.revision = page.revision.max(1);
     }
-    Ok(Listed { page, next, remaining })
+    Ok(Listed {
+        page,
+        next,
+        remaining,
+    })
 }
 
 fn expired(error: TooOld, options: &ListOptions) -> Status {
@@ -91,7 +102,10 @@ fn expired(error: TooOld, options: &ListOptions) -> Status {
         "The provided continue parameter is too old to display a consistent list result: \
          start a new list, or use the continue token of this answer for the rest as it is now",
     );
-    let token = Continue { revision: None, after: next.after.clone() };
+    let token = Continue {
+        revision: None,
+        after: next.after.clone(),
+    };
     status.next = Some(token.encode());
     status
 }
@@ -100,14 +114,21 @@ pub(super) fn list(request: &ResourceCall<'_>) -> Result<Answer, Status> {
     let query = &request.call.query;
     let options = ListOptions::parse(query, false)?;
     let resource = &request.entry.resource;
-    let selector =
-        Selector::parse(query.get("labelSelector"), query.get("fieldSelector"), resource)?;
+    let selector = Selector::parse(
+        query.get("labelSelector"),
+        query.get("fieldSelector"),
+        resource,
+    )?;
     let listed = select(request, &options, &selector)?;
     if request.call.form.view == View::Object && !request.call.form.yaml {
         return Ok(Answer::bytes(200, assemble(request, &listed)));
     }
-    let items: Vec<_> =
-        listed.page.objects.iter().map(|stored| request.entry.read(stored)).collect();
+    let items: Vec<_> = listed
+        .page
+        .objects
+        .iter()
+        .map(|stored| request.entry.read(stored))
+        .collect();
     let mut meta = json!({"resourceVersion": listed.page.revision.to_string()});
     if let Some(next) = &listed.next {
         meta["continue"] = next.clone().into();
@@ -128,7 +149,12 @@ pub(super) fn list(request: &ResourceCall<'_>) -> Result<Answer, Status> {
 
 /// The list as bytes: items are copied as they are stored.
 fn assemble(request: &ResourceCall<'_>, listed: &Listed) -> Bytes {
-    let size: usize = listed.page.objects.iter().map(|stored| stored.bytes.len() + 1).sum();
+    let size: usize = listed
+        .page
+        .objects
+        .iter()
+        .map(|stored| stored.bytes.len() + 1)
+        .sum();
     let mut out = Vec::with_capacity(size + 256);
     let mut meta = String::new();
     if let Some(next) = &listed.next {

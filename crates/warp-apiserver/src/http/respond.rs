@@ -107,7 +107,7 @@ pub(super) fn view_of(
         View::Object => Ok(value),
         View::Table(version) => {
             if entry.resource.review.is_some() || entry.resource.columns.is_empty() {
-                return Err(Status::not_acceptable(&["application/json", "application/yaml"]));
+                return Err(Status::not_acceptable());
             }
             let (objects, meta) = objects(value);
             let mut table = table::table(&entry.resource, &objects, include, api.clock.now());

@@ -15,7 +15,7 @@ const REASON: &str = "the embedded engine does not evaluate RBAC: every authenti
 pub(super) fn answer(request: &ResourceCall<'_>, review: Review) -> Result<Answer, Status> {
     let call = &request.call;
     if matches!(call.form.view, View::Table(_)) {
-        return Err(Status::not_acceptable(&["application/json", "application/yaml"]));
+        return Err(Status::not_acceptable());
     }
     let mut object = body::decode_object(&call.content_type, &call.body)?.value;
     let resource = &request.entry.resource;

@@ -38,9 +38,14 @@ pub(crate) struct Target {
 
 impl Route {
     pub(crate) fn parse(path: &str) -> Self {
-        let decoded: Option<Vec<String>> =
-            path.split('/').filter(|part| !part.is_empty()).map(percent_decode).collect();
-        let Some(decoded) = decoded else { return Self::Unknown };
+        let decoded: Option<Vec<String>> = path
+            .split('/')
+            .filter(|part| !part.is_empty())
+            .map(percent_decode)
+            .collect();
+        let Some(decoded) = decoded else {
+            return Self::Unknown;
+        };
         let parts: Vec<&str> = decoded.iter().map(String::as_str).collect();
         match parts.as_slice() {
             [] => Self::Root,
@@ -48,9 +53,7 @@ impl Route {
             ["apis"] => Self::Groups,
             ["apis", group] => Self::Group((*group).to_owned()),
             ["api", version] => Self::Resources(String::new(), (*version).to_owned()),
-            ["apis", group, version] => {
-                Self::Resources((*group).to_owned(), (*version).to_owned())
-            }
+            ["apis", group, version] => Self::Resources((*group).to_owned(), (*version).to_owned()),
             ["openapi", "v3"] => Self::OpenApi(None),
             ["openapi", "v3", rest @ ..] => Self::OpenApi(Some(rest.join("/"))),
             ["version"] => Self::Version,

@@ -50,7 +50,6 @@ impl Selector {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-
     pub(crate) fn matches(&self, object: &Stored) -> bool {
         self.labels.iter().all(|requirement| requirement.matches(object))
             && self.fields.iter().all(|field| {
@@ -123,7 +122,7 @@ fn parse_label(part: &str) -> Result<Requirement, Status> {
         let list = list
             .trim_end()
             .strip_suffix(')')
-            .ok_or_else(|| refuse("found '', expected: ',', or ')'"))?;
+            .ok_or_else(|| refuse("found '', expected: ',' or ')'"))?;
         let values = list.split(',').map(|value| value.trim().to_owned()).collect();
         let mut words = head.split_whitespace();
         return match (words.next(), words.next(), words.next()) {
@@ -151,8 +150,8 @@ fn parse_label(part: &str) -> Result<Requirement, Status> {
     if let Some((key, value)) = part.split_once('<') {
         return of(key, Operator::Less(compare(value)?));
     }
-    if part.split_whitespace().count() != 1 {
-        return Err(refuse(&format!("found '{part}', expected: in, notin, =, ==, !=, gt, lt")));
+    if let Some(second) = part.split_whitespace().nth(1) {
+        return Err(refuse(&format!("found '{second}', expected: in, notin, =, ==, !=, gt, lt")));
     }
     of(part, Operator::Exists)
 }

@@ -36,7 +36,10 @@ pub(crate) async fn serve(api: Arc<Api>, listener: TcpListener, tls: Arc<rustls:
             }
         };
         let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
-            tracing::warn!(limit = api.limits.connections, "refused a connection: too many are open");
+            tracing::warn!(
+                limit = api.limits.connections,
+                "refused a connection: too many are open"
+            );
             continue;
         };
         let _ = stream.set_nodelay(true);

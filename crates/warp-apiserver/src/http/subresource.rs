@@ -262,13 +262,17 @@ async fn bind(request: &ResourceCall<'_>) -> Result<Answer, Status> {
 }
 
 fn scheduled(pod: &mut Value, now: &str) {
-    let mut condition = json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": now});
-    if let Some(generation) = pod["metadata"]["generation"].as_i64() {
-        condition["observedGeneration"] = generation.into();
-    }
+    let condition = json!({
+        "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now,
+    });
+    set_condition(pod, condition);
+}
+
+fn set_condition(pod: &mut Value, condition: Value) {
+    let kind = condition["type"].clone();
     let conditions = &mut pod["status"]["conditions"];
     match conditions.as_array_mut() {
-        Some(list) => match list.iter_mut().find(|known| known["type"] == "PodScheduled") {
+        Some(list) => match list.iter_mut().find(|known| known["type"] == kind) {
             Some(known) => *known = condition,
             None => list.push(condition),
         },
@@ -291,8 +295,34 @@ async fn evict(request: &ResourceCall<'_>) -> Result<Answer, Status> {
     if !done {
         spend_budget(request, &pod, options.dry_run).await?;
     }
+    if !options.dry_run {
+        say_why(request).await?;
+    }
     delete::evict(request, &options).await?;
     Ok(success(201))
+}
+
+/// Leaves a note on the pod that it was disrupted on purpose.
+async fn say_why(request: &ResourceCall<'_>) -> Result<(), Status> {
+    let (store, entry, key) = (&request.api.store, &request.entry, request.key());
+    while let Some(current) = store.latest(&entry.table, &key) {
+        let mut pod = entry.read(&current);
+        let condition = json!({
+            "type": "DisruptionTarget",
+            "status": "True",
+            "lastProbeTime": null,
+            "lastTransitionTime": request.api.clock.now_text(),
+            "reason": "EvictionByEvictionAPI",
+            "message": "Eviction API: evicting",
+        });
+        set_condition(&mut pod, condition);
+        match store.update(&entry.table, entry.draft(&key, &pod), current.revision).await {
+            Err(crate::store::WriteError::Changed) => {}
+            Err(crate::store::WriteError::Gone) | Ok(_) => break,
+            Err(error) => return Err(super::write::disk_error(&error)),
+        }
+    }
+    Ok(())
 }
 
 /// Takes one allowed disruption from the pod's budget.

@@ -22,6 +22,8 @@ use crate::store::{Batch, Cursor, Event, EventKind, Stored};
 
 /// How often an idle watcher is told the present revision.
 const BOOKMARK_EVERY: Duration = Duration::from_mins(1);
+/// How long before its end a watch gets a last bookmark.
+const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 /// How long a watch lasts when the client does not say.
 const DEFAULT_TIMEOUT: u64 = 45 * 60;
 /// Events turned into one chunk.
@@ -37,15 +39,23 @@ pub(super) fn watch(
     if !entry.resource.allows("watch") {
         return Err(Status::no_such_method());
     }
-    let selector =
-        Selector::parse(query.get("labelSelector"), query.get("fieldSelector"), &entry.resource)?;
+    let selector = Selector::parse(
+        query.get("labelSelector"),
+        query.get("fieldSelector"),
+        &entry.resource,
+    )?;
     let include = request.include()?;
-    let slot = Arc::clone(&request.api.watches).try_acquire_owned().map_err(|_| {
-        Status::too_many_requests(
-            format!("too many watches are open (limit {})", request.api.limits.watches),
-            1,
-        )
-    })?;
+    let slot = Arc::clone(&request.api.watches)
+        .try_acquire_owned()
+        .map_err(|_| {
+            Status::too_many_requests(
+                format!(
+                    "too many watches are open (limit {})",
+                    request.api.limits.watches
+                ),
+                1,
+            )
+        })?;
     let current = request.api.store.revision();
     if let Some(asked) = options.revision.filter(|asked| *asked > current) {
         return Err(Status::revision_too_large(asked, current));
@@ -64,15 +74,19 @@ pub(super) fn watch(
         columns_sent: false,
     };
     let (start, shape) = open(&options, shape, &mut ready);
-    let timeout = options.timeout.filter(|seconds| *seconds > 0).unwrap_or(DEFAULT_TIMEOUT);
+    let timeout = options
+        .timeout
+        .filter(|seconds| *seconds > 0)
+        .unwrap_or(DEFAULT_TIMEOUT);
     let now = Instant::now();
+    let ends = now + Duration::from_secs(timeout);
     request.api.metrics.watch_opened();
     let stream = Stream {
         cursor: start,
         ready,
         bookmarks: options.bookmarks,
-        next_bookmark: now + BOOKMARK_EVERY,
-        ends: now + Duration::from_secs(timeout),
+        next_bookmark: (now + BOOKMARK_EVERY).min(ends - LAST_BOOKMARK.min(ends - now)).max(now + LAST_BOOKMARK),
+        ends,
         done: false,
         shape,
         _slot: slot,
@@ -158,8 +172,13 @@ impl Shape {
     }
 
     fn in_place(&self, stored: &Stored) -> bool {
-        self.namespace.as_deref().is_none_or(|namespace| stored.namespace() == Some(namespace))
-            && self.name.as_deref().is_none_or(|name| stored.name() == name)
+        self.namespace
+            .as_deref()
+            .is_none_or(|namespace| stored.namespace() == Some(namespace))
+            && self
+                .name
+                .as_deref()
+                .is_none_or(|name| stored.name() == name)
     }
 
     /// An object that begins or ceases to match is added or deleted for this client.
@@ -168,8 +187,10 @@ impl Shape {
             return None;
         }
         let now = self.selector.matches(&event.object);
-        let before =
-            event.previous.as_ref().is_some_and(|previous| self.selector.matches(previous));
+        let before = event
+            .previous
+            .as_ref()
+            .is_some_and(|previous| self.selector.matches(previous));
         let kind = match (event.kind, before, now) {
             (EventKind::Deleted, true, _) => EventKind::Deleted,
             (EventKind::Deleted, false, _) | (_, false, false) => return None,
@@ -227,7 +248,7 @@ impl Shape {
         let mut object = json!({
             "kind": self.entry.resource.kind,
             "apiVersion": self.entry.api_version(),
-            "metadata": {"resourceVersion": revision.to_string(), "creationTimestamp": null},
+            "metadata": {"resourceVersion": revision.to_string()},
         });
         if initial_end {
             object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
@@ -287,7 +308,9 @@ impl Stream {
         }
         let mut chunk = BytesMut::from(first.as_ref());
         while chunk.len() < 64 << 10 {
-            let Some(next) = self.ready.pop_front() else { break };
+            let Some(next) = self.ready.pop_front() else {
+                break;
+            };
             chunk.extend_from_slice(&next);
         }
         Some(chunk.freeze())
@@ -295,7 +318,9 @@ impl Stream {
 
     /// Reads what there is, or waits for it.
     async fn fill(&mut self) {
-        let Some(cursor) = &mut self.cursor else { return };
+        let Some(cursor) = &mut self.cursor else {
+            return;
+        };
         match cursor.read(CHUNK) {
             Batch::Events(events) => {
                 for event in &events {
@@ -316,10 +341,15 @@ impl Stream {
                     () = stop.cancelled() => self.done = true,
                     () = tokio::time::sleep_until(self.ends) => {
                         self.done = true;
-                        self.say_revision();
                     }
                     () = tokio::time::sleep_until(self.next_bookmark), if self.bookmarks => {
-                        self.next_bookmark = Instant::now() + BOOKMARK_EVERY;
+                        let now = Instant::now();
+                        let last = self.ends - LAST_BOOKMARK.min(self.ends - now);
+                        self.next_bookmark = if now < last {
+                            (now + BOOKMARK_EVERY).min(last)
+                        } else {
+                            self.ends + BOOKMARK_EVERY
+                        };
                         self.say_revision();
                     }
                 }

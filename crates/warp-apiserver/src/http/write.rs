@@ -198,14 +198,12 @@ impl PatchKind {
             "application/merge-patch+json" => Ok(Self::Merge),
             "application/strategic-merge-patch+json" if strategic => Ok(Self::Strategic),
             "application/apply-patch+yaml" => Ok(Self::Apply),
-            _ => {
-                let mut types = vec!["application/json-patch+json", "application/merge-patch+json"];
-                if strategic {
-                    types.push("application/strategic-merge-patch+json");
-                }
-                types.push("application/apply-patch+yaml");
-                Err(Status::unsupported_media(&types))
-            }
+            _ if strategic => Err(Status::no_such_patch()),
+            _ => Err(Status::unsupported_media(&[
+                "application/json-patch+json",
+                "application/merge-patch+json",
+                "application/apply-patch+yaml",
+            ])),
         }
     }
 

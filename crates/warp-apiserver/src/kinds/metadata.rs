@@ -107,7 +107,7 @@ pub fn labels(map: Option<&Value>, path: &Path, errors: &mut Vec<FieldError>) {
         }
         let value = value.as_str().unwrap_or_default();
         for problem in label_value(value) {
-            errors.push(FieldError::invalid(&path.key(key), value, problem));
+            errors.push(FieldError::invalid(path, value, problem));
         }
     }
 }

@@ -81,8 +81,10 @@ impl Step {
         match self {
             Self::Field(name) => format!("f:{name}"),
             Self::Key(fields) => {
-                let map: Map<String, Value> =
-                    fields.iter().map(|(name, value)| (name.clone(), value.0.clone())).collect();
+                let map: Map<String, Value> = fields
+                    .iter()
+                    .map(|(name, value)| (name.clone(), value.0.clone()))
+                    .collect();
                 format!("k:{}", Value::Object(map))
             }
             Self::Item(value) => format!("v:{}", value.0),
@@ -94,12 +96,16 @@ impl Step {
         let (kind, rest) = text.split_once(':')?;
         match kind {
             "f" => Some(Self::Field(rest.to_owned())),
-            "v" => serde_json::from_str(rest).ok().map(|value| Self::Item(Atom(value))),
+            "v" => serde_json::from_str(rest)
+                .ok()
+                .map(|value| Self::Item(Atom(value))),
             "i" => rest.parse().ok().map(Self::Index),
             "k" => {
                 let fields: Map<String, Value> = serde_json::from_str(rest).ok()?;
-                let mut fields: Vec<_> =
-                    fields.into_iter().map(|(name, value)| (name, Atom(value))).collect();
+                let mut fields: Vec<_> = fields
+                    .into_iter()
+                    .map(|(name, value)| (name, Atom(value)))
+                    .collect();
                 fields.sort();
                 Some(Self::Key(fields))
             }
@@ -125,7 +131,10 @@ impl Entry {
     }
 
     pub(super) fn leaf() -> Self {
-        Self { owned: true, below: FieldSet::default() }
+        Self {
+            owned: true,
+            below: FieldSet::default(),
+        }
     }
 }
 
@@ -198,7 +207,9 @@ impl FieldSet {
 
     /// Forgets a path of fields and everything below it.
     pub fn remove_below(&mut self, path: &[&str]) {
-        let Some((first, rest)) = path.split_first() else { return };
+        let Some((first, rest)) = path.split_first() else {
+            return;
+        };
         let step = Step::Field((*first).to_owned());
         if rest.is_empty() {
             self.0.remove(&step);
@@ -212,9 +223,13 @@ impl FieldSet {
 
     /// Forgets exactly one path, keeping what is below it.
     pub fn remove_exact(&mut self, path: &[&str]) {
-        let Some((first, rest)) = path.split_first() else { return };
+        let Some((first, rest)) = path.split_first() else {
+            return;
+        };
         let step = Step::Field((*first).to_owned());
-        let Some(entry) = self.0.get_mut(&step) else { return };
+        let Some(entry) = self.0.get_mut(&step) else {
+            return;
+        };
         if rest.is_empty() {
             entry.owned = false;
         } else {

@@ -37,11 +37,7 @@ fn step(object: &mut Value, operation: &Value) -> Option<()> {
     match operation.get("op")?.as_str()? {
         "add" => add(object, &path, value()?),
         "remove" => remove(object, &path).map(drop),
-        "replace" => {
-            let place = find(object, &path)?;
-            *place = value()?;
-            Some(())
-        }
+        "replace" => replace(object, &path, value()?),
         "move" => {
             let from = from()?;
             if path.starts_with(&from) && path.len() > from.len() {
@@ -56,7 +52,9 @@ fn step(object: &mut Value, operation: &Value) -> Option<()> {
         }
         "test" => {
             let expected = value().unwrap_or(Value::Null);
-            let found = find(object, &path).map(|value| &*value).unwrap_or(&Value::Null);
+            let found = find(object, &path)
+                .map(|value| &*value)
+                .unwrap_or(&Value::Null);
             (*found == expected).then_some(())
         }
         _ => None,
@@ -68,7 +66,11 @@ fn tokens(path: &str) -> Option<Vec<String>> {
         return Some(Vec::new());
     }
     let rest = path.strip_prefix('/')?;
-    Some(rest.split('/').map(|token| token.replace("~1", "/").replace("~0", "~")).collect())
+    Some(
+        rest.split('/')
+            .map(|token| token.replace("~1", "/").replace("~0", "~"))
+            .collect(),
+    )
 }
 
 fn index(token: &str, length: usize, end: bool) -> Option<usize> {
@@ -76,7 +78,11 @@ fn index(token: &str, length: usize, end: bool) -> Option<usize> {
         return end.then_some(length);
     }
     let number: i64 = token.parse().ok()?;
-    let number = if number < 0 { number + i64::try_from(length).ok()? } else { number };
+    let number = if number < 0 {
+        number + i64::try_from(length).ok()?
+    } else {
+        number
+    };
     let number = usize::try_from(number).ok()?;
     (number < length || (end && number == length)).then_some(number)
 }
@@ -94,6 +100,25 @@ fn find<'a>(object: &'a mut Value, path: &[String]) -> Option<&'a mut Value> {
         };
     }
     Some(at)
+}
+
+/// As in Kubernetes, a member that is not there yet may be replaced; a list item may not.
+fn replace(object: &mut Value, path: &[String], value: Value) -> Option<()> {
+    let Some((last, parents)) = path.split_last() else {
+        *object = value;
+        return Some(());
+    };
+    match find(object, parents)? {
+        Value::Object(map) => {
+            map.insert(last.clone(), value);
+        }
+        Value::Array(list) => {
+            let index = index(last, list.len(), false)?;
+            list[index] = value;
+        }
+        _ => return None,
+    }
+    Some(())
 }
 
 fn add(object: &mut Value, path: &[String], value: Value) -> Option<()> {

@@ -119,7 +119,11 @@ impl Manager {
     fn encode(&self) -> Value {
         let mut entry = Map::new();
         entry.insert("manager".into(), self.name.clone().into());
-        let operation = if self.operation == Operation::Apply { "Apply" } else { "Update" };
+        let operation = if self.operation == Operation::Apply {
+            "Apply"
+        } else {
+            "Update"
+        };
         entry.insert("operation".into(), operation.into());
         entry.insert("apiVersion".into(), self.api_version.clone().into());
         if let Some(time) = &self.time {
@@ -148,7 +152,10 @@ fn managed_fields(object: &Value) -> Option<&Value> {
 }
 
 fn take_managed_fields(object: &mut Value) -> Option<Value> {
-    object.get_mut("metadata")?.as_object_mut()?.shift_remove("managedFields")
+    object
+        .get_mut("metadata")?
+        .as_object_mut()?
+        .shift_remove("managedFields")
 }
 
 fn store(object: &mut Value, mut managers: Managers) {
@@ -165,7 +172,9 @@ fn store(object: &mut Value, mut managers: Managers) {
         };
         order(a).cmp(&order(b))
     });
-    let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
     meta.shift_remove("managedFields");
     if !managers.is_empty() {
         let list = managers.iter().map(Manager::encode).collect();
@@ -188,7 +197,12 @@ fn known(schema: &Schema) -> Known {
 }
 
 /// Takes what changed away from everyone but `keep`.
-fn take_from_others(managers: &mut Managers, changed: &FieldSet, removed: &FieldSet, keep: Option<usize>) {
+fn take_from_others(
+    managers: &mut Managers,
+    changed: &FieldSet,
+    removed: &FieldSet,
+    keep: Option<usize>,
+) {
     for (position, manager) in managers.iter_mut().enumerate() {
         if Some(position) != keep {
             manager.set = manager.set.difference(changed).difference(removed);
@@ -206,7 +220,10 @@ fn is_reset(list: Option<&Value>) -> bool {
 /// `new` what will be stored.
 pub fn update(live: Option<&Value>, new: &mut Value, writer: &Writer<'_>) {
     let sent = take_managed_fields(new);
-    let of_live = || live.and_then(|live| decode(managed_fields(live))).unwrap_or_default();
+    let of_live = || {
+        live.and_then(|live| decode(managed_fields(live)))
+            .unwrap_or_default()
+    };
     let mut managers = if !writer.subresource.is_empty() {
         of_live()
     } else if is_reset(sent.as_ref()) {
@@ -261,23 +278,23 @@ fn track(live: Option<&Value>, new: &Value, managers: &mut Managers, writer: &Wr
 
 fn fold_oldest(managers: &mut Managers, writer: &Writer<'_>) {
     loop {
-        let updaters = managers.iter().filter(|manager| manager.operation == Operation::Update);
+        let updaters = managers
+            .iter()
+            .filter(|manager| manager.operation == Operation::Update);
         if updaters.count() <= MOST_UPDATERS {
             return;
         }
         let oldest = managers
             .iter()
             .enumerate()
-            .filter(|(_, manager)| {
-                manager.operation == Operation::Update && manager.name != FOLDED
-            })
+            .filter(|(_, manager)| manager.operation == Operation::Update && manager.name != FOLDED)
             .min_by(|(_, a), (_, b)| (&a.time, &a.name).cmp(&(&b.time, &b.name)))
             .map(|(position, _)| position);
         let Some(position) = oldest else { return };
         let old = managers.remove(position);
-        let folded = managers.iter_mut().find(|manager| {
-            manager.name == FOLDED && manager.api_version == old.api_version
-        });
+        let folded = managers
+            .iter_mut()
+            .find(|manager| manager.name == FOLDED && manager.api_version == old.api_version);
         match folded {
             Some(folded) => {
                 folded.set = folded.set.union(&old.set);
@@ -316,8 +333,13 @@ pub fn apply(
     let mut object = match first {
         Err(conflicts) if writer.manager == "kubectl" => {
             // What was applied from the client before is the same user's: it may be taken over.
-            let allowed = live.and_then(|live| last_applied_set(live, writer)).unwrap_or_default();
-            let left: Vec<Conflict> = conflicts.iter().filter_map(|c| c.without(&allowed)).collect();
+            let allowed = live
+                .and_then(|live| last_applied_set(live, writer))
+                .unwrap_or_default();
+            let left: Vec<Conflict> = conflicts
+                .iter()
+                .filter_map(|c| c.without(&allowed))
+                .collect();
             if !left.is_empty() {
                 return Err(conflict_status(&left));
             }
@@ -342,7 +364,11 @@ fn attempt(
     let mut old = live.unwrap_or(&empty).clone();
     let mut managers = decode(take_managed_fields(&mut old).as_ref()).unwrap_or_default();
     if live.is_some() && managers.is_empty() {
-        let before = Writer { manager: BEFORE_APPLY, subresource: "", ..*writer };
+        let before = Writer {
+            manager: BEFORE_APPLY,
+            subresource: "",
+            ..*writer
+        };
         track(None, &old, &mut managers, &before);
     }
     let mut set = typed::field_set(config, &schema);
@@ -350,7 +376,6 @@ fn attempt(
     let mine = Manager::of(writer, Operation::Apply, set);
     let position = managers.iter().position(|manager| manager.is(&mine));
     let before = position.map(|position| managers[position].set.clone());
-    let before_version = position.map(|position| managers[position].api_version.clone());
     let before_time = position.and_then(|position| managers[position].time.clone());
     let position = if let Some(position) = position {
         managers[position] = mine;
@@ -377,10 +402,9 @@ fn attempt(
     }
     take_from_others(&mut managers, &changed, &comparison.removed, Some(position));
     let same_object = live.is_some() && without_version(&old) == without_version(&merged);
-    let same_set = before.as_ref() == Some(&managers[position].set)
-        && before_version.as_deref() == Some(writer.api_version);
-    if same_object && same_set {
-        // Nothing changed: the time of the last apply stays, or every reconcile would be a write.
+    if same_object {
+        // The object stays as it is: so does the time (a manager that changed nothing has none),
+        // or every reconcile would be a write.
         managers[position].time = before_time;
     }
     store(&mut merged, managers);
@@ -397,7 +421,9 @@ fn without_version(object: &Value) -> Value {
 
 /// Puts back what an endpoint ignores.
 fn keep_old(merged: &mut Value, old: &Value, path: &[&str]) {
-    let Some((last, parents)) = path.split_last() else { return };
+    let Some((last, parents)) = path.split_last() else {
+        return;
+    };
     let mut at = merged;
     let mut from = Some(old);
     for step in parents {
@@ -407,7 +433,9 @@ fn keep_old(merged: &mut Value, old: &Value, path: &[&str]) {
             None => return,
         }
     }
-    let Some(map) = at.as_object_mut() else { return };
+    let Some(map) = at.as_object_mut() else {
+        return;
+    };
     match from.and_then(|from| from.get(last)) {
         Some(value) => {
             map.insert((*last).to_owned(), value.clone());
@@ -433,8 +461,14 @@ fn prune(merged: Value, before: &FieldSet, managers: &Managers, schema: &Known) 
         .fold(FieldSet::default(), |all, manager| all.union(&manager.set));
     let applied = typed::name_parents(&applied, schema);
     let everything = all(&merged);
-    let pruned = gone(&merged, &everything.difference(&all(&pruned).union(&applied)));
-    gone(&merged, &everything.difference(&all(&pruned)).intersection(&before))
+    let pruned = gone(
+        &merged,
+        &everything.difference(&all(&pruned).union(&applied)),
+    );
+    gone(
+        &merged,
+        &everything.difference(&all(&pruned)).intersection(&before),
+    )
 }
 
 struct Conflict {
@@ -450,14 +484,20 @@ impl Conflict {
             .filter(|(position, _)| *position != mine)
             .filter_map(|(_, manager)| {
                 let fields = manager.set.intersection(changed);
-                (!fields.is_empty()).then(|| Self { manager: manager.clone(), fields })
+                (!fields.is_empty()).then(|| Self {
+                    manager: manager.clone(),
+                    fields,
+                })
             })
             .collect()
     }
 
     fn without(&self, allowed: &FieldSet) -> Option<Self> {
         let fields = self.fields.difference(allowed);
-        (!fields.is_empty()).then(|| Self { manager: self.manager.clone(), fields })
+        (!fields.is_empty()).then(|| Self {
+            manager: self.manager.clone(),
+            fields,
+        })
     }
 }
 
@@ -482,7 +522,11 @@ fn conflict_status(conflicts: &[Conflict]) -> Status {
             only["message"].as_str().unwrap_or_default(),
             only["field"].as_str().unwrap_or_default()
         ),
-        many => format!("Apply failed with {} conflicts: {}", many.len(), lines.join("\n")),
+        many => format!(
+            "Apply failed with {} conflicts: {}",
+            many.len(),
+            lines.join("\n")
+        ),
     };
     Status::apply_conflict(causes, message)
 }
@@ -503,7 +547,9 @@ fn last_applied_set(live: &Value, writer: &Writer<'_>) -> Option<FieldSet> {
 }
 
 fn insert_path(set: &mut FieldSet, path: &[&str]) {
-    let Some((first, rest)) = path.split_first() else { return };
+    let Some((first, rest)) = path.split_first() else {
+        return;
+    };
     let entry = set.0.entry(Step::Field((*first).to_owned())).or_default();
     if rest.is_empty() {
         entry.owned = true;
@@ -514,8 +560,9 @@ fn insert_path(set: &mut FieldSet, path: &[&str]) {
 
 /// Keeps the annotation of client-side apply in step, if there is one.
 fn sync_last_applied(object: &mut Value, config: &Value) {
-    let Some(annotations) =
-        object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut)
+    let Some(annotations) = object
+        .pointer_mut("/metadata/annotations")
+        .and_then(Value::as_object_mut)
     else {
         return;
     };
@@ -523,7 +570,10 @@ fn sync_last_applied(object: &mut Value, config: &Value) {
         return;
     }
     let mut config = config.clone();
-    if let Some(own) = config.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+    if let Some(own) = config
+        .pointer_mut("/metadata/annotations")
+        .and_then(Value::as_object_mut)
+    {
         own.shift_remove(LAST_APPLIED);
     }
     let text = crate::schema::go_json(&config) + "\n";

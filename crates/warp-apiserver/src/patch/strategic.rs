@@ -188,7 +188,10 @@ fn merge_keyed(
             return Err(bad(format!("expected a map in a list merged by {key}")));
         };
         let value = fields.get(key).ok_or_else(|| {
-            bad(format!("map: {item} does not contain declared merge key: {key}"))
+            Status::plain_failure(format!(
+                "map: {} does not contain declared merge key: {key}",
+                go_text(item)
+            ))
         })?;
         let known = old.iter_mut().find(|known| known.get(key) == Some(value));
         if let Some(Value::Object(known)) = known {
@@ -201,6 +204,24 @@ fn merge_keyed(
     }
     let order: Vec<Value> = patch.into_iter().cloned().collect();
     Ok(arrange(old, &order, &server, Some(key)))
+}
+
+/// A value as Go prints it.
+fn go_text(value: &Value) -> String {
+    match value {
+        Value::Object(map) => {
+            let mut members: Vec<String> =
+                map.iter().map(|(name, value)| format!("{name}:{}", go_text(value))).collect();
+            members.sort();
+            format!("map[{}]", members.join(" "))
+        }
+        Value::Array(list) => {
+            format!("[{}]", list.iter().map(go_text).collect::<Vec<_>>().join(" "))
+        }
+        Value::String(text) => text.clone(),
+        Value::Null => "<nil>".to_owned(),
+        other => other.to_string(),
+    }
 }
 
 /// Removes directives and nulls from a part that is added as a whole. `false`: it asks to be

@@ -36,7 +36,9 @@ fn shape(schema: &Known, value: &Value) -> Shape {
 
 /// The schema of a member, and whether the schema names it (rather than admitting any name).
 fn member(schema: &Known, name: &str) -> (Known, bool) {
-    let Some(schema) = schema else { return (None, false) };
+    let Some(schema) = schema else {
+        return (None, false);
+    };
     match schema.field(name) {
         Some(field) => (Some(field.clone()), true),
         // Objects in objects: their metadata is typed whatever the schema says.
@@ -55,7 +57,9 @@ fn items(schema: &Known) -> Known {
 /// How an item of a keyed list or a set is addressed.
 fn item_step(schema: &Known, item: &Value) -> Step {
     let kind = schema.as_ref().map_or(ListKind::Atomic, Schema::list_kind);
-    let ListKind::Map(keys) = kind else { return Step::Item(Atom(item.clone())) };
+    let ListKind::Map(keys) = kind else {
+        return Step::Item(Atom(item.clone()));
+    };
     let below = items(schema);
     let mut fields: Vec<(String, Atom)> = keys
         .iter()
@@ -107,7 +111,10 @@ fn fields_of(value: &Value, schema: &Known) -> Entry {
         }
         _ => return Entry::leaf(),
     }
-    Entry { owned: false, below: set }
+    Entry {
+        owned: false,
+        below: set,
+    }
 }
 
 /// What changed between two values.
@@ -226,7 +233,10 @@ fn compare_lists(old: Option<&Value>, new: Option<&Value>, schema: &Known) -> Ch
     let old = by_step(schema, old);
     let new = by_step(schema, new);
     let empty = Vec::new();
-    for step in old.keys().chain(new.keys().filter(|step| !old.contains_key(step))) {
+    for step in old
+        .keys()
+        .chain(new.keys().filter(|step| !old.contains_key(step)))
+    {
         let olds = old.get(step).unwrap_or(&empty);
         let news = new.get(step).unwrap_or(&empty);
         let item = if olds.len() <= 1 && news.len() <= 1 {
@@ -275,7 +285,10 @@ fn merge_lists(old: &[Value], new: &[Value], schema: &Known) -> Vec<Value> {
     let new_steps: Vec<Step> = new.iter().map(|item| item_step(schema, item)).collect();
     let old_at: BTreeMap<&Step, &Value> = old_steps.iter().zip(old).collect();
     let in_new: std::collections::BTreeSet<&Step> = new_steps.iter().collect();
-    let mut shared = new_steps.iter().filter(|step| old_at.contains_key(step)).peekable();
+    let mut shared = new_steps
+        .iter()
+        .filter(|step| old_at.contains_key(step))
+        .peekable();
     let mut taken = std::collections::BTreeSet::new();
     let mut merged = Vec::with_capacity(old.len() + new.len());
     let (mut left, mut right) = (0, 0);

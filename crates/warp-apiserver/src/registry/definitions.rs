@@ -16,8 +16,16 @@ use crate::store::{Batch, EventKind, Stored};
 pub(crate) const TABLE: &str = "customresourcedefinitions.apiextensions.k8s.io";
 pub(crate) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 const GROUP: &str = "apiextensions.k8s.io";
-const CUSTOM_VERBS: &[&str] =
-    &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
+const CUSTOM_VERBS: &[&str] = &[
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "create",
+    "update",
+    "watch",
+];
 
 /// Serves every definition that was established before, then follows their changes.
 pub(crate) fn start(api: &Arc<Api>, stop: CancellationToken) {
@@ -64,7 +72,10 @@ pub(crate) fn start(api: &Arc<Api>, stop: CancellationToken) {
 }
 
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+    value
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 fn condition<'a>(definition: &'a Value, kind: &str) -> Option<&'a str> {
@@ -83,7 +94,9 @@ fn withdraw(api: &Api, definition: &Value) {
 
 async fn observe(api: &Arc<Api>, stored: &Arc<Stored>, stop: &CancellationToken) {
     // An older event may arrive after newer writes: always judge the present state.
-    let Some(current) = api.store.latest(&api.store.table(TABLE), &stored.key) else { return };
+    let Some(current) = api.store.latest(&api.store.table(TABLE), &stored.key) else {
+        return;
+    };
     let definition = current.value();
     if definition["metadata"]["deletionTimestamp"].is_string() {
         let cleaning = definition["metadata"]["finalizers"]
@@ -187,7 +200,14 @@ fn next_status(
     match accepted {
         Ok(()) => {
             status["acceptedNames"] = definition["spec"]["names"].clone();
-            set(&mut status, "NamesAccepted", true, "NoConflicts", "no conflicts found", &now);
+            set(
+                &mut status,
+                "NamesAccepted",
+                true,
+                "NoConflicts",
+                "no conflicts found",
+                &now,
+            );
             if condition(&json!({"status": status}), "Established") != Some("True") {
                 set(
                     &mut status,
@@ -221,7 +241,10 @@ fn next_status(
         .iter()
         .find(|version| version["storage"] == true)
         .map(|version| version["name"].clone());
-    let mut stored = status["storedVersions"].as_array().cloned().unwrap_or_default();
+    let mut stored = status["storedVersions"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
     if let Some(storage) = storage.filter(|storage| !stored.contains(storage)) {
         stored.push(storage);
     }
@@ -257,7 +280,9 @@ fn set(status: &mut Value, kind: &str, truth: bool, reason: &str, message: &str,
     if !status["conditions"].is_array() {
         status["conditions"] = json!([]);
     }
-    let Some(list) = status["conditions"].as_array_mut() else { return };
+    let Some(list) = status["conditions"].as_array_mut() else {
+        return;
+    };
     let mut fresh = json!({
         "type": kind,
         "status": truth,
@@ -279,7 +304,12 @@ fn set(status: &mut Value, kind: &str, truth: bool, reason: &str, message: &str,
 /// Writes a new status until it is the present one.
 async fn write_status(api: &Api, key: &str, next: impl Fn(&Value) -> Value) {
     let table = api.store.table(TABLE);
-    let Some(entry) = api.registry.served().kind(GROUP, "CustomResourceDefinition").cloned() else {
+    let Some(entry) = api
+        .registry
+        .served()
+        .kind(GROUP, "CustomResourceDefinition")
+        .cloned()
+    else {
         return;
     };
     while let Some(current) = api.store.latest(&table, key) {
@@ -314,7 +344,9 @@ async fn write_status(api: &Api, key: &str, next: impl Fn(&Value) -> Value) {
 /// Deletes every object of a definition, then lets the definition go.
 async fn clean_up(api: &Arc<Api>, key: &Arc<str>) {
     let table = api.store.table(TABLE);
-    let Some(current) = api.store.latest(&table, key) else { return };
+    let Some(current) = api.store.latest(&table, key) else {
+        return;
+    };
     let definition = current.value();
     let now = api.clock.now_text();
     write_status(api, key, |definition| {
@@ -351,7 +383,10 @@ async fn clean_up(api: &Arc<Api>, key: &Arc<str>) {
                 Some(entry) => api.delete_instance(entry, stored).await,
                 // Not served any more: nobody can finalize it.
                 None => {
-                    let _ = api.store.delete(&objects, stored.redraft(), stored.revision).await;
+                    let _ = api
+                        .store
+                        .delete(&objects, stored.redraft(), stored.revision)
+                        .await;
                 }
             }
         }
@@ -366,17 +401,25 @@ async fn clean_up(api: &Arc<Api>, key: &Arc<str>) {
 
 async fn release(api: &Api, key: &str) {
     let table = api.store.table(TABLE);
-    let Some(entry) = api.registry.served().kind(GROUP, "CustomResourceDefinition").cloned() else {
+    let Some(entry) = api
+        .registry
+        .served()
+        .kind(GROUP, "CustomResourceDefinition")
+        .cloned()
+    else {
         return;
     };
     while let Some(current) = api.store.latest(&table, key) {
         let mut definition = current.value();
-        if let Some(list) =
-            definition.pointer_mut("/metadata/finalizers").and_then(Value::as_array_mut)
+        if let Some(list) = definition
+            .pointer_mut("/metadata/finalizers")
+            .and_then(Value::as_array_mut)
         {
             list.retain(|name| name != CLEANUP);
         }
-        let rest = definition["metadata"]["finalizers"].as_array().is_some_and(|l| !l.is_empty());
+        let rest = definition["metadata"]["finalizers"]
+            .as_array()
+            .is_some_and(|l| !l.is_empty());
         let draft = entry.draft(key, &definition);
         let done = if rest {
             api.store.update(&table, draft, current.revision).await
@@ -390,7 +433,9 @@ async fn release(api: &Api, key: &str) {
 }
 
 fn versions(definition: &Value) -> &[Value] {
-    definition["spec"]["versions"].as_array().map_or(&[], Vec::as_slice)
+    definition["spec"]["versions"]
+        .as_array()
+        .map_or(&[], Vec::as_slice)
 }
 
 fn serve(api: &Api, definition: &Value) {
@@ -399,12 +444,14 @@ fn serve(api: &Api, definition: &Value) {
     let plural = text(definition, "/spec/names/plural");
     let before = api.registry.served();
     let same = served.iter().all(|resource| {
-        before.find(&resource.group, &resource.version, &resource.plural).is_some_and(|entry| {
-            super::same_serving(&entry.resource, resource)
-                && format!("{:?}", entry.resource.columns) == format!("{:?}", resource.columns)
-                && entry.resource.short_names == resource.short_names
-                && entry.resource.categories == resource.categories
-        })
+        before
+            .find(&resource.group, &resource.version, &resource.plural)
+            .is_some_and(|entry| {
+                super::same_serving(&entry.resource, resource)
+                    && format!("{:?}", entry.resource.columns) == format!("{:?}", resource.columns)
+                    && entry.resource.short_names == resource.short_names
+                    && entry.resource.categories == resource.categories
+            })
     });
     let count = before
         .entries()
@@ -486,9 +533,10 @@ fn resource(definition: &Value, version: &Value, storage: &str) -> Option<Resour
         .map(|path| SelectableField::new(path.trim_start_matches('.')))
         .collect();
     let deprecation = (version["deprecated"] == true).then(|| {
-        version["deprecationWarning"]
-            .as_str()
-            .map_or_else(|| format!("{group}/{name} {kind} is deprecated"), str::to_owned)
+        version["deprecationWarning"].as_str().map_or_else(
+            || format!("{group}/{name} {kind} is deprecated"),
+            str::to_owned,
+        )
     });
     resource.custom = Some(Custom {
         epoch: epoch(name, schema_json, preserve),
@@ -501,23 +549,32 @@ fn resource(definition: &Value, version: &Value, storage: &str) -> Option<Resour
 fn epoch(version: &str, schema: &Value, preserve: bool) -> u64 {
     let text = format!("{version}\n{preserve}\n{schema}");
     let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
-    let head = digest.as_ref().first_chunk::<8>().copied().unwrap_or_default();
+    let head = digest
+        .as_ref()
+        .first_chunk::<8>()
+        .copied()
+        .unwrap_or_default();
     u64::from_le_bytes(head).max(1)
 }
 
 fn columns(version: &Value) -> Vec<Column> {
-    let column = |name: &str, kind: &str, format: &str, description: &str, priority, path: &str| {
-        Column {
+    let column =
+        |name: &str, kind: &str, format: &str, description: &str, priority, path: &str| Column {
             name: name.to_owned(),
             kind: kind.to_owned(),
             format: format.to_owned(),
             description: description.to_owned(),
             priority,
             cell: Cell::Path(path.to_owned()),
-        }
-    };
-    let mut columns =
-        vec![column("Name", "string", "name", "Name of the object", 0, ".metadata.name")];
+        };
+    let mut columns = vec![column(
+        "Name",
+        "string",
+        "name",
+        "Name of the object",
+        0,
+        ".metadata.name",
+    )];
     let listed: Vec<&Map<String, Value>> = version["additionalPrinterColumns"]
         .as_array()
         .into_iter()
@@ -526,7 +583,14 @@ fn columns(version: &Value) -> Vec<Column> {
         .collect();
     if listed.is_empty() {
         let age = "Time since the object was created";
-        columns.push(column("Age", "date", "", age, 0, ".metadata.creationTimestamp"));
+        columns.push(column(
+            "Age",
+            "date",
+            "",
+            age,
+            0,
+            ".metadata.creationTimestamp",
+        ));
     }
     for listed in listed {
         let get = |name: &str| listed.get(name).and_then(Value::as_str).unwrap_or_default();

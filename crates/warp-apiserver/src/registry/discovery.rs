@@ -19,7 +19,8 @@ pub(crate) fn core_versions(address: &str) -> Value {
 }
 
 fn group_document(name: &str, versions: &[String]) -> Value {
-    let version = |version: &String| json!({"groupVersion": api_version(name, version), "version": version});
+    let version =
+        |version: &String| json!({"groupVersion": api_version(name, version), "version": version});
     json!({
         "name": name,
         "versions": versions.iter().map(version).collect::<Vec<_>>(),
@@ -74,7 +75,10 @@ pub(crate) fn resources(served: &Served, group: &str, version: &str) -> Option<V
         list.push(item);
         for sub in &resource.subresources {
             let mut item = Map::new();
-            item.insert("name".into(), format!("{}/{}", resource.plural, sub.name()).into());
+            item.insert(
+                "name".into(),
+                format!("{}/{}", resource.plural, sub.name()).into(),
+            );
             item.insert("singularName".into(), "".into());
             item.insert("namespaced".into(), resource.namespaced.into());
             let kind = sub.kind();
@@ -84,7 +88,10 @@ pub(crate) fn resources(served: &Served, group: &str, version: &str) -> Option<V
                 item.insert("group".into(), group.into());
                 item.insert("version".into(), version.into());
             }
-            item.insert("kind".into(), kind.map_or(resource.kind.as_str(), |(_, _, k)| k).into());
+            item.insert(
+                "kind".into(),
+                kind.map_or(resource.kind.as_str(), |(_, _, k)| k).into(),
+            );
             item.insert("verbs".into(), json!(sub.verbs()));
             list.push(Value::Object(item));
         }
@@ -146,9 +153,7 @@ pub(crate) fn aggregated(served: &Served, core: bool, form: &str) -> Value {
 }
 
 fn aggregated_resources(served: &Served, group: &str, version: &str) -> Vec<Value> {
-    let kind = |group: &str, version: &str, kind: &str| {
-        json!({"group": group, "version": version, "kind": kind})
-    };
+    let kind = |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
     sorted(served, group, version)
         .into_iter()
         .map(|entry| {

@@ -60,8 +60,7 @@ pub(crate) fn validate_metadata(object: &Value, resource: &Resource) -> Vec<Fiel
 
 fn owners(list: Option<&Value>, path: &Path, errors: &mut Vec<FieldError>) {
     let mut controller: Option<(String, String)> = None;
-    for (position, owner) in list.and_then(Value::as_array).into_iter().flatten().enumerate() {
-        let path = path.index(position);
+    for owner in list.and_then(Value::as_array).into_iter().flatten() {
         let text = |name: &str| owner[name].as_str().unwrap_or_default();
         if text("apiVersion").is_empty() {
             errors.push(FieldError::invalid(
@@ -101,15 +100,17 @@ fn finalizers(list: Option<&Value>, path: &Path, errors: &mut Vec<FieldError>) {
     const STANDARD: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
     let mut orphan = false;
     let mut foreground = false;
-    for name in list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
+    let names = list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    for (position, name) in names.enumerate() {
+        let path = path.index(position);
         orphan |= name == "orphan";
         foreground |= name == "foregroundDeletion";
         for problem in qualified_name(name) {
-            errors.push(FieldError::invalid(path, name, problem));
+            errors.push(FieldError::invalid(&path, name, problem));
         }
         if !name.contains('/') && !STANDARD.contains(&name) {
             errors.push(FieldError::invalid(
-                path,
+                &path,
                 name,
                 "name is neither a standard finalizer name nor is it fully qualified",
             ));

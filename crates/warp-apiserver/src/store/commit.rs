@@ -48,10 +48,16 @@ impl Committer {
         shared: Weak<Shared>,
     ) -> std::io::Result<Self> {
         let (sender, receiver) = mpsc::channel();
-        let thread = std::thread::Builder::new().name("warp-commit".to_owned()).spawn(move || {
-            run(&disk, durability, &shared, &receiver);
-        })?;
-        Ok(Self { sender, durability, thread })
+        let thread = std::thread::Builder::new()
+            .name("warp-commit".to_owned())
+            .spawn(move || {
+                run(&disk, durability, &shared, &receiver);
+            })?;
+        Ok(Self {
+            sender,
+            durability,
+            thread,
+        })
     }
 
     pub(super) fn durability(&self) -> Durability {
@@ -110,7 +116,9 @@ fn run(
             continue;
         }
         let result = disk.commit(&writes);
-        let Some(shared) = shared.upgrade() else { continue };
+        let Some(shared) = shared.upgrade() else {
+            continue;
+        };
         let answer = match result {
             Ok(()) => {
                 if durability == Durability::Durable {

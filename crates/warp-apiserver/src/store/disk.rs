@@ -6,9 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
+use super::OpenError;
 use super::commit::{Write, survives};
 use super::object::{Index, Stored};
-use super::OpenError;
 
 const OBJECTS: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("objects");
 const META: TableDefinition<'static, &str, u64> = TableDefinition::new("meta");
@@ -35,13 +35,20 @@ pub(super) fn open(path: &Path) -> Result<(Image, Disk), OpenError> {
     let disk = Disk { database };
     let (format, clean, stored) = disk.prepare().map_err(failed)?;
     if format != FORMAT {
-        return Err(OpenError::Format { path: path.to_owned(), found: format, known: FORMAT });
+        return Err(OpenError::Format {
+            path: path.to_owned(),
+            found: format,
+            known: FORMAT,
+        });
     }
     let revision = if clean { stored } else { stored + CRASH_GAP };
-    let tables = disk.load().map_err(failed)?.map_err(|row| OpenError::Damaged {
-        path: path.to_owned(),
-        row,
-    })?;
+    let tables = disk
+        .load()
+        .map_err(failed)?
+        .map_err(|row| OpenError::Damaged {
+            path: path.to_owned(),
+            row,
+        })?;
     Ok((Image { revision, tables }, disk))
 }
 
@@ -107,7 +114,9 @@ impl Disk {
                 }
             }
             if let Some(last) = writes.last() {
-                transaction.open_table(META)?.insert("revision", last.event.revision())?;
+                transaction
+                    .open_table(META)?
+                    .insert("revision", last.event.revision())?;
             }
         }
         transaction.commit()?;
@@ -125,7 +134,15 @@ impl Disk {
 
 /// The index of a row, so that opening does not parse objects: revision, epoch, place and length
 /// of the version, uid, labels, fields.
-type Header = (u64, u64, u32, u32, Box<str>, Vec<(Box<str>, Box<str>)>, Vec<Box<str>>);
+type Header = (
+    u64,
+    u64,
+    u32,
+    u32,
+    Box<str>,
+    Vec<(Box<str>, Box<str>)>,
+    Vec<Box<str>>,
+);
 
 fn encode(stored: &Stored) -> Vec<u8> {
     let header = (
@@ -153,12 +170,18 @@ fn decode(key: &str, row: &[u8]) -> Option<Arc<Stored>> {
     let (header, bytes) = rest.split_at_checked(length)?;
     let (revision, epoch, version_at, version_len, uid, labels, fields): Header =
         serde_json::from_slice(header).ok()?;
-    bytes.get(version_at as usize..)?.get(..version_len as usize)?;
+    bytes
+        .get(version_at as usize..)?
+        .get(..version_len as usize)?;
     Some(Arc::new(Stored {
         key: key.into(),
         revision,
         epoch,
-        index: Index { uid, labels: labels.into(), fields: fields.into() },
+        index: Index {
+            uid,
+            labels: labels.into(),
+            fields: fields.into(),
+        },
         bytes: Bytes::copy_from_slice(bytes),
         version_at,
         version_len,

@@ -19,21 +19,34 @@ pub struct Index {
 impl Index {
     pub fn of(object: &Value, fields: &[SelectableField]) -> Self {
         let meta = &object["metadata"];
-        let labels = meta["labels"].as_object().map_or_else(Box::default, |labels| {
-            labels
-                .iter()
-                .map(|(key, value)| (key.as_str().into(), value.as_str().unwrap_or_default().into()))
-                .collect()
-        });
+        let labels = meta["labels"]
+            .as_object()
+            .map_or_else(Box::default, |labels| {
+                labels
+                    .iter()
+                    .map(|(key, value)| {
+                        (
+                            key.as_str().into(),
+                            value.as_str().unwrap_or_default().into(),
+                        )
+                    })
+                    .collect()
+            });
         Self {
             uid: meta["uid"].as_str().unwrap_or_default().into(),
             labels,
-            fields: fields.iter().map(|field| field.extract(object).into_boxed_str()).collect(),
+            fields: fields
+                .iter()
+                .map(|field| field.extract(object).into_boxed_str())
+                .collect(),
         }
     }
 
     pub fn label(&self, key: &str) -> Option<&str> {
-        self.labels.iter().find(|(known, _)| &**known == key).map(|(_, value)| &**value)
+        self.labels
+            .iter()
+            .find(|(known, _)| &**known == key)
+            .map(|(_, value)| &**value)
     }
 }
 
@@ -58,7 +71,9 @@ impl Stored {
     }
 
     pub fn name(&self) -> &str {
-        self.key.split_once('/').map_or(&*self.key, |(_, name)| name)
+        self.key
+            .split_once('/')
+            .map_or(&*self.key, |(_, name)| name)
     }
 
     /// The object as a tree.
@@ -106,7 +121,13 @@ impl Draft {
     pub fn new(key: &str, object: &Value, fields: &[SelectableField], epoch: u64) -> Self {
         let mut bytes = Vec::with_capacity(1024);
         let version_at = encode(object, &mut bytes);
-        Self { key: key.into(), epoch, index: Index::of(object, fields), bytes, version_at }
+        Self {
+            key: key.into(),
+            epoch,
+            index: Index::of(object, fields),
+            bytes,
+            version_at,
+        }
     }
 
     pub fn key(&self) -> &str {
@@ -145,7 +166,10 @@ fn encode(object: &Value, out: &mut Vec<u8>) -> usize {
     }
     separate(out);
     out.extend_from_slice(b"\"metadata\":{");
-    let meta = map.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
+    let meta = map
+        .get("metadata")
+        .and_then(Value::as_object)
+        .unwrap_or(&empty);
     let mut version_at = None;
     for (name, value) in meta {
         if name != "resourceVersion" {
@@ -157,7 +181,10 @@ fn encode(object: &Value, out: &mut Vec<u8>) -> usize {
     }
     let version_at = version_at.unwrap_or_else(|| write_version(out));
     out.push(b'}');
-    for (name, value) in map.iter().filter(|(name, _)| !FIRST.contains(&name.as_str())) {
+    for (name, value) in map
+        .iter()
+        .filter(|(name, _)| !FIRST.contains(&name.as_str()))
+    {
         member(out, name, value);
     }
     out.push(b'}');

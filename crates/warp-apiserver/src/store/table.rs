@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use tokio::sync::watch as signal;
@@ -40,7 +40,9 @@ struct Inner {
 
 impl std::fmt::Debug for Table {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Table").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Table")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -73,7 +75,10 @@ impl Table {
         opened: u64,
         ring_events: usize,
     ) -> Self {
-        let objects = objects.into_iter().map(|object| (Arc::clone(&object.key), object)).collect();
+        let objects = objects
+            .into_iter()
+            .map(|object| (Arc::clone(&object.key), object))
+            .collect();
         Self {
             id,
             name,
@@ -118,7 +123,10 @@ impl Table {
     /// All objects of a namespace, or of the whole table.
     pub fn all(&self, namespace: Option<&str>) -> Vec<Arc<Stored>> {
         let inner = self.inner.read();
-        inner.range(namespace, None).map(|(_, object)| Arc::clone(object)).collect()
+        inner
+            .range(namespace, None)
+            .map(|(_, object)| Arc::clone(object))
+            .collect()
     }
 
     /// Every revision up to the answer is in the table, and none after it.
@@ -126,8 +134,10 @@ impl Table {
     /// Publishing is sequential and needs the table's write lock, so while a read lock is held the
     /// global revision cannot pass an event of this table that has not been applied to it.
     fn revision(&self, inner: &RwLockReadGuard<'_, Inner>) -> u64 {
-        let published =
-            self.progress.get().map_or(0, |progress| progress.published.load(Ordering::Acquire));
+        let published = self
+            .progress
+            .get()
+            .map_or(0, |progress| progress.published.load(Ordering::Acquire));
         published.max(inner.last)
     }
 
@@ -168,16 +178,25 @@ impl Table {
             }
         }
         past.for_each(|(_, before)| visit(before));
-        Ok(Page { objects, revision: at, remaining })
+        Ok(Page {
+            objects,
+            revision: at,
+            remaining,
+        })
     }
 
     /// Events after `revision`.
     pub fn watch_from(self: &Arc<Self>, revision: u64) -> Result<Cursor, TooOld> {
         let inner = self.inner.read();
         if revision < inner.base {
-            return Err(TooOld { asked: revision, oldest: inner.base });
+            return Err(TooOld {
+                asked: revision,
+                oldest: inner.base,
+            });
         }
-        let skipped = inner.ring.partition_point(|event| event.revision() <= revision);
+        let skipped = inner
+            .ring
+            .partition_point(|event| event.revision() <= revision);
         let next = inner.first + skipped as u64;
         Ok(Cursor::new(Arc::clone(self), next, self.signal.subscribe()))
     }
@@ -185,17 +204,28 @@ impl Table {
     /// The current state and the events after it.
     pub fn list_and_watch(self: &Arc<Self>, namespace: Option<&str>) -> (Page, Cursor) {
         let inner = self.inner.read();
-        let objects =
-            inner.range(namespace, None).map(|(_, object)| Arc::clone(object)).collect();
-        let page = Page { objects, revision: self.revision(&inner), remaining: 0 };
+        let objects = inner
+            .range(namespace, None)
+            .map(|(_, object)| Arc::clone(object))
+            .collect();
+        let page = Page {
+            objects,
+            revision: self.revision(&inner),
+            remaining: 0,
+        };
         let next = inner.first + inner.ring.len() as u64;
-        (page, Cursor::new(Arc::clone(self), next, self.signal.subscribe()))
+        (
+            page,
+            Cursor::new(Arc::clone(self), next, self.signal.subscribe()),
+        )
     }
 
     /// Up to `most` events from sequence number `next` on.
     pub(super) fn read(&self, next: u64, most: usize) -> Batch {
         let inner = self.inner.read();
-        let Some(offset) = next.checked_sub(inner.first) else { return Batch::Lost };
+        let Some(offset) = next.checked_sub(inner.first) else {
+            return Batch::Lost;
+        };
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
         if offset >= inner.ring.len() {
             return Batch::Idle(self.revision(&inner));
@@ -211,7 +241,9 @@ impl Table {
                 inner.objects.remove(&object.key);
             }
             EventKind::Added | EventKind::Modified => {
-                inner.objects.insert(Arc::clone(&object.key), Arc::clone(object));
+                inner
+                    .objects
+                    .insert(Arc::clone(&object.key), Arc::clone(object));
             }
         }
         inner.remember(Arc::clone(event));
@@ -270,7 +302,10 @@ impl Inner {
         let bounds = Bounds(from, to);
         if bounds.is_empty() {
             // An empty scan that every map accepts.
-            return Bounds(Bound::Included(String::new()), Bound::Excluded(String::new()));
+            return Bounds(
+                Bound::Included(String::new()),
+                Bound::Excluded(String::new()),
+            );
         }
         bounds
     }
@@ -280,7 +315,8 @@ impl Inner {
         namespace: Option<&str>,
         after: Option<&str>,
     ) -> std::collections::btree_map::Range<'_, Arc<str>, Arc<Stored>> {
-        self.objects.range::<str, _>(self.bounds(namespace, after).as_ref())
+        self.objects
+            .range::<str, _>(self.bounds(namespace, after).as_ref())
     }
 
     /// For every key changed after `revision`: what it was then.
@@ -289,10 +325,15 @@ impl Inner {
         revision: u64,
     ) -> Result<BTreeMap<Arc<str>, Option<Arc<Stored>>>, TooOld> {
         if revision < self.base {
-            return Err(TooOld { asked: revision, oldest: self.base });
+            return Err(TooOld {
+                asked: revision,
+                oldest: self.base,
+            });
         }
         let mut changed = BTreeMap::new();
-        let from = self.ring.partition_point(|event| event.revision() <= revision);
+        let from = self
+            .ring
+            .partition_point(|event| event.revision() <= revision);
         for event in self.ring.range(from..) {
             changed
                 .entry(Arc::clone(&event.object.key))
@@ -308,7 +349,9 @@ impl Inner {
         while self.ring.len() > self.ring_events
             || (self.ring_bytes > RING_BYTES && self.ring.len() > RING_FLOOR)
         {
-            let Some(oldest) = self.ring.pop_front() else { break };
+            let Some(oldest) = self.ring.pop_front() else {
+                break;
+            };
             self.first += 1;
             self.base = oldest.revision();
             self.ring_bytes -= oldest.object.bytes.len();

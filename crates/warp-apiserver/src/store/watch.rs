@@ -38,12 +38,13 @@ pub struct Event {
 }
 
 impl Event {
-    pub(super) fn new(
-        kind: EventKind,
-        object: Arc<Stored>,
-        previous: Option<Arc<Stored>>,
-    ) -> Self {
-        Self { kind, object, previous, line: OnceLock::new() }
+    pub(super) fn new(kind: EventKind, object: Arc<Stored>, previous: Option<Arc<Stored>>) -> Self {
+        Self {
+            kind,
+            object,
+            previous,
+            line: OnceLock::new(),
+        }
     }
 
     pub fn revision(&self) -> u64 {
@@ -52,7 +53,9 @@ impl Event {
 
     /// The event as plain watchers receive it; encoded once for all of them.
     pub fn line(&self) -> Bytes {
-        self.line.get_or_init(|| line(self.kind, &self.object.bytes)).clone()
+        self.line
+            .get_or_init(|| line(self.kind, &self.object.bytes))
+            .clone()
     }
 }
 
@@ -88,7 +91,11 @@ pub struct Cursor {
 impl Cursor {
     pub(super) fn new(table: Arc<Table>, next: u64, mut signal: signal::Receiver<u64>) -> Self {
         signal.mark_unchanged();
-        Self { table, next, signal }
+        Self {
+            table,
+            next,
+            signal,
+        }
     }
 
     /// The next events, without waiting.

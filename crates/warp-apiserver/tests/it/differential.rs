@@ -141,11 +141,11 @@ fn mask(value: Value, namespace: &str) -> Value {
 fn mask_text(text: &str) -> String {
     let uid = regex::Regex::new("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
         .expect("a pattern");
-    let generated = regex::Regex::new("gen-[bcdfghjklmnpqrstvwxz2456789]{5}").expect("a pattern");
+    let generated = regex::Regex::new("(gen-|Bad_)[bcdfghjklmnpqrstvwxz2456789]{5}").expect("a pattern");
     let revision = regex::Regex::new("(resource version: |ResourceVersion in object meta: )[0-9]+")
         .expect("a pattern");
     let text = uid.replace_all(text, "<uid>");
-    let text = generated.replace_all(&text, "gen-<name>");
+    let text = generated.replace_all(&text, "$1<name>");
     revision.replace_all(&text, "$1<revision>").into_owned()
 }
 

@@ -97,7 +97,9 @@ impl KindSet {
     }
 
     pub fn from_words(words: &[u64]) -> Self {
-        Self { words: words.to_vec() }
+        Self {
+            words: words.to_vec(),
+        }
     }
 }
 

@@ -270,7 +270,7 @@ fn habana(labels: &Labels) -> Told {
 /// `192G` → 192.
 fn gibibytes(text: &str) -> Option<u64> {
     text.trim_end_matches(['B', 'b'])
-        .trim_end_matches("i")
+        .trim_end_matches('i')
         .trim_end_matches(['G', 'g'])
         .parse()
         .ok()

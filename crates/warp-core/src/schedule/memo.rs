@@ -19,7 +19,9 @@ pub(super) fn state_key(head: [u64; 3], cards: &[i32]) -> u128 {
     let (mut low, mut high) = (0x243f_6a88_85a3_08d3_u64, 0x1319_8a2e_0370_7344_u64);
     let mut add = |word: u64| {
         low = mix(low ^ word);
-        high = (high ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        high = (high ^ word)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(29);
     };
     head.into_iter().for_each(&mut add);
     for pair in sorted.chunks(2) {
@@ -97,10 +99,6 @@ impl<V: Copy> Memo<V> {
     )]
     fn home(&self, key: u128) -> usize {
         key as usize & (self.slots.len() - 1)
-    }
-
-    pub(super) fn clear(&mut self) {
-        *self = Self::default();
     }
 }
 

@@ -109,3 +109,41 @@ impl Mix {
         classes
     }
 }
+
+/// Learns the mix from arrivals. What was learnt is taken up at every doubling at first, and then
+/// once per `WINDOW`; from there on old arrivals fade, so that a mix that changes is followed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Learning {
+    mix: Mix,
+    arrivals: u64,
+    epoch: u64,
+}
+
+const WINDOW: u64 = 2048;
+/// What a window still counts once the next one is over.
+const FADE: f64 = 0.7;
+
+impl Learning {
+    /// Takes note of an arrival; true when what was learnt should be taken up.
+    pub(super) fn see(&mut self, ask: &Ask) -> bool {
+        self.mix.see(ask);
+        self.arrivals += 1;
+        let window_over = self.arrivals % WINDOW == 0;
+        let due = window_over || (self.arrivals < WINDOW && self.arrivals.is_power_of_two());
+        if due {
+            self.epoch += 1;
+        }
+        if window_over {
+            self.mix.fade(FADE);
+        }
+        due
+    }
+
+    pub(super) const fn mix(&self) -> &Mix {
+        &self.mix
+    }
+
+    pub(super) const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+}

@@ -10,9 +10,7 @@ use std::sync::Arc;
 use super::fit::{Filter, usable_pools};
 use super::strategy::{Ask, Policy, Spot, Strategy, Weights};
 use crate::explain::Explanation;
-use crate::fleet::{
-    Cards, Fleet, NodeId, PoolFree, Request, Slot, Taken, WHOLE, Work, WorkState,
-};
+use crate::fleet::{Cards, Fleet, NodeId, PoolFree, Request, Slot, Taken, WHOLE, Work, WorkState};
 use crate::random::{Fingerprint, mix};
 
 /// Where a request goes.
@@ -207,7 +205,12 @@ impl Search<'_> {
                 self.best(board, 0..board.values.len())
             }
             Scope::Only(nodes) => {
-                let known = || nodes.iter().map(|node| node.index()).filter(|&at| at < board.values.len());
+                let known = || {
+                    nodes
+                        .iter()
+                        .map(|node| node.index())
+                        .filter(|&at| at < board.values.len())
+                };
                 let at: Vec<_> = known().collect();
                 at.iter().for_each(|&at| self.refresh_one(board, at));
                 self.best(board, at.into_iter())
@@ -246,7 +249,11 @@ impl Search<'_> {
             let mut raw = board.values[at];
             if !plain {
                 let row = &board.rows[at];
-                let penalty = weights.penalty.get(usize::from(row.kind)).copied().unwrap_or(0.0);
+                let penalty = weights
+                    .penalty
+                    .get(usize::from(row.kind))
+                    .copied()
+                    .unwrap_or(0.0);
                 raw += weights.extra * f64::from(row.extra) - penalty;
             }
             if raw < bar {
@@ -271,13 +278,28 @@ impl Search<'_> {
         let quantum = self.weights.quantum;
         let rank = u64::from(row.rank);
         if let Some(dice) = self.weights.dice {
-            return Best { score: 0.0, rank: mix(dice ^ rank), at, bar: f64::MIN };
+            return Best {
+                score: 0.0,
+                rank: mix(dice ^ rank),
+                at,
+                bar: f64::MIN,
+            };
         }
         if quantum > 0.0 {
             let score = (raw / quantum + NUDGE).floor();
-            return Best { score, rank, at, bar: (score - NUDGE) * quantum };
+            return Best {
+                score,
+                rank,
+                at,
+                bar: (score - NUDGE) * quantum,
+            };
         }
-        Best { score: raw, rank, at, bar: raw }
+        Best {
+            score: raw,
+            rank,
+            at,
+            bar: raw,
+        }
     }
 
     /// What a row does not remember: memory and other pods.
@@ -294,13 +316,25 @@ impl Search<'_> {
         if !self.filter.fits_but_for_memory(id) {
             return None;
         }
-        let rank = Fingerprint::default().word(self.seed).word(slot.name_print).get();
-        let row = Row { rank: (rank >> 32) as u32, ..Row::default() };
+        let rank = Fingerprint::default()
+            .word(self.seed)
+            .word(slot.name_print)
+            .get();
+        let row = Row {
+            rank: (rank >> 32) as u32,
+            ..Row::default()
+        };
         let free = &slot.free;
         let Some(gpu) = &self.request.gpu else {
             let spot = spot(self.fleet, id, slot, free.pools.first());
             let rating = self.strategy.rate(&spot, self.ask);
-            return Some((rating.value, Row { extra: rating.extra as f32, ..row }));
+            return Some((
+                rating.value,
+                Row {
+                    extra: rating.extra as f32,
+                    ..row
+                },
+            ));
         };
         let mut best = None;
         for pool in usable_pools(&slot.node, free, gpu, self.filter.kinds()) {
@@ -309,7 +343,15 @@ impl Search<'_> {
             if best.is_none_or(|(value, _)| rating.value > value) {
                 let kind = u16::try_from(free.pools[pool].kind.index()).unwrap_or(u16::MAX);
                 let pool = u16::try_from(pool).unwrap_or(u16::MAX);
-                best = Some((rating.value, Row { extra: rating.extra as f32, kind, pool, ..row }));
+                best = Some((
+                    rating.value,
+                    Row {
+                        extra: rating.extra as f32,
+                        kind,
+                        pool,
+                        ..row
+                    },
+                ));
             }
         }
         best
@@ -338,22 +380,28 @@ impl Search<'_> {
                 },
             }),
         };
-        Some(Placement {
+        let placement = Placement {
             node_id: id,
             node: Arc::clone(&slot.node.name),
             gpus,
             score: best.score,
-        })
+        };
+        debug_assert_eq!(
+            crate::check::placement(self.fleet, self.request, &placement),
+            []
+        );
+        Some(placement)
     }
 }
 
-fn spot<'a>(
-    fleet: &'a Fleet,
-    id: NodeId,
-    slot: &'a Slot,
-    pool: Option<&'a PoolFree>,
-) -> Spot<'a> {
-    Spot { fleet, id, node: &slot.node, free: &slot.free, pool }
+fn spot<'a>(fleet: &'a Fleet, id: NodeId, slot: &'a Slot, pool: Option<&'a PoolFree>) -> Spot<'a> {
+    Spot {
+        fleet,
+        id,
+        node: &slot.node,
+        free: &slot.free,
+        pool,
+    }
 }
 
 /// The first `count` fully idle cards.

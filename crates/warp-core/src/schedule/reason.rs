@@ -127,6 +127,39 @@ impl Reason {
         }
     }
 
+    /// What is missing, in numbers.
+    pub fn numbers(&self) -> String {
+        match self {
+            Self::FewGpus {
+                needed,
+                idle,
+                total,
+                sick,
+            } => {
+                let sick = if *sick > 0 {
+                    format!(", {sick} sick")
+                } else {
+                    String::new()
+                };
+                format!("{idle} of {total} GPUs idle{sick}, {needed} needed")
+            }
+            Self::NoRoomOnCard { needed, largest } => {
+                format!("at most {largest}/1000 left on a card, {needed} needed")
+            }
+            Self::Insufficient {
+                resource,
+                needed,
+                free,
+                ..
+            } => format!(
+                "{} {resource} free, {} needed",
+                amount(resource, (*free).max(0)),
+                amount(resource, *needed)
+            ),
+            other => other.label(),
+        }
+    }
+
     /// Whether only waiting or eviction can help, not a change of the request's constraints.
     pub fn is_capacity(&self) -> bool {
         matches!(

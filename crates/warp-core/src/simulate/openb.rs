@@ -80,7 +80,11 @@ pub struct Curve {
 
 impl Curve {
     fn record(&mut self, percent: f64, value: f64) {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a percentage")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a percentage"
+        )]
         let at = percent.round().clamp(0.0, 10_000.0) as usize;
         if self.sums.len() <= at {
             self.sums.resize(at + 1, (0.0, 0));
@@ -139,13 +143,21 @@ pub fn mix(fleet: &Fleet, pods: &[Pod]) -> Mix {
 
 /// The order of arrivals: the list shuffled, then requests drawn from it until the fleet is asked
 /// for `inflate` times its GPUs; a list that asks for more is thinned instead.
-pub fn arrivals(trace: &Trace, capacity_milli: i64, inflate: f64, random: &mut Random) -> Vec<usize> {
+pub fn arrivals(
+    trace: &Trace,
+    capacity_milli: i64,
+    inflate: f64,
+    random: &mut Random,
+) -> Vec<usize> {
     let pods = &trace.pods;
     let mut order: Vec<usize> = (0..pods.len()).collect();
     order.sort_by(|&a, &b| pods[a].name.cmp(&pods[b].name));
     random.shuffle(&mut order);
     let mut asked: i64 = pods.iter().map(Pod::total_milli).sum();
-    #[expect(clippy::cast_possible_truncation, reason = "thousandths of a fleet's GPUs")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "thousandths of a fleet's GPUs"
+    )]
     let target = (inflate * capacity_milli as f64) as i64;
     if asked == 0 || inflate <= 0.0 {
         return order;
@@ -193,7 +205,11 @@ pub fn replay(
     let mut random = Random::new(settings.seed);
     let order = arrivals(trace, capacity, settings.inflate, &mut random);
     let mut planner = Planner::with_strategy(strategy, random.next_u64());
-    let requests: Vec<_> = trace.pods.iter().map(|pod| Arc::new(pod.request())).collect();
+    let requests: Vec<_> = trace
+        .pods
+        .iter()
+        .map(|pod| Arc::new(pod.request()))
+        .collect();
     let mut fragments = Fragments::new(&fleet, mix);
     let mut run = Run {
         seed: settings.seed,
@@ -212,13 +228,19 @@ pub fn replay(
             let id: Arc<str> = Arc::from(format!("{at}"));
             let work = placement.work(id, Arc::clone(&requests[pod]), 0, WorkState::Running);
             let bound = fleet.bind(work);
-            debug_assert_eq!(bound, Ok(()), "a placement names a node and cards of its fleet");
+            debug_assert_eq!(
+                bound,
+                Ok(()),
+                "a placement names a node and cards of its fleet"
+            );
             run.placed += 1;
             run.placed_milli += trace.pods[pod].total_milli();
             fragments.changed(&fleet, placement.node_id.index());
         }
-        run.allocated.record(percent(arrived as f64), percent(run.placed_milli as f64));
-        run.fragmented.record(percent(arrived as f64), percent(fragments.sum));
+        run.allocated
+            .record(percent(arrived as f64), percent(run.placed_milli as f64));
+        run.fragmented
+            .record(percent(arrived as f64), percent(fragments.sum));
         if at % 256 == 0 {
             progress(at, order.len());
         }
@@ -236,7 +258,11 @@ struct Fragments {
 
 impl Fragments {
     fn new(fleet: &Fleet, mix: &Mix) -> Self {
-        let mut fragments = Self { fragmentation: Fragmentation::new(mix), nodes: Vec::new(), sum: 0.0 };
+        let mut fragments = Self {
+            fragmentation: Fragmentation::new(mix),
+            nodes: Vec::new(),
+            sum: 0.0,
+        };
         fragments.nodes.resize(fleet.len(), 0.0);
         for at in 0..fleet.len() {
             fragments.changed(fleet, at);
@@ -245,12 +271,16 @@ impl Fragments {
     }
 
     fn changed(&mut self, fleet: &Fleet, at: usize) {
-        let Some(slot) = fleet.slot_at(at) else { return };
+        let Some(slot) = fleet.slot_at(at) else {
+            return;
+        };
         let of = |fragmentation: &mut Fragmentation, kind: KindId, cards: &[i32]| {
             fragmentation.of(kind, slot.free.resources.cpu_milli, cards)
         };
         let pools = slot.free.pools.iter();
-        let now = pools.map(|pool| of(&mut self.fragmentation, pool.kind, &pool.cards)).sum();
+        let now = pools
+            .map(|pool| of(&mut self.fragmentation, pool.kind, &pool.cards))
+            .sum();
         self.sum += now - std::mem::replace(&mut self.nodes[at], now);
     }
 }

@@ -8,7 +8,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use super::{Cache, Key, Step};
+use super::{Cache, Changed, Key, Step};
 use crate::metrics::Metrics;
 
 /// What is watched and how a raw object becomes a kept one.
@@ -19,13 +19,12 @@ pub(crate) struct Source<R, K> {
     pub(crate) convert: fn(R) -> Option<K>,
 }
 
-/// Follows a watch for ever. `touched` is called with every object that changed, after the cache
-/// shows the change.
+/// Follows a watch for ever. `touched` is called with every change, after the cache shows it.
 pub(crate) async fn follow<R, K>(
     source: Source<R, K>,
     cache: Arc<Cache<K>>,
     metrics: Arc<Metrics>,
-    touched: impl Fn(&K),
+    touched: impl Fn(&Changed<K>),
 ) where
     R: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     K: Resource<DynamicType = ()> + Clone,
@@ -48,8 +47,8 @@ pub(crate) async fn follow<R, K>(
             }
         };
         if let Some(step) = step {
-            for object in cache.step(step) {
-                touched(&object);
+            for change in cache.step(step) {
+                touched(&change);
             }
         }
     }

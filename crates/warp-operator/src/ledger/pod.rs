@@ -12,7 +12,7 @@ use warp_core::resources::Resources;
 use super::constraints;
 
 /// The request of a pod, GPUs as named resources.
-pub(crate) fn request(meta: &ObjectMeta, spec: &PodSpec) -> Request {
+pub fn request(meta: &ObjectMeta, spec: &PodSpec) -> Request {
     let labels = meta.labels.iter().flatten();
     Request {
         name: Arc::from(meta.name.as_deref().unwrap_or_default()),

@@ -132,18 +132,8 @@ fn placed(
         return Decision::Skip;
     };
     let provider = provider_of(&described).to_owned();
-    let place = Place {
-        node: &node,
-        resource: &resource,
-        evidence: ledger
-            .device(&node, &resource)
-            .and_then(|device| device.evidence.as_ref()),
-        strategy: strategy.as_str(),
-        provider: &provider,
-    };
-    let job = Box::new(shell.job(workload, attempt(workload), &place));
     let mut why = format!(
-        "{} chose node {node} (provider {provider})",
+        "{} chose node {node} of provider {provider}",
         strategy.as_str()
     );
     for (name, verdict) in tried {
@@ -153,6 +143,17 @@ fn placed(
             verdict.message
         );
     }
+    let place = Place {
+        node: &node,
+        resource: &resource,
+        evidence: ledger
+            .device(&node, &resource)
+            .and_then(|device| device.evidence.as_ref()),
+        strategy: strategy.as_str(),
+        provider: &provider,
+        why: &why,
+    };
+    let job = Box::new(shell.job(workload, attempt(workload), &place));
     let id = Arc::from(workload.uid().unwrap_or_default());
     let work = placement.work(id, Arc::new(request), 0, WorkState::Reserved);
     if let Err(error) = ledger.fleet.bind(work) {
@@ -184,7 +185,12 @@ fn base_request(ledger: &Ledger, workload: &GPUWorkload, shell: &Shell, now: Tim
         .map(|refused| Arc::from(refused.name.as_str()))
         .collect();
     if !refused.is_empty() {
-        require(&mut request, None, Some(refused));
+        let elsewhere = Expression {
+            key: Arc::from("metadata.name"),
+            operator: Operator::NotIn,
+            values: refused,
+        };
+        require(&mut request, None, Some(&elsewhere));
     }
     request
 }
@@ -227,30 +233,21 @@ fn providers(workload: &GPUWorkload) -> Vec<Option<String>> {
 fn restricted(base: &Request, provider: Option<&str>) -> Request {
     let mut request = base.clone();
     if let Some(provider) = provider {
-        require(
-            &mut request,
-            Some(Expression::new(label::PROVIDER, Operator::In, &[provider])),
-            None,
-        );
+        let here = Expression::new(label::PROVIDER, Operator::In, &[provider]);
+        require(&mut request, Some(&here), None);
     }
     request
 }
 
 /// Adds a requirement to every alternative of the node affinity.
-fn require(request: &mut Request, label: Option<Expression>, not_nodes: Option<Vec<Arc<str>>>) {
+fn require(request: &mut Request, label: Option<&Expression>, node: Option<&Expression>) {
     let terms = request
         .constraints
         .node_affinity
         .get_or_insert_with(|| vec![NodeTerm::default()]);
     for term in terms {
-        term.match_expressions.extend(label.clone());
-        if let Some(nodes) = &not_nodes {
-            term.match_fields.push(Expression {
-                key: Arc::from("metadata.name"),
-                operator: Operator::NotIn,
-                values: nodes.clone(),
-            });
-        }
+        term.match_expressions.extend(label.cloned());
+        term.match_fields.extend(node.cloned());
     }
 }
 

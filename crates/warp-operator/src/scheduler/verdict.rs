@@ -30,6 +30,7 @@ pub(crate) struct Verdicts(Mutex<BTreeMap<String, Entry>>);
 #[derive(Debug, Default)]
 struct Entry {
     verdict: Option<Verdict>,
+    generation: i64,
     since: Option<Timestamp>,
     /// Not tried again before then, for this generation.
     hold: Option<(i64, Timestamp)>,
@@ -37,17 +38,20 @@ struct Entry {
 }
 
 impl Verdicts {
-    pub(crate) fn get(&self, uid: &str) -> Option<Verdict> {
-        self.0
-            .lock()
-            .get(uid)
-            .and_then(|entry| entry.verdict.clone())
+    /// What was found out about this very spec.
+    pub(crate) fn get(&self, workload: &GPUWorkload) -> Option<Verdict> {
+        let all = self.0.lock();
+        let entry = all.get(workload.uid().as_deref().unwrap_or_default())?;
+        let current = entry.generation == workload.meta().generation.unwrap_or_default();
+        entry.verdict.clone().filter(|_| current)
     }
 
     /// Stores a verdict; true when the workload's status should follow.
     pub(crate) fn set(&self, workload: &GPUWorkload, verdict: Verdict, now: Timestamp) -> bool {
         let mut all = self.0.lock();
         let entry = all.entry(workload.uid().unwrap_or_default()).or_default();
+        let generation = workload.meta().generation.unwrap_or_default();
+        let edited = entry.generation != generation;
         let fresh = entry
             .since
             .is_some_and(|since| clock::after(since, RENEW) > now);
@@ -55,10 +59,11 @@ impl Verdicts {
             .verdict
             .as_ref()
             .is_some_and(|old| old.reason == verdict.reason);
-        if entry.verdict.as_ref() == Some(&verdict) || (same_reason && fresh) {
+        if !edited && (entry.verdict.as_ref() == Some(&verdict) || (same_reason && fresh)) {
             return false;
         }
         entry.verdict = Some(verdict);
+        entry.generation = generation;
         entry.since = Some(now);
         true
     }

@@ -256,31 +256,30 @@ fn without_live_pod(
     }
     let uid = job.uid().unwrap_or_default();
     let node = pinned(job);
-    match seen.refusals.get(&uid) {
-        Some(message) => start_wait(
+    if let Some(message) = seen.refusals.get(&uid) {
+        let message = format!(
+            "the cluster refuses to create the pod: {message}; change the namespace's quota or policy, or the workload"
+        );
+        return start_wait(
             job,
             Phase::Scheduling,
             reason::PODS_REFUSED,
-            format!(
-                "the cluster refuses to create the pod: {message}; change the namespace's quota or policy, or the workload"
-            ),
+            message,
             settings,
             now,
-        ),
-        None => {
-            let deadline = start_deadline(job, settings);
-            if deadline <= now {
-                let message = "its pod was never created".to_owned();
-                return Standing::Refused { node, message };
-            }
-            Standing::Waiting(Wait {
-                phase: Phase::Scheduling,
-                reason: reason::PLACED,
-                message: format!("placed on node {node}; its pod is being created"),
-                deadline,
-            })
-        }
+        );
     }
+    let deadline = start_deadline(job, settings);
+    if deadline <= now {
+        let message = "its pod was never created".to_owned();
+        return Standing::Refused { node, message };
+    }
+    Standing::Waiting(Wait {
+        phase: Phase::Scheduling,
+        reason: reason::PLACED,
+        message: format!("placed on node {node}; its pod is being created"),
+        deadline,
+    })
 }
 
 fn with_pod(job: &Job, pod: &Pod, seen: &Seen, settings: &Settings, now: Timestamp) -> Standing {

@@ -37,6 +37,8 @@ pub(crate) struct Place<'a> {
     pub(crate) evidence: Option<&'a (String, String)>,
     pub(crate) strategy: &'a str,
     pub(crate) provider: &'a str,
+    /// The decision in one sentence.
+    pub(crate) why: &'a str,
 }
 
 /// The pod a spec describes, or why it cannot be made.
@@ -86,6 +88,7 @@ pub(crate) fn shell(workload: &GPUWorkload) -> Result<Shell, BadSpec> {
 /// GPUs a template asks for itself must agree with `gpuCount`; they are then taken out, because the
 /// node decides the resource's name.
 fn own_gpus(pod: &mut PodSpec, ask: &GpuAsk) -> Result<(), BadSpec> {
+    let mut asking = 0;
     let all = pod
         .containers
         .iter_mut()
@@ -94,6 +97,7 @@ fn own_gpus(pod: &mut PodSpec, ask: &GpuAsk) -> Result<(), BadSpec> {
         let Some(resources) = container.resources.as_mut() else {
             continue;
         };
+        let before = asking;
         for list in [&mut resources.limits, &mut resources.requests]
             .into_iter()
             .flatten()
@@ -110,9 +114,10 @@ fn own_gpus(pod: &mut PodSpec, ask: &GpuAsk) -> Result<(), BadSpec> {
                     .unwrap_or_default();
                 let same =
                     Vendor::of_resource(&key) == Some(ask.vendor) && asked == ask.count.to_string();
-                if !same {
+                asking = before + 1;
+                if !same || asking > 1 {
                     return Err(BadSpec(format!(
-                        "podTemplate asks for {asked} of {key} in container {}, but the workload for {}; leave the GPUs out of podTemplate",
+                        "podTemplate asks for {asked} of {key} in container {}, but the workload for {} in one container; leave the GPUs out of podTemplate",
                         container.name,
                         ask.describe()
                     )));
@@ -216,6 +221,7 @@ impl Shell {
             (label::NODE, place.node.to_owned()),
             (label::STRATEGY, place.strategy.to_owned()),
             (label::PROVIDER, place.provider.to_owned()),
+            (label::PLACEMENT, place.why.to_owned()),
         ];
         Job {
             metadata: ObjectMeta {

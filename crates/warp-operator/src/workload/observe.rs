@@ -48,7 +48,7 @@ pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
     });
     Seen {
         refusals: refusals.collect(),
-        verdict: cx.verdicts.get(&uid),
+        verdict: cx.verdicts.get(workload),
         held_until: cx.verdicts.held_until(&uid),
         jobs,
         pods,

@@ -12,7 +12,7 @@ use kube::{Resource, ResourceExt};
 use serde_json::json;
 use warp_api::condition::{self, State};
 use warp_api::workload::{RefusedNode, RetryPolicy, run_seconds};
-use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, reason};
+use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, label, reason};
 use warp_core::random::Fingerprint;
 
 use super::assess::{
@@ -117,9 +117,9 @@ impl Pass<'_> {
         Plan {
             writes,
             status: Some(status),
-            events: Vec::new(),
             again,
-            place: false,
+            why: "the spec changed after the end".to_owned(),
+            ..Plan::nothing()
         }
     }
 
@@ -144,7 +144,7 @@ impl Pass<'_> {
             reason: reason::SUCCEEDED,
             message,
         };
-        self.conclude(say, vec![note], again, false)
+        self.conclude(&say, vec![note], again, false)
     }
 
     fn failed(mut self, failure: &Failure) -> Plan<GPUWorkloadStatus> {
@@ -178,7 +178,7 @@ impl Pass<'_> {
             };
             // At once: the lost attempt's Job, if it still exists, is deleted by the next pass.
             let now = self.now;
-            return self.conclude(say, vec![note], Some(now), false);
+            return self.conclude(&say, vec![note], Some(now), false);
         }
         self.describe_job();
         self.status.completion_time = Some(Time(self.now));
@@ -197,7 +197,7 @@ impl Pass<'_> {
             message,
         };
         let now = self.now;
-        self.conclude(say, vec![note], Some(now), false)
+        self.conclude(&say, vec![note], Some(now), false)
     }
 
     fn suspended(mut self) -> Plan<GPUWorkloadStatus> {
@@ -215,7 +215,7 @@ impl Pass<'_> {
             reason: reason::SUSPENDED,
             message,
         };
-        let mut plan = self.transition(say, None, false);
+        let mut plan = self.transition(&say, None, false);
         plan.writes = writes;
         plan
     }
@@ -229,7 +229,7 @@ impl Pass<'_> {
                 reason: reason::INVALID_SPEC,
                 message: bad.0,
             };
-            return self.transition(say, None, false);
+            return self.transition(&say, None, false);
         }
         let wish = wish(self.workload, self.seen, self.settings, self.now);
         let held = self.seen.held_until.filter(|until| *until > self.now);
@@ -252,7 +252,7 @@ impl Pass<'_> {
                 };
                 // A silent node's pod stops counting at a time no event announces.
                 let soon = clock::after(self.now, 10);
-                self.transition(say, Some(soon), false)
+                self.transition(&say, Some(soon), false)
             }
             (Wish::Later(at), _) => {
                 let said = condition::find(&self.status.conditions, condition::READY).cloned();
@@ -267,7 +267,7 @@ impl Pass<'_> {
                     reason: reason::RETRY_BACKOFF,
                     message,
                 };
-                self.transition(say, Some(at), false)
+                self.transition(&say, Some(at), false)
             }
             (Wish::Now, Some(verdict)) => {
                 let say = Say {
@@ -276,7 +276,7 @@ impl Pass<'_> {
                     reason: verdict.reason,
                     message: verdict.message,
                 };
-                self.transition(say, Some(resync), true)
+                self.transition(&say, Some(resync), true)
             }
             (Wish::Now, None) => self.queued(resync),
         }
@@ -294,27 +294,28 @@ impl Pass<'_> {
                 ..Plan::nothing()
             };
         }
-        let said = condition::find(&self.status.conditions, condition::READY);
-        let keeps = [reason::RETRY_BACKOFF, reason::PLACEMENT_REFUSED];
-        let kept = said
-            .filter(|_| self.status.phase == Some(Phase::Pending))
-            .and_then(|ready| {
-                let reason = keeps.into_iter().find(|keep| *keep == ready.reason)?;
-                Some((reason, ready.message.clone()))
-            });
-        let (reason, message) = kept.unwrap_or_else(|| {
-            (
-                reason::QUEUED,
-                "waiting for the scheduler to look at it".to_owned(),
-            )
-        });
+        // An operator that has just started knows no verdict yet; what its predecessor said holds
+        // until the scheduler has looked, unless the spec has changed since.
+        let spoken = self.status.phase == Some(Phase::Pending)
+            && self.status.observed_generation == self.workload.meta().generation;
+        if spoken {
+            return Plan {
+                again: Some(resync),
+                place: true,
+                ..Plan::nothing()
+            };
+        }
+        let (reason, message) = (
+            reason::QUEUED,
+            "waiting for the scheduler to look at it".to_owned(),
+        );
         let say = Say {
             phase: Phase::Pending,
             ready: false,
             reason,
             message,
         };
-        self.transition(say, Some(resync), true)
+        self.transition(&say, Some(resync), true)
     }
 
     fn refused(mut self, node: &str, message: &str) -> Plan<GPUWorkloadStatus> {
@@ -355,7 +356,7 @@ impl Pass<'_> {
             message,
         };
         let again = Some(self.now).filter(|_| !known);
-        let mut plan = self.transition(say, again, false);
+        let mut plan = self.transition(&say, again, false);
         plan.writes = writes;
         plan
     }
@@ -365,13 +366,20 @@ impl Pass<'_> {
         self.status.start_time = None;
         self.status.deadline = Some(Time(wait.deadline));
         let writes = self.runtime_limit();
+        // The kubelet alternates between "failed to pull" and "waiting before I pull again"; the
+        // first says more, and following both would be a write per turn.
+        let said = condition::find(&self.status.conditions, condition::READY);
+        let kept = said.filter(|ready| {
+            ready.reason == wait.reason && wait.reason == reason::IMAGE_PULL_FAILED
+        });
+        let message = kept.map_or(wait.message, |ready| ready.message.clone());
         let say = Say {
             phase: wait.phase,
             ready: false,
             reason: wait.reason,
-            message: wait.message,
+            message,
         };
-        let mut plan = self.transition(say, Some(wait.deadline), false);
+        let mut plan = self.transition(&say, Some(wait.deadline), false);
         plan.writes = writes;
         plan
     }
@@ -390,7 +398,7 @@ impl Pass<'_> {
             message: format!("running on node {node}"),
         };
         let again = clock::after(self.now, RESYNC);
-        let mut plan = self.transition(say, Some(again), false);
+        let mut plan = self.transition(&say, Some(again), false);
         plan.writes = writes;
         plan
     }
@@ -432,6 +440,14 @@ impl Pass<'_> {
         }
     }
 
+    /// Where the attempt is and what decided it, for the `Placed` condition.
+    fn placement(&self) -> Option<String> {
+        let node = self.status.assigned_node.as_deref()?;
+        let job = current(self.workload, self.seen);
+        let why = job.and_then(|job| job.annotations().get(label::PLACEMENT).cloned());
+        Some(why.unwrap_or_else(|| format!("placed on node {node}")))
+    }
+
     fn clear_place(&mut self) {
         self.status.assigned_node = None;
         self.status.job_name = None;
@@ -442,29 +458,29 @@ impl Pass<'_> {
     /// A state that is told when its reason is new.
     fn transition(
         self,
-        say: Say,
+        say: &Say,
         again: Option<Timestamp>,
         place: bool,
     ) -> Plan<GPUWorkloadStatus> {
         let before = condition::find(&self.status.conditions, condition::READY);
         let changed = before.is_none_or(|before| before.reason != say.reason);
-        let note = if changed { told(&say) } else { None };
+        let note = if changed { told(say) } else { None };
         self.conclude(say, note.into_iter().collect(), again, place)
     }
 
     fn conclude(
         mut self,
-        say: Say,
+        say: &Say,
         events: Vec<Note>,
         again: Option<Timestamp>,
         place: bool,
     ) -> Plan<GPUWorkloadStatus> {
         let generation = self.workload.meta().generation.unwrap_or_default();
-        let states = conditions(&say, self.status.assigned_node.as_deref());
+        let states = conditions(say, self.placement().as_deref());
         let status = &mut self.status;
         status.conditions = condition::next(&status.conditions, &states, generation, self.now);
         status.phase = Some(say.phase);
-        status.message = Some(say.message);
+        status.message = Some(say.message.clone());
         status.retry_count = Some(attempt(self.workload).max(status.retry_count.unwrap_or(0)));
         status.observed_generation = Some(generation);
         Plan {
@@ -473,14 +489,15 @@ impl Pass<'_> {
             events,
             again,
             place,
+            why: format!("{}: {}", say.reason, say.message),
         }
     }
 }
 
-fn conditions(say: &Say, node: Option<&str>) -> [State; 3] {
+fn conditions(say: &Say, placement: Option<&str>) -> [State; 3] {
     let flag = |on| if on { "True" } else { "False" };
-    let placed = match node {
-        Some(node) => (true, reason::PLACED, format!("placed on node {node}")),
+    let placed = match placement {
+        Some(why) => (true, reason::PLACED, why.to_owned()),
         None => (false, say.reason, say.message.clone()),
     };
     let (succeeded, how) = match say.phase {
@@ -514,8 +531,12 @@ fn conditions(say: &Say, node: Option<&str>) -> [State; 3] {
 /// The Event of a transition, if people want to hear of it.
 fn told(say: &Say) -> Option<Note> {
     let warning = match say.reason {
-        reason::QUEUED | reason::STARTING | reason::RUNNING | reason::CLEANING_UP => return None,
-        reason::RETRY_BACKOFF => return None,
+        // The failure behind a retry has been told by the pass that found it.
+        reason::QUEUED
+        | reason::STARTING
+        | reason::RUNNING
+        | reason::CLEANING_UP
+        | reason::RETRY_BACKOFF => return None,
         reason::PLACED => return Some(note(false, reason::EVENT_SCHEDULED, "Place", &say.message)),
         reason::SUSPENDED | reason::WAITING_FOR_CAPACITY => false,
         _ => true,

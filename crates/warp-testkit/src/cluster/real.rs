@@ -242,6 +242,8 @@ fn controllers(builder: &Builder, binaries: &Path, folder: &Path) -> Result<Proc
         .arg("--leader-elect=false")
         // No port to choose: nothing asks it.
         .arg("--secure-port=0")
+        // A claim made before its volume would wait for the next round, 15 s by default.
+        .arg("--pvclaimbinder-sync-period=1s")
         .args(["--kube-api-qps=500", "--kube-api-burst=1000"]);
     if builder.node_loss == NodeLoss::Quick {
         command.args([

@@ -96,11 +96,16 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let listener = TcpListener::bind(address)
         .await
         .with_context(|| format!("failed to listen on {address}: choose another --port"))?;
-    let address = listener.local_addr().context("failed to read the address listened on")?;
+    let address = listener
+        .local_addr()
+        .context("failed to read the address listened on")?;
     if let Some(directory) = &args.data {
         let path = directory.join("kubeconfig");
         server.write_kubeconfig(&path, reachable(address))?;
-        output::note(&format!("serving the Kubernetes API on https://{}", reachable(address)));
+        output::note(&format!(
+            "serving the Kubernetes API on https://{}",
+            reachable(address)
+        ));
         output::note(&format!("kubeconfig: {}", path.display()));
     } else {
         output::text(&server.kubeconfig(reachable(address)));

@@ -52,7 +52,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn manifests(args: &Args) -> anyhow::Result<String> {
     let mut objects = crd::all();
     if !args.crds_only {
-        let role = if args.namespaced.is_some() { NAMESPACED_ROLE } else { CLUSTER_ROLE };
+        let role = if args.namespaced.is_some() {
+            NAMESPACED_ROLE
+        } else {
+            CLUSTER_ROLE
+        };
         // The namespace comes first, what lives in it after, the Deployment last.
         for file in [MANAGER[0], ACCOUNT[0], ACCOUNT[1], role, MANAGER[1]] {
             for document in documents(file)? {
@@ -73,8 +77,12 @@ fn manifests(args: &Args) -> anyhow::Result<String> {
 }
 
 fn documents(file: &str) -> anyhow::Result<Vec<Value>> {
-    let parts = file.split("\n---\n").filter(|part| part.lines().any(|line| !line.starts_with('#')));
-    parts.map(|part| serde_saphyr::from_str(part).context("failed to read an embedded manifest")).collect()
+    let parts = file
+        .split("\n---\n")
+        .filter(|part| part.lines().any(|line| !line.starts_with('#')));
+    parts
+        .map(|part| serde_saphyr::from_str(part).context("failed to read an embedded manifest"))
+        .collect()
 }
 
 /// Puts the chosen namespaces and image in.
@@ -126,17 +134,25 @@ mod tests {
     fn read(args: &Args) -> Vec<Value> {
         let text = manifests(args).unwrap();
         let parts = text.split("---\n").filter(|part| !part.trim().is_empty());
-        parts.map(|part| serde_saphyr::from_str(part).unwrap()).collect()
+        parts
+            .map(|part| serde_saphyr::from_str(part).unwrap())
+            .collect()
     }
 
     fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
-        objects.iter().filter(|object| object["kind"] == kind).collect()
+        objects
+            .iter()
+            .filter(|object| object["kind"] == kind)
+            .collect()
     }
 
     #[test]
     fn everything_needed_is_printed_in_an_order_that_applies() {
         let objects = read(&args());
-        let kinds: Vec<&str> = objects.iter().filter_map(|object| object["kind"].as_str()).collect();
+        let kinds: Vec<&str> = objects
+            .iter()
+            .filter_map(|object| object["kind"].as_str())
+            .collect();
         let at = |kind| kinds.iter().position(|have| *have == kind).unwrap();
         assert!(at("CustomResourceDefinition") < at("Namespace"));
         assert!(at("Namespace") < at("ServiceAccount"));
@@ -156,11 +172,21 @@ mod tests {
         assert_eq!(deployment["metadata"]["namespace"], "gpu");
         let container = &deployment["spec"]["template"]["spec"]["containers"][0];
         assert_eq!(container["image"], "example/warp:1");
-        assert!(container["args"].as_array().unwrap().contains(&json!("--namespace=team")));
+        assert!(
+            container["args"]
+                .as_array()
+                .unwrap()
+                .contains(&json!("--namespace=team"))
+        );
         let roles = of_kind(&objects, "Role");
-        let places: Vec<&str> =
-            roles.iter().filter_map(|role| role["metadata"]["namespace"].as_str()).collect();
-        assert!(places.contains(&"team") && places.contains(&"gpu"), "{places:?}");
+        let places: Vec<&str> = roles
+            .iter()
+            .filter_map(|role| role["metadata"]["namespace"].as_str())
+            .collect();
+        assert!(
+            places.contains(&"team") && places.contains(&"gpu"),
+            "{places:?}"
+        );
         for binding in of_kind(&objects, "RoleBinding") {
             assert_eq!(binding["subjects"][0]["namespace"], "gpu");
         }
@@ -169,8 +195,14 @@ mod tests {
 
     #[test]
     fn crds_only_prints_nothing_else() {
-        let objects = read(&Args { crds_only: true, ..args() });
-        assert_eq!(of_kind(&objects, "CustomResourceDefinition").len(), objects.len());
+        let objects = read(&Args {
+            crds_only: true,
+            ..args()
+        });
+        assert_eq!(
+            of_kind(&objects, "CustomResourceDefinition").len(),
+            objects.len()
+        );
         assert!(!objects.is_empty());
     }
 }

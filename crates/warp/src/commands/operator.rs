@@ -31,7 +31,12 @@ pub(crate) struct Args {
     #[arg(long)]
     leader_elect: bool,
     /// Namespace of the Lease
-    #[arg(long, env = "POD_NAMESPACE", default_value = "warp-system", value_name = "NAMESPACE")]
+    #[arg(
+        long,
+        env = "POD_NAMESPACE",
+        default_value = "warp-system",
+        value_name = "NAMESPACE"
+    )]
     leader_elect_namespace: String,
     /// Name of the Lease
     #[arg(long, default_value = LEASE, value_name = "NAME")]
@@ -95,8 +100,10 @@ async fn operate(args: Args, in_cluster: bool) -> anyhow::Result<()> {
 }
 
 async fn connection(args: &Args) -> anyhow::Result<kube::Config> {
-    let options =
-        KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+    let options = KubeConfigOptions {
+        context: args.context.clone(),
+        ..KubeConfigOptions::default()
+    };
     match (&args.kubeconfig, &args.context) {
         (Some(path), _) => {
             let file = Kubeconfig::read_from(path)
@@ -115,7 +122,8 @@ async fn connection(args: &Args) -> anyhow::Result<kube::Config> {
 }
 
 fn config(args: Args, in_cluster: bool) -> Config {
-    let by_default = |port| in_cluster.then_some(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port));
+    let by_default =
+        |port| in_cluster.then_some(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port));
     let leader = args.leader_elect.then_some(LeaderConfig {
         namespace: args.leader_elect_namespace,
         lease: args.leader_elect_lease,
@@ -124,8 +132,12 @@ fn config(args: Args, in_cluster: bool) -> Config {
         namespace: args.namespace,
         identity: args.identity.unwrap_or_else(identity),
         leader,
-        health_addr: args.health_addr.map_or_else(|| by_default(8081), |listen| listen.0),
-        metrics_addr: args.metrics_addr.map_or_else(|| by_default(8080), |listen| listen.0),
+        health_addr: args
+            .health_addr
+            .map_or_else(|| by_default(8081), |listen| listen.0),
+        metrics_addr: args
+            .metrics_addr
+            .map_or_else(|| by_default(8080), |listen| listen.0),
         settings: Settings {
             default_strategy: args.default_strategy,
             start_timeout: args.start_timeout,
@@ -165,7 +177,9 @@ fn stop_on_signal() -> anyhow::Result<CancellationToken> {
 
 fn start_logs(format: LogFormat, in_cluster: bool) {
     let filter = EnvFilter::try_from_env("WARP_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     let json = match format {
         LogFormat::Auto => in_cluster,
         LogFormat::Json => true,
@@ -175,7 +189,8 @@ fn start_logs(format: LogFormat, in_cluster: bool) {
         logs.json().flatten_event(true).init();
     } else {
         let plain = std::env::var_os("NO_COLOR").is_some();
-        logs.with_ansi(!plain && std::io::IsTerminal::is_terminal(&std::io::stderr())).init();
+        logs.with_ansi(!plain && std::io::IsTerminal::is_terminal(&std::io::stderr()))
+            .init();
     }
 }
 
@@ -184,7 +199,11 @@ fn address(text: &str) -> Result<Listen, String> {
     if text == "0" {
         return Ok(Listen(None));
     }
-    let full = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
+    let full = if text.starts_with(':') {
+        format!("0.0.0.0{text}")
+    } else {
+        text.to_owned()
+    };
     full.parse()
         .map(|address| Listen(Some(address)))
         .map_err(|_| format!("'{text}' is not an address such as :8080 or 127.0.0.1:8080"))

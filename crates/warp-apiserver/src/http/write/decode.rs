@@ -17,7 +17,10 @@ pub(in crate::http) fn decode(
     warnings: &mut Vec<String>,
 ) -> Result<Value, Status> {
     let resource = &request.entry.resource;
-    let Body { mut value, mut strict } = body;
+    let Body {
+        mut value,
+        mut strict,
+    } = body;
     identify(request, &mut value)?;
     strict.extend(unknown(request, &value));
     complain(strict, validation, warnings, |problem| {
@@ -49,27 +52,29 @@ fn identify(request: &ResourceCall<'_>, value: &mut Value) -> Result<(), Status>
             "couldn't get version/kind; json parse error: the body must be an object",
         ));
     };
-    let text = |name: &str| map.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let text = |name: &str| {
+        map.get(name)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
     let (kind, version) = (text("kind"), text("apiVersion"));
     if resource.custom.is_some() {
         if kind.is_empty() {
-            return Err(Status::bad_request(format!("Object 'Kind' is missing in '{shown}'")));
+            return Err(Status::bad_request(format!(
+                "Object 'Kind' is missing in '{shown}'"
+            )));
         }
         if version.is_empty() {
-            return Err(Status::bad_request(format!("Object 'apiVersion' is missing in '{shown}'")));
+            return Err(Status::bad_request(format!(
+                "Object 'apiVersion' is missing in '{shown}'"
+            )));
         }
     }
-    if !version.is_empty() && version != expected {
-        return Err(Status::bad_request(format!(
-            "the API version in the data ({version}) does not match the expected API version ({expected})"
-        )));
-    }
-    if !kind.is_empty() && kind != resource.kind {
-        let short = version.rsplit('/').next().unwrap_or_default();
-        return Err(Status::bad_request(format!(
-            "{kind} in version \"{short}\" cannot be handled as a {}: converting it is not supported",
-            resource.kind
-        )));
+    let foreign = (!version.is_empty() && version != expected)
+        || (!kind.is_empty() && kind != resource.kind);
+    if foreign {
+        return Err(Status::bad_request(foreign_kind(request, &kind, &version)));
     }
     map.insert("apiVersion".to_owned(), expected.into());
     map.insert("kind".to_owned(), resource.kind.clone().into());
@@ -90,6 +95,34 @@ fn identify(request: &ResourceCall<'_>, value: &mut Value) -> Result<(), Status>
     Ok(())
 }
 
+/// How Kubernetes words a body of another kind or version.
+fn foreign_kind(request: &ResourceCall<'_>, kind: &str, version: &str) -> String {
+    let resource = &request.entry.resource;
+    let expected = request.entry.api_version();
+    if resource.custom.is_some() && kind == resource.kind {
+        return format!(
+            "the API version in the data ({version}) does not match the expected API version ({expected})"
+        );
+    }
+    let version = if version.is_empty() { expected } else { version };
+    let (group, short) = version.split_once('/').unwrap_or(("", version));
+    let served = request.api.registry.served();
+    let known = served.kind(group, kind).is_some_and(|entry| entry.resource.version == short);
+    let package = if resource.group.is_empty() {
+        "core"
+    } else {
+        resource.group.split('.').next().unwrap_or_default()
+    };
+    let problem = if known {
+        format!("converting ({short}.{kind}) to ({package}.{}): unknown conversion", resource.kind)
+    } else {
+        format!(
+            "no kind \"{kind}\" is registered for version \"{version}\" in scheme \"pkg/runtime/scheme.go:111\""
+        )
+    };
+    format!("{kind} in version \"{short}\" cannot be handled as a {}: {problem}", resource.kind)
+}
+
 fn go_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -103,7 +136,10 @@ fn go_kind(value: &Value) -> &'static str {
 
 fn unknown(request: &ResourceCall<'_>, value: &Value) -> Vec<String> {
     let paths = request.entry.resource.schema.unknown_fields(value);
-    paths.into_iter().map(|path| format!("unknown field \"{path}\"")).collect()
+    paths
+        .into_iter()
+        .map(|path| format!("unknown field \"{path}\""))
+        .collect()
 }
 
 fn complain(
@@ -121,9 +157,10 @@ fn complain(
             warnings.extend(strict);
             Ok(())
         }
-        Validation::Strict => {
-            Err(refuse(format!("strict decoding error: {}", strict.join(", "))))
-        }
+        Validation::Strict => Err(refuse(format!(
+            "strict decoding error: {}",
+            strict.join(", ")
+        ))),
     }
 }
 
@@ -165,7 +202,12 @@ fn invalid_patch(patch: &[u8], problem: String) -> Status {
         value: Some(String::from_utf8_lossy(patch).into_owned().into()),
         detail: problem,
     };
-    let subject = crate::codec::status::Subject { group: "", resource: "", kind: "", name: "" };
+    let subject = crate::codec::status::Subject {
+        group: "",
+        resource: "",
+        kind: "",
+        name: "",
+    };
     Status::invalid(&subject, &[error])
 }
 
@@ -176,7 +218,9 @@ pub(super) fn strict_patch(
     sent: &[u8],
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
-    complain(body.strict.clone(), validation, warnings, |problem| invalid_patch(sent, problem))
+    complain(body.strict.clone(), validation, warnings, |problem| {
+        invalid_patch(sent, problem)
+    })
 }
 
 /// An object after a JSON, merge or strategic patch.
@@ -214,10 +258,12 @@ pub(super) fn applied(
         ))
     })?;
     if !value["kind"].is_string() || !value["apiVersion"].is_string() {
-        return Err(Status::bad_request(
-            "invalid object: an apply needs apiVersion and kind in its body",
-        ));
+        let version = value["apiVersion"].as_str().unwrap_or_default();
+        let (group, version) = version.split_once('/').unwrap_or(("", version));
+        let kind = value["kind"].as_str().unwrap_or_default();
+        return Err(Status::bad_request(format!("invalid object type: {group}/{version}, Kind={kind}")));
     }
+    let sent_namespace = value["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
     identify(request, &mut value)?;
     let name = request.target.name.clone().unwrap_or_default();
     match value["metadata"]["name"].as_str() {
@@ -228,15 +274,15 @@ pub(super) fn applied(
         }
         _ => value["metadata"]["name"] = name.clone().into(),
     }
-    let unknown = resource.schema.unknown_fields(&value);
-    if let Some(path) = unknown.first() {
-        let namespace = request.target.namespace.as_deref().unwrap_or_default();
-        let group_version = request.entry.api_version();
-        return Err(Status::plain_failure(format!(
-            "failed to create typed patch object ({namespace}/{name}; {group_version}, Kind={}): .{path}: field not declared in schema",
-            resource.kind
-        )));
+    let refuse = |problem: String| {
+        Status::plain_failure(format!(
+            "failed to create typed patch object ({sent_namespace}/{name}; {}/{}, Kind={}): {problem}",
+            resource.group, resource.version, resource.kind
+        ))
+    };
+    if let Some(path) = resource.schema.unknown_fields(&value).first() {
+        return Err(refuse(format!(".{path}: field not declared in schema")));
     }
-    types(request, &mut value, Status::bad_request)?;
+    types(request, &mut value, refuse)?;
     Ok(value)
 }

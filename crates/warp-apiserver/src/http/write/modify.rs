@@ -76,7 +76,9 @@ pub(in crate::http) async fn modify(
         }
         prepare::for_update(&entry.resource, mode, &mut new, &old);
         admit(request, Operation::Update, &mut new, Some(&old), options, &mut warnings)?;
-        prepare::check(request, &new, Some(&old), mode)?;
+        if mode != Mode::Binding {
+            prepare::check(request, &new, Some(&old), mode)?;
+        }
         prepare::size(request, &new)?;
         warnings.extend((entry.resource.strategy.warnings)(&new));
         if unchanged(&mut new, &old) {
@@ -132,10 +134,18 @@ fn identity(
     }
     let sent = new["metadata"]["uid"].as_str().unwrap_or_default();
     let uid = old["metadata"]["uid"].as_str().unwrap_or_default();
-    if !sent.is_empty() && sent != uid {
+    if !sent.is_empty() && sent != uid && request.call.method != http::Method::PATCH {
+        let resource = &request.entry.resource;
+        let folder = match &resource.custom {
+            Some(_) => format!("{}/{}", resource.group, resource.plural),
+            None => resource.plural.clone(),
+        };
         return Err(Status::conflict(
             &request.subject(),
-            &format!("Precondition failed: UID in precondition: {sent}, UID in object meta: {uid}"),
+            &format!(
+                "StorageError: invalid object, Code: 4, Key: /registry/{folder}/{}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {sent}, UID in object meta: {uid}",
+                request.key()
+            ),
         ));
     }
     Ok(())
@@ -161,8 +171,8 @@ fn version(
         version => match version.parse::<u64>() {
             Ok(version) if version == current => Ok(()),
             Ok(_) => Err(Status::modified(&named(request, name))),
-            Err(_) => Err(Status::bad_request(format!(
-                "Invalid value: {version:?}: strconv.ParseUint: parsing {version:?}: invalid syntax"
+            Err(_) => Err(Status::plain_failure(format!(
+                "strconv.ParseUint: parsing {version:?}: invalid syntax"
             ))),
         },
     }

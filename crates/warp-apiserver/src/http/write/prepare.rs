@@ -136,11 +136,12 @@ fn copy(to: &mut Value, from: &Value, name: &str) {
 pub(super) fn for_update(resource: &Resource, mode: Mode, new: &mut Value, old: &Value) {
     let sent = new["metadata"].take();
     let mut meta = sent;
-    for name in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+    for name in ["uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         if meta.get(name).is_none_or(Value::is_null) {
             copy(&mut meta, &old["metadata"], name);
         }
     }
+    copy(&mut meta, &old["metadata"], "creationTimestamp");
     copy(&mut meta, &old["metadata"], "generation");
     copy(&mut meta, &old["metadata"], "resourceVersion");
     match mode {
@@ -195,7 +196,7 @@ fn keep(new: &mut Value, old: &Value, meta: Value, members: &[&str]) {
 
 /// The generation counts changes of what the user asks for.
 fn count_generation(resource: &Resource, mode: Mode, new: &mut Value, old: &Value) {
-    if !resource.strategy.generation || mode == Mode::Status {
+    if !resource.strategy.generation || matches!(mode, Mode::Status | Mode::Binding) {
         return;
     }
     let changed = if resource.custom.is_some() {
@@ -231,7 +232,10 @@ pub(super) fn check(
     let strategy = &resource.strategy;
     let mut errors = validate_metadata(new, resource);
     if let Some(old) = old {
-        errors.extend(validate_metadata_update(new, old));
+        // Kubernetes runs these twice, before the kind's own checks and with them, and says so.
+        let fixed = validate_metadata_update(new, old);
+        errors.extend(fixed.iter().cloned());
+        errors.extend(fixed);
     }
     match (mode, &resource.custom, old) {
         (_, Some(_), old) => errors.extend(resource.schema.validate(new, old)),

@@ -103,7 +103,12 @@ pub(super) fn has_room(node: &Node, free: &Free, request: &Request, failures: &m
     }
 }
 
-pub(super) fn has_memory(node: &Node, free: &Free, request: &Request, failures: &mut impl Failures) {
+pub(super) fn has_memory(
+    node: &Node,
+    free: &Free,
+    request: &Request,
+    failures: &mut impl Failures,
+) {
     let (needed, left) = (request.resources.memory_bytes, free.resources.memory_bytes);
     if needed > 0 && needed > left {
         failures.fail(|| Reason::Insufficient {

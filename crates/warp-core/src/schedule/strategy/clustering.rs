@@ -18,7 +18,10 @@ impl Strategy for Clustering {
             return Rating::default();
         }
         let works = spot.fleet.works_on(spot.id);
-        let mut sizes: Vec<_> = works.filter_map(|work| work.request.gpu.as_ref()).map(size).collect();
+        let mut sizes: Vec<_> = works
+            .filter_map(|work| work.request.gpu.as_ref())
+            .map(size)
+            .collect();
         sizes.sort_unstable();
         sizes.dedup();
         let wanted = if ask.milli < WHOLE { 0 } else { ask.count };

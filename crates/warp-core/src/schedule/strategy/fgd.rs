@@ -4,7 +4,7 @@
 use super::{Ask, Policy, Rating, Spot, Strategy};
 use crate::fleet::{Fleet, KindId, WHOLE};
 use crate::schedule::memo::{Memo, state_key};
-use crate::schedule::mix::{Class, Mix};
+use crate::schedule::mix::{Class, Learning, Mix};
 
 /// Expected unusable GPU of a node, over the typical requests.
 #[derive(Clone, Debug, Default)]
@@ -15,7 +15,10 @@ pub struct Fragmentation {
 
 impl Fragmentation {
     pub fn new(mix: &Mix) -> Self {
-        Self { classes: mix.typical(), memo: Memo::default() }
+        Self {
+            classes: mix.typical(),
+            memo: Memo::default(),
+        }
     }
 
     /// Thousandths of GPU on this node that a typical request cannot use, in expectation.
@@ -37,7 +40,11 @@ impl Fragmentation {
             let small = cards.iter().filter(|card| !fits(card));
             small.map(|&card| f64::from(card.max(0))).sum()
         };
-        let value = self.classes.iter().map(|class| class.weight * unusable(class)).sum();
+        let value = self
+            .classes
+            .iter()
+            .map(|class| class.weight * unusable(class))
+            .sum();
         self.memo.insert(key, value);
         value
     }
@@ -50,20 +57,20 @@ pub(super) struct Fgd {
     cards: Vec<i32>,
 }
 
-#[derive(Debug, Default)]
-struct Learning {
-    mix: Mix,
-    arrivals: u64,
-    epoch: u64,
-}
-
 impl Fgd {
     pub(super) fn informed(mix: &Mix) -> Self {
-        Self { fragmentation: Fragmentation::new(mix), learning: None, cards: Vec::new() }
+        Self {
+            fragmentation: Fragmentation::new(mix),
+            learning: None,
+            cards: Vec::new(),
+        }
     }
 
     pub(super) fn learning() -> Self {
-        Self { learning: Some(Learning::default()), ..Self::informed(&Mix::default()) }
+        Self {
+            learning: Some(Learning::default()),
+            ..Self::informed(&Mix::default())
+        }
     }
 
     /// The integer score of putting the request on one card (or on the first idle ones).
@@ -74,7 +81,9 @@ impl Fgd {
         self.cards.clear();
         self.cards.extend_from_slice(&pool.cards);
         take(&mut self.cards, ask, card);
-        let after = self.fragmentation.of(pool.kind, cpu - ask.cpu_milli, &self.cards);
+        let after = self
+            .fragmentation
+            .of(pool.kind, cpu - ask.cpu_milli, &self.cards);
         let decrease = (before - after) / f64::from(WHOLE);
         (100.0 / (1.0 + (-decrease).exp())).trunc()
     }
@@ -103,8 +112,11 @@ pub(super) fn take(cards: &mut [i32], ask: &Ask, card: Option<usize>) {
     match card {
         Some(at) => cards[at] -= milli,
         None => {
-            let idle = cards.iter_mut().filter(|left| **left >= WHOLE.cast_signed());
-            idle.take(ask.count as usize).for_each(|left| *left -= milli);
+            let idle = cards
+                .iter_mut()
+                .filter(|left| **left >= WHOLE.cast_signed());
+            idle.take(ask.count as usize)
+                .for_each(|left| *left -= milli);
         }
     }
 }
@@ -116,17 +128,14 @@ impl Strategy for Fgd {
 
     fn arrived(&mut self, _fleet: &Fleet, ask: &Ask) {
         if let Some(learning) = &mut self.learning {
-            learning.mix.see(ask);
-            learning.arrivals += 1;
-            if learning.arrivals.is_power_of_two() {
-                learning.epoch += 1;
-                self.fragmentation = Fragmentation::new(&learning.mix);
+            if learning.see(ask) {
+                self.fragmentation = Fragmentation::new(learning.mix());
             }
         }
     }
 
     fn epoch(&self, _fleet: &Fleet) -> u64 {
-        self.learning.as_ref().map_or(0, |learning| learning.epoch)
+        self.learning.as_ref().map_or(0, Learning::epoch)
     }
 
     fn rate(&mut self, spot: &Spot<'_>, ask: &Ask) -> Rating {

@@ -11,7 +11,7 @@ mod worth;
 use super::fgd::take;
 use super::{Ask, Policy, Rating, Spot, Strategy, Weights};
 use crate::fleet::Fleet;
-use crate::schedule::mix::Mix;
+use crate::schedule::mix::{Learning, Mix};
 use worth::Worth;
 
 /// The constants of the policy. One set serves every fleet and mix; the price weight is the user's.
@@ -25,6 +25,8 @@ pub struct Tuning {
     pub cpu_length: usize,
     /// What a lost slot for multi-GPU requests counts, against its expected use.
     pub slots: f64,
+    /// How much more often than by its share a request that insists on few kinds is expected there.
+    pub insistence: f64,
     /// Thousandths of GPU that a core counts when CPU is the scarcer resource.
     pub core_gpu: f64,
     /// The same, for requests without GPUs.
@@ -41,7 +43,8 @@ impl Default for Tuning {
             lists: 32,
             length: 40,
             cpu_length: 25,
-            slots: 0.15,
+            slots: 0.05,
+            insistence: 0.5,
             core_gpu: 10.0,
             core_cpu: 20.0,
             quantum: 60.0,
@@ -49,8 +52,6 @@ impl Default for Tuning {
         }
     }
 }
-
-impl Tuning { pub fn set(&mut self, k:&str, v:f64) { match k { "lists"=>self.lists=v as usize,"length"=>self.length=v as usize,"cpu_length"=>self.cpu_length=v as usize,"slots"=>self.slots=v,"core_gpu"=>self.core_gpu=v,"core_cpu"=>self.core_cpu=v,"quantum"=>self.quantum=v,"price"=>self.price=v,_=>panic!("{k}") } } }
 
 #[derive(Debug)]
 pub struct FillValue {
@@ -61,24 +62,29 @@ pub struct FillValue {
     cards: Vec<i32>,
 }
 
-#[derive(Debug, Default)]
-struct Learning {
-    mix: Mix,
-    arrivals: u64,
-    epoch: u64,
-}
-
 impl FillValue {
     /// Knows nothing at first and learns from every arrival.
     pub fn learning(tuning: Tuning, seed: u64) -> Self {
         let worth = Worth::new(&tuning, seed, &Fleet::new(), &Mix::default());
-        Self { tuning, seed, worth, learning: Some(Learning::default()), cards: Vec::new() }
+        Self {
+            tuning,
+            seed,
+            worth,
+            learning: Some(Learning::default()),
+            cards: Vec::new(),
+        }
     }
 
     /// Expects this mix for ever.
     pub fn informed(tuning: Tuning, seed: u64, fleet: &Fleet, mix: &Mix) -> Self {
         let worth = Worth::new(&tuning, seed, fleet, mix);
-        Self { tuning, seed, worth, learning: None, cards: Vec::new() }
+        Self {
+            tuning,
+            seed,
+            worth,
+            learning: None,
+            cards: Vec::new(),
+        }
     }
 
     /// What the fleet gains (negative: loses) by the placement, in thousandths of GPU and in cores.
@@ -88,7 +94,12 @@ impl FillValue {
         let memory = self.worth.typical_memory(ask);
         self.cards.clear();
         self.cards.extend_from_slice(spot.cards());
-        let before = self.worth.of(kind, resources.cpu_milli, resources.memory_bytes, &self.cards);
+        let before = self.worth.of(
+            kind,
+            resources.cpu_milli,
+            resources.memory_bytes,
+            &self.cards,
+        );
         take(&mut self.cards, ask, card);
         let after = self.worth.of(
             kind,
@@ -129,22 +140,21 @@ impl Strategy for FillValue {
 
     fn arrived(&mut self, fleet: &Fleet, ask: &Ask) {
         if let Some(learning) = &mut self.learning {
-            learning.mix.see(ask);
-            learning.arrivals += 1;
-            if learning.arrivals.is_power_of_two() {
-                learning.epoch += 1;
-                self.worth = Worth::new(&self.tuning, self.seed, fleet, &learning.mix);
+            if learning.see(ask) {
+                self.worth = Worth::new(&self.tuning, self.seed, fleet, learning.mix());
             }
         }
     }
 
     fn epoch(&self, _fleet: &Fleet) -> u64 {
-        self.learning.as_ref().map_or(0, |learning| learning.epoch)
+        self.learning.as_ref().map_or(0, Learning::epoch)
     }
 
     fn rate(&mut self, spot: &Spot<'_>, ask: &Ask) -> Rating {
         let mut gain = if ask.is_fraction() {
-            self.best_card(spot, ask).map(|(_, gain)| gain).unwrap_or_default()
+            self.best_card(spot, ask)
+                .map(|(_, gain)| gain)
+                .unwrap_or_default()
         } else {
             self.gain(spot, ask, None)
         };
@@ -159,16 +169,22 @@ impl Strategy for FillValue {
         let totals = fleet.totals();
         let free_gpu = totals.free_gpu_milli() as f64;
         let scarcity = self.worth.cpu_per_gpu * free_gpu / (totals.free_cpu_milli as f64).max(1.0);
-        let core = if ask.count == 0 { self.tuning.core_cpu } else { self.tuning.core_gpu };
-        let penalty = if ask.count == 0 || ask.typed {
+        let core = if ask.count == 0 {
+            self.tuning.core_cpu
+        } else {
+            self.tuning.core_gpu
+        };
+        // Whoever can go elsewhere stays off kinds that others insist on, the more the scarcer they
+        // are.
+        let asked = ask.gpu_milli() as f64;
+        let of = |(kind, _)| {
+            let wanted = self.worth.insisted(kind) * free_gpu;
+            let free = totals.free_gpu_milli_of(kind) as f64;
+            asked * (wanted / free.max(1.0)).min(1.0).powi(2)
+        };
+        let penalty = if ask.count == 0 {
             Vec::new()
         } else {
-            let asked = ask.gpu_milli() as f64;
-            let of = |(kind, _)| {
-                let wanted = self.worth.insisted(kind) * free_gpu;
-                let free = totals.free_gpu_milli_of(kind) as f64;
-                asked * (wanted / free.max(1.0)).min(1.0).powi(2)
-            };
             fleet.kinds().map(of).collect()
         };
         Weights {

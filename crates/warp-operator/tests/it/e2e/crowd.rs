@@ -4,7 +4,7 @@
 //! of its revisions: what the operator pinned never exceeds a node, and no pod of ours is refused
 //! because of where we put it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -54,7 +54,8 @@ pub(super) async fn two_hundred_at_once() -> Result<Used> {
         let jobs = others.jobs();
         async move {
             for number in 0..6 {
-                foreign_job(&jobs, &format!("f{line}-{number}"), 1 + line % 2).await?;
+                let name = format!("f{line}-{number}");
+                Box::pin(foreign_job(&jobs, &name, 1 + line % 2)).await?;
             }
             anyhow::Ok(())
         }
@@ -182,7 +183,7 @@ fn judge(mut history: Vec<Change>, ours: &str) -> Verdict {
     let mut verdict = Verdict::default();
     let mut jobs: BTreeMap<String, Pinned> = BTreeMap::new();
     let mut foreign: BTreeMap<String, Bound> = BTreeMap::new();
-    let mut refused: BTreeMap<String, ()> = BTreeMap::new();
+    let mut refused = BTreeSet::new();
     for change in &history {
         let object = &change.object;
         let uid = field(object, "/metadata/uid");
@@ -199,7 +200,7 @@ fn judge(mut history: Vec<Change>, ours: &str) -> Verdict {
                 if change.deleted || has_ended(object) {
                     pinned.over = true;
                 }
-                if is_refused(object) && refused.insert(uid.to_owned(), ()).is_none() {
+                if is_refused(object) && refused.insert(uid.to_owned()) {
                     if pinned.certain > GPUS {
                         verdict.faults.push(format!(
                             "{} was pinned to {} when {} GPUs were taken",

@@ -23,7 +23,7 @@ pub(super) async fn upgrade_and_uninstall() -> Result<Used> {
     let scene = world.scene("live").await?;
     upgrade(&world, &scene).await?;
     let used = role::used(&world).await?;
-    uninstall(&world, &scene).await?;
+    Box::pin(uninstall(&world, &scene)).await?;
     Ok(used)
 }
 

@@ -81,21 +81,14 @@ pub(super) async fn every_term_of_the_users_affinity_is_pinned(world: &World) ->
 pub(super) async fn the_cheapest_node_is_chosen_when_asked(world: &World) -> Result<()> {
     let scene = world.scene("price").await?;
     let cheap = json!({"gpu": {"models": ["L40S"]}, "schedulingStrategy": "costOptimized"});
-    for name in ["one", "two"] {
+    for (name, gpus, node) in [("small", 2, "cheap-0"), ("whole", 4, "dear-0")] {
         scene
-            .submit(name, with(spec(2, &Behaviour::hang()), cheap.clone()))
+            .submit(name, with(spec(gpus, &Behaviour::hang()), cheap.clone()))
             .await?;
         let object = scene.until_phase(name, "Running").await?;
-        ensure!(text(&object, "/status/assignedNode") == "cheap-0");
+        let chosen = text(&object, "/status/assignedNode");
+        ensure!(chosen == node, "{name} went to {chosen}");
     }
-    scene
-        .submit("three", with(spec(2, &Behaviour::hang()), cheap))
-        .await?;
-    let object = scene.until_phase("three", "Running").await?;
-    ensure!(
-        text(&object, "/status/assignedNode") == "dear-0",
-        "the cheap node is full"
-    );
     Ok(())
 }
 

@@ -3,10 +3,10 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use warp_testkit::audit::Action;
-use warp_testkit::{Behaviour, Cluster, NodeShape};
+use warp_testkit::{Behaviour, Cluster, NodeShape, until, wait_gone};
 
 use super::Used;
-use super::world::{World, manifests, retries, spec};
+use super::world::{DEADLINE, World, manifests, retries, spec, with};
 
 /// What the operator of a world has done; being refused anything is an error.
 pub(super) async fn used(world: &World) -> Result<Used> {
@@ -96,18 +96,28 @@ pub(super) async fn namespaced_role() -> Result<Used> {
     ensure!(retries(&object) == 2);
     scene.submit("stops", spec(1, &Behaviour::hang())).await?;
     scene.until_phase("stops", "Running").await?;
+    scene.change("stops", json!({"maxRuntime": "1h"})).await?;
+    until("the limit has reached the Job", DEADLINE, || async {
+        let jobs = scene.jobs_of("stops").await?;
+        let limit = jobs[0]
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.active_deadline_seconds);
+        Ok((limit == Some(3600)).then_some(()))
+    })
+    .await?;
     scene.change("stops", json!({"suspend": true})).await?;
     scene.until_reason("stops", "Suspended").await?;
     scene
         .submit(
             "goes",
-            super::world::with(
+            with(
                 spec(1, &Behaviour::succeed()),
                 json!({"ttlSecondsAfterFinished": 1}),
             ),
         )
         .await?;
-    warp_testkit::wait_gone(&scene.workloads(), "goes", super::world::DEADLINE).await?;
+    wait_gone(&scene.workloads(), "goes", DEADLINE).await?;
     ensure!(
         foreign.get("ignored").await?.data.get("status").is_none(),
         "a workload of another namespace was touched"

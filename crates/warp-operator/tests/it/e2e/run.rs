@@ -162,11 +162,8 @@ pub(super) async fn volumes_are_mounted_as_asked(world: &World) -> Result<()> {
     let pods = scene.pods_of("mounts").await?;
     let pod = serde_json::to_value(&pods[0].spec)?;
     let find = |list: &Value, name: &str| {
-        let entries = list.as_array().into_iter().flatten();
-        entries
-            .filter(|entry| entry["name"] == name)
-            .cloned()
-            .next()
+        let mut entries = list.as_array().into_iter().flatten();
+        entries.find(|entry| entry["name"] == name).cloned()
     };
     let volume = |name: &str| find(&pod["volumes"], name).context(name.to_owned());
     let mount =

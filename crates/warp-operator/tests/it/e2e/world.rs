@@ -318,17 +318,17 @@ impl Scene<'_> {
 
     /// Waits until nothing a workload of this namespace owned is left.
     pub(super) async fn until_empty(&self) -> Result<()> {
-        for name in names(self.workloads().list(&ListParams::default()).await?.items) {
+        for name in names(&self.workloads().list(&ListParams::default()).await?.items) {
             wait_gone(&self.workloads(), &name, DEADLINE).await?;
         }
-        for name in names(self.jobs().list(&ListParams::default()).await?.items) {
+        for name in names(&self.jobs().list(&ListParams::default()).await?.items) {
             wait_gone(&self.jobs(), &name, DEADLINE).await?;
         }
-        for name in names(self.pods().list(&ListParams::default()).await?.items) {
+        for name in names(&self.pods().list(&ListParams::default()).await?.items) {
             wait_gone(&self.pods(), &name, DEADLINE).await?;
         }
         let left = self.jobs().list(&ListParams::default()).await?.items;
-        ensure!(left.is_empty(), "left behind: {:?}", names(left));
+        ensure!(left.is_empty(), "left behind: {:?}", names(&left));
         Ok(())
     }
 
@@ -348,7 +348,7 @@ impl Scene<'_> {
     }
 }
 
-fn names<K: kube::Resource>(objects: Vec<K>) -> Vec<String> {
+fn names<K: kube::Resource>(objects: &[K]) -> Vec<String> {
     objects.iter().map(ResourceExt::name_any).collect()
 }
 

@@ -11,9 +11,6 @@ use crate::schedule::strategy::Ask;
 
 /// Memory is looked at in steps, so that nodes a few bytes apart share a value.
 const MEMORY_STEP: i64 = 4 << 30;
-/// Below this a node has nothing left that a request of any size would take.
-const LEAST_MILLI: i32 = 50;
-const LEAST_CPU: i64 = 1000;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Value {
@@ -26,7 +23,8 @@ pub(super) struct Value {
 #[derive(Debug)]
 pub(super) struct Worth {
     memo: Memo<Value>,
-    gpu_lists: Vec<Vec<Item>>,
+    /// By kind: the sequences of requests that could come to it. The last is for unknown kinds.
+    gpu_lists: Vec<Vec<GpuList>>,
     cpu_lists: Vec<Vec<i64>>,
     slots: Vec<SlotClass>,
     /// By kind: the share of demand that insists on it.
@@ -35,6 +33,14 @@ pub(super) struct Worth {
     /// CPU asked for per thousandth of GPU, over all requests.
     pub(super) cpu_per_gpu: f64,
     bag: Vec<i32>,
+}
+
+#[derive(Debug)]
+struct GpuList {
+    items: Vec<Item>,
+    /// The least any item asks for: a node with less is as full as it gets.
+    least_milli: i32,
+    least_cpu: i64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -56,17 +62,21 @@ impl Worth {
     pub(super) fn new(tuning: &Tuning, seed: u64, fleet: &Fleet, mix: &Mix) -> Self {
         let classes = mix.classes();
         let typical = mix.typical();
-        let asked: f64 = classes.iter().map(|class| class.weight * class.gpu_milli()).sum();
-        let cpu: f64 = classes.iter().map(|class| class.weight * class.cpu_milli as f64).sum();
+        let asked: f64 = classes
+            .iter()
+            .map(|class| class.weight * class.gpu_milli())
+            .sum();
+        let cpu: f64 = classes
+            .iter()
+            .map(|class| class.weight * class.cpu_milli as f64)
+            .sum();
         let mut random = Random::new(seed ^ 0xf111_0a1e);
         let single: Vec<_> = typical.iter().filter(|class| class.count == 1).collect();
         let without: Vec<_> = typical.iter().filter(|class| class.count == 0).collect();
         let share = |class: &Class| class.weight * class.gpu_milli() / asked.max(1.0);
         Self {
             memo: Memo::default(),
-            gpu_lists: (0..tuning.lists)
-                .map(|_| gpu_list(&single, tuning.length, &mut random))
-                .collect(),
+            gpu_lists: gpu_lists(fleet, &single, tuning, &mut random),
             cpu_lists: (0..tuning.lists)
                 .map(|_| cpu_list(&without, tuning.cpu_length, &mut random))
                 .collect(),
@@ -89,15 +99,27 @@ impl Worth {
         self.insisted.get(kind.index()).copied().unwrap_or(0.0)
     }
 
-    pub(super) fn of(&mut self, kind: Option<KindId>, cpu_milli: i64, memory_bytes: i64, cards: &[i32]) -> Value {
+    pub(super) fn of(
+        &mut self,
+        kind: Option<KindId>,
+        cpu_milli: i64,
+        memory_bytes: i64,
+        cards: &[i32],
+    ) -> Value {
         let steps = memory_bytes.max(0) / MEMORY_STEP;
         let number = kind.map_or(u64::MAX, |kind| kind.index() as u64);
-        let key = state_key([number, cpu_milli.cast_unsigned(), steps.cast_unsigned()], cards);
+        let key = state_key(
+            [number, cpu_milli.cast_unsigned(), steps.cast_unsigned()],
+            cards,
+        );
         if let Some(known) = self.memo.get(key) {
             return known;
         }
-        let mut value = self.fill(cpu_milli, steps * MEMORY_STEP, cards);
-        let idle = cards.iter().filter(|&&card| card >= WHOLE.cast_signed()).count();
+        let mut value = self.fill(kind, cpu_milli, steps * MEMORY_STEP, cards);
+        let idle = cards
+            .iter()
+            .filter(|&&card| card >= WHOLE.cast_signed())
+            .count();
         value.gpu += self.slots_worth(kind, cpu_milli, idle);
         self.memo.insert(key, value);
         value
@@ -105,16 +127,30 @@ impl Worth {
 
     fn slots_worth(&self, kind: Option<KindId>, cpu_milli: i64, idle: usize) -> f64 {
         let Some(kind) = kind else { return 0.0 };
-        self.slots.iter().map(|slot| slot.weight * slots(&slot.class, kind, cpu_milli, idle)).sum()
+        self.slots
+            .iter()
+            .map(|slot| slot.weight * slots(&slot.class, kind, cpu_milli, idle))
+            .sum()
     }
 
     /// The mean over all sequences of what they would put on the node.
-    fn fill(&mut self, cpu_milli: i64, memory_bytes: i64, cards: &[i32]) -> Value {
+    fn fill(
+        &mut self,
+        kind: Option<KindId>,
+        cpu_milli: i64,
+        memory_bytes: i64,
+        cards: &[i32],
+    ) -> Value {
         let (mut gpu, mut cores) = (0_i64, 0_i64);
-        for (gpu_list, cpu_list) in self.gpu_lists.iter().zip(&self.cpu_lists) {
+        let mut sorted: Vec<i32> = cards.iter().copied().filter(|&card| card > 0).collect();
+        sorted.sort_unstable();
+        let at = kind
+            .map_or(usize::MAX, KindId::index)
+            .min(self.gpu_lists.len() - 1);
+        for (gpu_list, cpu_list) in self.gpu_lists[at].iter().zip(&self.cpu_lists) {
             let mut cpu = cpu_milli;
             self.bag.clear();
-            self.bag.extend(cards.iter().filter(|&&card| card > 0));
+            self.bag.extend_from_slice(&sorted);
             gpu += fill_cards(gpu_list, &mut cpu, memory_bytes, &mut self.bag);
             for &item in cpu_list {
                 if item <= cpu {
@@ -123,37 +159,88 @@ impl Worth {
                 }
             }
         }
-        let lists = self.gpu_lists.len().max(1) as f64;
-        Value { gpu: gpu as f64 / lists, cores: cores as f64 / 1000.0 / lists }
+        let lists = self.cpu_lists.len().max(1) as f64;
+        Value {
+            gpu: gpu as f64 / lists,
+            cores: cores as f64 / 1000.0 / lists,
+        }
     }
 }
 
-/// Walks one sequence: what fits takes the tightest card, what does not is skipped.
-fn fill_cards(list: &[Item], cpu: &mut i64, mut memory: i64, cards: &mut [i32]) -> i64 {
-    let mut idle: i32 = cards.iter().sum();
+/// Walks one sequence: what fits takes the tightest card, what does not is skipped. `cards` ascend.
+fn fill_cards(list: &GpuList, cpu: &mut i64, mut memory: i64, cards: &mut [i32]) -> i64 {
     let mut filled = 0;
-    for item in list {
-        if idle < LEAST_MILLI || *cpu < LEAST_CPU {
+    let mut cards = cards;
+    for item in &list.items {
+        // Cards too small for anything in the list are at the front.
+        while let Some(&first) = cards.first()
+            && first < list.least_milli
+        {
+            cards = &mut cards[1..];
+        }
+        if cards.is_empty() || *cpu < list.least_cpu {
             break;
         }
         if item.cpu_milli > *cpu || item.memory_bytes > memory {
             continue;
         }
-        let fitting = cards.iter_mut().filter(|left| **left >= item.milli);
-        if let Some(card) = fitting.min_by_key(|left| **left) {
-            *card -= item.milli;
-            *cpu -= item.cpu_milli;
-            memory -= item.memory_bytes;
-            idle -= item.milli;
-            filled += i64::from(item.milli);
+        let Some(mut at) = cards.iter().position(|&left| left >= item.milli) else {
+            continue;
+        };
+        let left = cards[at] - item.milli;
+        while at > 0 && cards[at - 1] > left {
+            cards[at] = cards[at - 1];
+            at -= 1;
         }
+        cards[at] = left;
+        *cpu -= item.cpu_milli;
+        memory -= item.memory_bytes;
+        filled += i64::from(item.milli);
     }
     filled
 }
 
+/// The sequences a node of each kind should expect. A request that insists on some kinds comes to
+/// those only, and the more often the fewer of them there are.
+fn gpu_lists(
+    fleet: &Fleet,
+    classes: &[&Class],
+    tuning: &Tuning,
+    random: &mut Random,
+) -> Vec<Vec<GpuList>> {
+    let capacity = |kind| fleet.totals().gpu_milli_of(kind) as f64;
+    let all: f64 = fleet.kinds().map(|(kind, _)| capacity(kind)).sum();
+    let start = random.clone();
+    let mut draw = |classes: &[Class]| {
+        // The same random numbers for every kind: kinds differ by their requests, not by luck.
+        *random = start.clone();
+        let one = |_| gpu_list(classes, tuning.length, random);
+        (0..tuning.lists).map(one).collect::<Vec<_>>()
+    };
+    let expected = |class: &Class, kind: KindId| {
+        let accepted = fleet.kinds().filter(|(kind, _)| class.accepts(*kind));
+        let accepted: f64 = accepted.map(|(kind, _)| capacity(kind)).sum();
+        let more = (all / accepted.max(1.0)).powf(tuning.insistence);
+        class.accepts(kind).then(|| Class {
+            weight: class.weight * more,
+            ..class.clone()
+        })
+    };
+    let mut lists: Vec<_> = fleet
+        .kinds()
+        .map(|(kind, _)| {
+            let coming = classes.iter().filter_map(|class| expected(class, kind));
+            draw(&coming.collect::<Vec<_>>())
+        })
+        .collect();
+    let every: Vec<Class> = classes.iter().map(|&class| class.clone()).collect();
+    lists.push(draw(&every));
+    lists
+}
+
 /// Draws evenly spaced quantiles of the single-GPU classes, then shuffles: each list has the mix's
 /// proportions, only the order is random.
-fn gpu_list(classes: &[&Class], length: usize, random: &mut Random) -> Vec<Item> {
+fn gpu_list(classes: &[Class], length: usize, random: &mut Random) -> GpuList {
     let total: f64 = classes.iter().map(|class| class.weight).sum();
     let offset = random.unit();
     let mut list = Vec::with_capacity(length);
@@ -177,7 +264,11 @@ fn gpu_list(classes: &[&Class], length: usize, random: &mut Random) -> Vec<Item>
         }
     }
     random.shuffle(&mut list);
-    list
+    GpuList {
+        least_milli: list.iter().map(|item| item.milli).min().unwrap_or(0),
+        least_cpu: list.iter().map(|item| item.cpu_milli).min().unwrap_or(0),
+        items: list,
+    }
 }
 
 fn cpu_list(classes: &[&Class], length: usize, random: &mut Random) -> Vec<i64> {
@@ -199,7 +290,11 @@ fn slots(class: &Class, kind: KindId, cpu_milli: i64, idle: usize) -> f64 {
         return 0.0;
     }
     let by_cards = (idle / class.count as usize) as f64;
-    let by_cpu = if class.cpu_milli > 0 { (cpu_milli.max(0) / class.cpu_milli) as f64 } else { f64::MAX };
+    let by_cpu = if class.cpu_milli > 0 {
+        (cpu_milli.max(0) / class.cpu_milli) as f64
+    } else {
+        f64::MAX
+    };
     by_cards.min(by_cpu)
 }
 
@@ -212,10 +307,17 @@ fn slot_classes(
     let total = fleet.totals().gpu_milli() as f64;
     let offered = |class: &Class| -> f64 {
         let pools = fleet.nodes().flat_map(|(id, node)| {
-            let pools = fleet.free(id).map(|free| free.pools.as_slice()).unwrap_or_default();
-            pools.iter().map(move |pool| (node.allocatable.cpu_milli, pool))
+            let pools = fleet
+                .free(id)
+                .map(|free| free.pools.as_slice())
+                .unwrap_or_default();
+            pools
+                .iter()
+                .map(move |pool| (node.allocatable.cpu_milli, pool))
         });
-        pools.map(|(cpu, pool)| slots(class, pool.kind, cpu, pool.cards.len())).sum()
+        pools
+            .map(|(cpu, pool)| slots(class, pool.kind, cpu, pool.cards.len()))
+            .sum()
     };
     let several = classes.iter().filter(|class| class.count >= 2);
     several
@@ -230,10 +332,15 @@ fn slot_classes(
 }
 
 fn insisted(fleet: &Fleet, classes: &[Class], share: impl Fn(&Class) -> f64) -> Vec<f64> {
-    let capacity: Vec<_> =
-        fleet.kinds().map(|(kind, _)| (kind, fleet.totals().gpu_milli_of(kind) as f64)).collect();
+    let capacity: Vec<_> = fleet
+        .kinds()
+        .map(|(kind, _)| (kind, fleet.totals().gpu_milli_of(kind) as f64))
+        .collect();
     let mut insisted = vec![0.0; capacity.len()];
-    for class in classes.iter().filter(|class| class.count > 0 && class.kinds.is_some()) {
+    for class in classes
+        .iter()
+        .filter(|class| class.count > 0 && class.kinds.is_some())
+    {
         let accepted = || capacity.iter().filter(|(kind, _)| class.accepts(*kind));
         let all: f64 = accepted().map(|(_, milli)| milli).sum();
         for (kind, milli) in accepted() {
@@ -246,7 +353,9 @@ fn insisted(fleet: &Fleet, classes: &[Class], share: impl Fn(&Class) -> f64) -> 
 fn mean_memory(classes: &[Class]) -> BTreeMap<(i64, u32, u32), i64> {
     let mut sums = BTreeMap::<_, (f64, f64)>::new();
     for class in classes {
-        let sum = sums.entry((class.cpu_milli, class.count, class.milli)).or_default();
+        let sum = sums
+            .entry((class.cpu_milli, class.count, class.milli))
+            .or_default();
         sum.0 += class.weight * class.memory_bytes as f64;
         sum.1 += class.weight;
     }

@@ -1,0 +1,221 @@
+//! `warp`: where nothing can be evicted, order by submission plus a bounded charge for the GPU-time
+//! a job is expected to take, with a reservation for the first that does not fit; where work is
+//! checkpointed, a Gittins index softened by waiting, with eviction of far worse ranked work.
+//! Priority classes come first in both. Starvation is bounded by [`Hold`].
+
+use crate::estimate::Durations;
+use crate::preempt::{self, Terms};
+
+use super::hold::Hold;
+use super::job::{Job, Seconds};
+use super::node_set::End;
+use super::order::Blocked;
+use super::state::State;
+use super::{HOUR, MINUTE, Policy, reserve};
+
+/// Constants of the policy; the defaults were chosen at one load of one trace (`bench/placement/queue.md`).
+#[derive(Clone, Copy, Debug)]
+pub struct Tuning {
+    /// Most a job is set back for its expected GPU-time (no eviction).
+    pub setback_cap: Seconds,
+    pub setback: f64,
+    pub width_power: f64,
+    /// Waiting that halves a rank's root: this much plus `per_attained` of the attained time.
+    pub grace: Seconds,
+    pub per_attained: f64,
+    pub rerank_every: Seconds,
+    /// Age from which a job may evict.
+    pub may_evict_after: Seconds,
+    pub terms: Terms,
+    /// Waiting after which a job is overdue.
+    pub patience: Seconds,
+    pub tick: Seconds,
+    /// Share of the live GPU demand that must be evictable for eviction to pay; half of it to go on.
+    pub least_evictable: f64,
+    pub long: Seconds,
+    pub long_q: f64,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            setback_cap: 96.0 * HOUR,
+            setback: 1.0,
+            width_power: 1.0,
+            grace: 0.25 * HOUR,
+            per_attained: 0.2,
+            rerank_every: 5.0 * MINUTE,
+            may_evict_after: 10.0 * MINUTE,
+            terms: Terms {
+                factor: 5.0,
+                min_run: 2.0 * HOUR,
+            },
+            patience: 168.0 * HOUR,
+            tick: MINUTE,
+            least_evictable: 0.08,
+            long: 0.25 * HOUR,
+            long_q: 0.5,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Warp {
+    tuning: Tuning,
+    hold: Hold,
+    ranked_at: Seconds,
+    preemptive: bool,
+}
+
+impl Default for Warp {
+    fn default() -> Self {
+        Self::new(Tuning::default())
+    }
+}
+
+impl Warp {
+    pub fn new(tuning: Tuning) -> Self {
+        Self {
+            tuning,
+            hold: Hold::new(tuning.patience),
+            ranked_at: f64::NEG_INFINITY,
+            preemptive: false,
+        }
+    }
+
+    fn rank(&self, job: &Job, now: Seconds, durations: &mut Durations) -> f64 {
+        let attained = job.attained(now);
+        let index = f64::from(job.gpus) * durations.of(job.group).gittins(attained);
+        let patience = self.tuning.grace + self.tuning.per_attained * attained;
+        index / (1.0 + job.waited(now) / patience).powi(2)
+    }
+}
+
+impl Policy for Warp {
+    fn name(&self) -> &'static str {
+        "warp"
+    }
+
+    fn key(&self, job: &Job, now: Seconds, durations: &mut Durations) -> f64 {
+        if self.preemptive {
+            return self.rank(job, now, durations);
+        }
+        let expected = durations.of(job.group).mean_residual(job.attained(now));
+        job.submit
+            + (self.tuning.setback * expected * f64::from(job.gpus).powf(self.tuning.width_power))
+                .min(self.tuning.setback_cap)
+    }
+
+    fn end(&self, job: &Job, durations: &mut Durations) -> End {
+        let high = if self.preemptive {
+            job.checkpoint.is_some()
+        } else {
+            durations
+                .of(job.group)
+                .quantile_after(0.0, self.tuning.long_q)
+                < self.tuning.long
+        };
+        if high { End::High } else { End::Low }
+    }
+
+    fn tick(&self) -> Option<Seconds> {
+        self.preemptive.then_some(self.tuning.tick)
+    }
+
+    fn pass(&mut self, state: &mut State, durations: &mut Durations) {
+        let least = self.tuning.least_evictable * if self.preemptive { 0.5 } else { 1.0 };
+        let preemptive = state.evictable_share() >= least;
+        let turned = preemptive != self.preemptive;
+        self.preemptive = preemptive;
+        let due = preemptive && state.now - self.ranked_at >= self.tuning.rerank_every;
+        if turned || due {
+            self.ranked_at = state.now;
+            if !preemptive {
+                state.rerank(self, durations);
+            }
+        }
+        self.hold.update(state, durations);
+        if preemptive {
+            let Tuning {
+                terms,
+                may_evict_after,
+                ..
+            } = self.tuning;
+            let hold = Some(&self.hold);
+            preemptive_pass(
+                self,
+                state,
+                durations,
+                &terms,
+                may_evict_after,
+                turned || due,
+                hold,
+            );
+        } else {
+            reserve::backfill(state, durations, self.hold.against(i32::MIN));
+        }
+    }
+
+    fn fork(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+}
+
+/// One pass in order of rank: what fits starts; what does not and is old enough may evict work of
+/// far worse rank. `rank` computes all ranks anew first.
+pub(super) fn preemptive_pass(
+    policy: &dyn Policy,
+    state: &mut State,
+    durations: &mut Durations,
+    terms: &Terms,
+    may_evict_after: Seconds,
+    rank: bool,
+    hold: Option<&Hold>,
+) {
+    if rank {
+        state.rerank(policy, durations);
+        for position in 0..state.running().len() {
+            let slot = state.running()[position];
+            let fresh = policy.key(state.job(slot), state.now, durations);
+            if let Some(run) = &mut state.job_mut(slot).run {
+                run.rank = fresh;
+            }
+        }
+    }
+    let mut full = Blocked::none(state);
+    let mut safe = Blocked::none(state);
+    let mut index = 0;
+    while index < state.pending().len() {
+        let waiting = state.pending()[index];
+        let held = hold.and_then(Hold::holder) == Some(waiting.slot);
+        let avoid = hold
+            .filter(|_| !held)
+            .and_then(|hold| hold.against(waiting.priority));
+        if !full.has(waiting.need) {
+            if state.try_start(index, avoid) {
+                continue;
+            }
+            full.set(waiting.need);
+        }
+        let job = state.job(waiting.slot);
+        if !safe.has(waiting.need) && state.now - job.submit >= may_evict_after {
+            if let Some(plan) = preempt::plan(state, job, waiting.key, terms, avoid) {
+                for victim in plan.victims {
+                    let key = policy.key(state.job(victim), state.now, durations);
+                    state.evict(victim, waiting.slot, key, durations);
+                }
+                let line = state.pending();
+                if let Some(at) = line.iter().position(|w| w.slot == waiting.slot) {
+                    state.start(at, plan.placement);
+                }
+                full.clear();
+                continue;
+            }
+            safe.set(waiting.need);
+            if safe.all(state) && full.all(state) {
+                return;
+            }
+        }
+        index += 1;
+    }
+}
