@@ -393,17 +393,17 @@ fn spec() -> Value {
 }
 
 fn workload(name: &str) -> Result<GPUWorkload> {
-    Ok(serde_json::from_value(object(name, spec()))?)
+    Ok(serde_json::from_value(object(name, &spec()))?)
 }
 
 /// Never placed, so that it can be given any status.
 fn suspended(name: &str) -> Result<GPUWorkload> {
     let mut spec = spec();
     spec["suspend"] = json!(true);
-    Ok(serde_json::from_value(object(name, spec))?)
+    Ok(serde_json::from_value(object(name, &spec))?)
 }
 
-fn object(name: &str, spec: Value) -> Value {
+fn object(name: &str, spec: &Value) -> Value {
     json!({
         "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPUWorkload",
         "metadata": {"name": name}, "spec": spec,
