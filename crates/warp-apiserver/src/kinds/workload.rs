@@ -133,12 +133,13 @@ fn selector_and_template(spec: &Value, path: &Path, kind: &str, errors: &mut Err
     let template = spec.get("template").unwrap_or(&Value::Null);
     let path = path.child("template");
     let labels = template.pointer("/metadata/labels");
+    // No selector chooses nothing.
     let chosen = selector.is_some_and(|selector| {
         let any = entries(selector, "matchLabels").count() > 0
             || !list(selector, "matchExpressions").is_empty();
         !any || metadata::selects(Some(selector), labels)
     });
-    if selector.is_some() && !chosen {
+    if !chosen {
         let detail = "`selector` does not match template `labels`";
         let value = labels.cloned().unwrap_or(Value::Null);
         errors.push(FieldError::invalid(

@@ -145,11 +145,11 @@ impl Strategy for FillValue {
     }
 
     fn arrived(&mut self, fleet: &Fleet, ask: &Ask) {
-        if let Some(learning) = &mut self.learning {
-            if learning.see(ask) {
-                let doubt = DOUBT / (DOUBT + learning.mix().weight());
-                self.worth = Worth::new(&self.tuning, self.seed, fleet, learning.mix(), doubt);
-            }
+        if let Some(learning) = &mut self.learning
+            && learning.see(ask)
+        {
+            let doubt = DOUBT / (DOUBT + learning.mix().weight());
+            self.worth = Worth::new(&self.tuning, self.seed, fleet, learning.mix(), doubt);
         }
     }
 
