@@ -324,9 +324,9 @@ fn records(log: &str) -> Result<Vec<Record>> {
     let mut records = Vec::new();
     let complete = log.rfind('\n').map_or("", |end| &log[..end]);
     for line in complete.lines().filter(|line| line.starts_with('{')) {
-        let mut line: Value = serde_json::from_str(line)?;
+        let line: Value = serde_json::from_str(line)?;
         if line["target"] == "warp::audit" {
-            records.push(serde_json::from_value(line["fields"].take())?);
+            records.push(serde_json::from_value(line)?);
         }
     }
     Ok(records)
