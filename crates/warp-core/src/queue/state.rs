@@ -2,6 +2,8 @@
 //! it is cheap enough for replays. It keeps the books (GPUs, attained and lost work) and decides
 //! nothing.
 
+use std::collections::BTreeMap;
+
 use crate::estimate::{Durations, distribution};
 
 use super::Policy;
@@ -39,14 +41,13 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    fn before(&self, other: &Self) -> bool {
-        other
-            .priority
-            .cmp(&self.priority)
+    /// The order of the line: class, key, submission; slots decide between equals.
+    fn order(&self, other: &Self) -> std::cmp::Ordering {
+        let class = other.priority.cmp(&self.priority);
+        class
             .then(self.key.total_cmp(&other.key))
             .then(self.submit.total_cmp(&other.submit))
             .then(self.slot.cmp(&other.slot))
-            .is_lt()
     }
 }
 
@@ -72,6 +73,8 @@ pub struct State {
     actions: Vec<Action>,
     /// GPU-seconds of work thrown away and of restarts, so far.
     lost: f64,
+    /// Running jobs by priority.
+    classes: BTreeMap<i32, u32>,
     /// GPUs of live jobs that can be evicted, and of all live jobs.
     evictable: u64,
     live: u64,
@@ -99,6 +102,7 @@ impl State {
             ],
             actions: Vec::new(),
             lost: 0.0,
+            classes: BTreeMap::new(),
             evictable: 0,
             live: 0,
         }
@@ -139,6 +143,11 @@ impl State {
         } else {
             self.evictable as f64 / self.live as f64
         }
+    }
+
+    /// Whether work of a class below `priority` runs.
+    pub fn runs_below(&self, priority: i32) -> bool {
+        self.classes.first_key_value().is_some_and(|(lowest, _)| *lowest < priority)
     }
 
     pub fn need(&self, need: u32) -> &Need {
@@ -204,7 +213,7 @@ impl State {
             need: job.need,
             rest: durations.of(job.group).quantile_after(job.saved, 0.5) - job.saved,
         };
-        let at = self.pending.partition_point(|other| other.before(&entry));
+        let at = self.pending.partition_point(|other| other.order(&entry).is_lt());
         self.pending_by_need[entry.need as usize] += 1;
         self.pending.insert(at, entry);
     }
@@ -214,13 +223,7 @@ impl State {
         for entry in &mut self.pending {
             entry.key = policy.key(&self.jobs[entry.slot.index()], self.now, durations);
         }
-        self.pending.sort_by(|a, b| {
-            if a.before(b) {
-                std::cmp::Ordering::Less
-            } else {
-                std::cmp::Ordering::Greater
-            }
-        });
+        self.pending.sort_by(Waiting::order);
     }
 
     /// Starts the job at `index` of the line on `placement`.
@@ -233,6 +236,7 @@ impl State {
             self.outlook[*node as usize].until = f64::NEG_INFINITY;
         }
         self.running.push(entry.slot);
+        *self.classes.entry(entry.priority).or_default() += 1;
         self.actions.push(Action::Start(entry.slot));
         let now = self.now;
         let job = &mut self.jobs[entry.slot.index()];
@@ -261,6 +265,7 @@ impl State {
             self.on_node[*node as usize].push(slot);
             self.outlook[*node as usize].until = f64::NEG_INFINITY;
         }
+        *self.classes.entry(job.priority).or_default() += 1;
         job.first_start.get_or_insert(run.since);
         job.run = Some(run);
         self.jobs.push(job);
@@ -305,6 +310,13 @@ impl State {
             self.outlook[*node as usize].until = f64::NEG_INFINITY;
         }
         self.running.retain(|other| *other != slot);
+        let priority = self.jobs[slot.index()].priority;
+        if let Some(count) = self.classes.get_mut(&priority) {
+            *count -= 1;
+            if *count == 0 {
+                self.classes.remove(&priority);
+            }
+        }
     }
 
     /// What the passes since the last call did.
