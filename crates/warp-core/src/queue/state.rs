@@ -147,7 +147,9 @@ impl State {
 
     /// Whether work of a class below `priority` runs.
     pub fn runs_below(&self, priority: i32) -> bool {
-        self.classes.first_key_value().is_some_and(|(lowest, _)| *lowest < priority)
+        self.classes
+            .first_key_value()
+            .is_some_and(|(lowest, _)| *lowest < priority)
     }
 
     pub fn need(&self, need: u32) -> &Need {
@@ -213,7 +215,9 @@ impl State {
             need: job.need,
             rest: durations.of(job.group).quantile_after(job.saved, 0.5) - job.saved,
         };
-        let at = self.pending.partition_point(|other| other.order(&entry).is_lt());
+        let at = self
+            .pending
+            .partition_point(|other| other.order(&entry).is_lt());
         self.pending_by_need[entry.need as usize] += 1;
         self.pending.insert(at, entry);
     }

@@ -184,15 +184,23 @@ pub(super) fn preemptive_pass(
             && !stuck[usize::from(old)].has(waiting.need);
         if may_try {
             // No rank is worse than infinitely worse: only lower classes are left.
-            let factor = if old { rules.terms.factor } else { f64::INFINITY };
-            let terms = Terms { factor, ..rules.terms };
+            let factor = if old {
+                rules.terms.factor
+            } else {
+                f64::INFINITY
+            };
+            let terms = Terms {
+                factor,
+                ..rules.terms
+            };
             if let Some(plan) = preempt::plan(state, job, waiting.key, &terms, avoid) {
                 carry_out(plan, waiting.slot, policy, state, durations);
                 full.clear();
                 continue;
             }
             stuck[usize::from(old)].set(waiting.need);
-            if old && stuck[1].all(state) && full.all(state) && !state.runs_below(waiting.priority) {
+            if old && stuck[1].all(state) && full.all(state) && !state.runs_below(waiting.priority)
+            {
                 return;
             }
         }
