@@ -142,7 +142,6 @@ impl Forecaster {
         let durations = &mut durations.clone();
         let mut starts: BTreeMap<u64, Vec<Seconds>> = state
             .pending()
-            .iter()
             .map(|waiting| state.job(waiting.slot))
             .filter(|job| wanted(job.id))
             .map(|job| (job.id, Vec::with_capacity(self.samples as usize)))

@@ -158,7 +158,7 @@ impl Engine {
             self.ends.pop();
         }
         let end = self.ends.peek().map(|Reverse(end)| end.at);
-        let tick = (!self.state.pending().is_empty() && self.next_tick.is_finite())
+        let tick = (self.state.pending().len() > 0 && self.next_tick.is_finite())
             .then(|| self.next_tick.max(self.state.now));
         match (end, tick) {
             (Some(end), Some(tick)) => Some(end.min(tick)),

@@ -114,7 +114,7 @@ pub fn backfill(state: &mut State, durations: &mut Durations, hold: Option<&Hold
     let mut on = Blocked::none(state);
     let mut index = 0;
     while index < state.pending().len() {
-        let waiting = state.pending()[index];
+        let waiting = state.waiting(index);
         let avoid = hold.and_then(|hold| hold.against(waiting.priority));
         let Some(Reservation { nodes, at }) = &reservation else {
             if !state.try_start(index, avoid) {

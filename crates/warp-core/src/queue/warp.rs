@@ -168,7 +168,7 @@ pub(super) fn preemptive_pass(
     let mut stuck = [Blocked::none(state), Blocked::none(state)];
     let mut index = 0;
     while index < state.pending().len() {
-        let waiting = state.pending()[index];
+        let waiting = state.waiting(index);
         let held = rules.hold.and_then(Hold::holder) == Some(waiting.slot);
         let hold = rules.hold.filter(|_| !held);
         let avoid = hold.and_then(|hold| hold.against(waiting.priority));
@@ -231,8 +231,7 @@ fn carry_out(
         let key = policy.key(state.job(victim), state.now, durations);
         state.evict(victim, preemptor, key, durations);
     }
-    let line = state.pending();
-    if let Some(at) = line.iter().position(|waiting| waiting.slot == preemptor) {
+    if let Some(at) = state.position(preemptor) {
         state.start(at, plan.placement);
     }
 }
