@@ -17,7 +17,7 @@ use super::durations::{Durations, GroupId};
 
 const DAY: Seconds = 86_400.0;
 /// Passes of a replay are at least this share of the time since its beginning apart.
-const GRAIN: f64 = 0.02;
+const GRAIN: f64 = 0.03;
 /// Arrivals are replayed in pieces of this length.
 const BLOCK: Seconds = DAY / 4.0;
 /// Days of arrivals a replay draws from.
@@ -102,9 +102,8 @@ pub struct StartEstimate {
 #[derive(Clone, Copy, Debug)]
 pub struct Forecaster {
     pub samples: u32,
-    /// Spread (of the logarithm) of the scale shared by a group, and by all groups.
+    /// Spread (of the logarithm) of the scale that the durations of a group share.
     pub group_sigma: f64,
-    pub shared_sigma: f64,
     /// Spread of what is left of work that reports its progress.
     pub report_sigma: f64,
     /// Quantiles of the replays that make the estimate.
@@ -118,10 +117,9 @@ impl Default for Forecaster {
     fn default() -> Self {
         Self {
             samples: 50,
-            group_sigma: 0.5,
-            shared_sigma: 0.0,
+            group_sigma: 0.8,
             report_sigma: 0.15,
-            levels: [0.15, 0.6, 0.95],
+            levels: [0.12, 0.5, 0.94],
             horizon: 30.0 * DAY,
             seed: 42,
         }
@@ -182,7 +180,6 @@ struct Replay<'a> {
     forecaster: &'a Forecaster,
     engine: Engine,
     dice: Dice,
-    shared: f64,
     scales: Vec<Option<f64>>,
     next_id: u64,
     begin: Seconds,
@@ -198,15 +195,13 @@ impl<'a> Replay<'a> {
         state: &State,
         policy: &dyn Policy,
         durations: &mut Durations,
-        mut dice: Dice,
+        dice: Dice,
     ) -> Self {
-        let shared = (forecaster.shared_sigma * dice.normal()).exp();
         let engine = Engine::with_state(state.clone(), policy.fork(), false);
         let mut replay = Self {
             forecaster,
             engine,
             dice,
-            shared,
             scales: Vec::new(),
             next_id: u64::MAX,
             begin: state.now,
@@ -245,9 +240,9 @@ impl<'a> Replay<'a> {
         if self.scales.len() <= index {
             self.scales.resize(index + 1, None);
         }
-        let (dice, shared) = (&mut self.dice, self.shared);
+        let dice = &mut self.dice;
         let sigma = self.forecaster.group_sigma;
-        *self.scales[index].get_or_insert_with(|| shared * (sigma * dice.normal()).exp())
+        *self.scales[index].get_or_insert_with(|| (sigma * dice.normal()).exp())
     }
 
     fn run(
