@@ -28,11 +28,13 @@ for seed in 1 2 3 4; do
     done
 done
 # Start-time estimates.
-for nodes in 98 81 72; do
-    for policy in skipAhead warp; do
-        run --nodes $nodes --policy $policy --estimates 150 --along
-    done
+run --nodes 81 --policy warp --estimates 150
+run --nodes 81 --policy warp --estimates 100 --along --progress-error 0.15
+run --nodes 81 --policy skipAhead --estimates 150
+for nodes in 98 72; do
+    run --nodes $nodes --policy warp --estimates 100
 done
-run --nodes 81 --policy warp --estimates 150 --along --progress-error 0.15
+run --nodes 81 --policy warp --estimates 100 --shuffle-days 1
+run --nodes 81 --policy warp --estimates 100 --preemptible 1
 # Cost of an estimate for a thousand waiting jobs.
 run --nodes 81 --policy skipAhead,warp --time-estimate 1000
