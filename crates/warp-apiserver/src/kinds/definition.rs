@@ -82,6 +82,7 @@ fn validate(object: &Value) -> Errors {
     let scopes = ["Cluster", "Namespaced"];
     super::checks::one_of(spec, "scope", &scopes, &path, &mut errors);
     versions(spec, &path, &mut errors);
+    first_version(spec, &path, &mut errors);
     names(spec, &path.child("names"), &mut errors);
     top_level(spec, &path, &mut errors);
     conversion(spec, &path.child("conversion"), &mut errors);
@@ -185,6 +186,21 @@ fn versions(spec: &Value, path: &Path, errors: &mut Errors) {
         let value = spec.get("versions").cloned().unwrap_or_default();
         let detail = "must have exactly one version marked as storage version";
         errors.push(FieldError::invalid(&path, value, detail));
+    }
+}
+
+/// The first version is also known as the version.
+fn first_version(spec: &Value, path: &Path, errors: &mut Errors) {
+    let version = list(spec, "versions")
+        .first()
+        .map_or("", |version| text(version, "name"));
+    let problems = metadata::dns1035_label(version);
+    if !version.is_empty() && !problems.is_empty() {
+        errors.push(FieldError::invalid(
+            &path.child("version"),
+            version,
+            joined(&problems),
+        ));
     }
 }
 
@@ -451,10 +467,7 @@ fn stored(object: &Value, errors: &mut Errors) {
     let stored = list(object, "status.storedVersions");
     if stored.is_empty() {
         let detail = "must have at least one stored version";
-        let value = at(object, "status.storedVersions")
-            .cloned()
-            .unwrap_or(Value::Null);
-        errors.push(FieldError::invalid(&path, value, detail));
+        errors.push(FieldError::invalid(&path, Value::Null, detail));
         return;
     }
     let versions = list(object, "spec.versions");

@@ -4,3 +4,4 @@ mod api;
 mod differential;
 mod exchange;
 mod recorded;
+mod third_party;
