@@ -1,7 +1,7 @@
 //! The same requests to a real kube-apiserver and to ours, in the same run: answers must be equal
 //! after masking identity, time and revision.
 //!
-//! Cases are data (`cases/*.yaml`); what may differ is listed in `cases/known.yaml`, each with its
+//! Cases are data (`requests/*.yaml`); what may differ is listed in `requests/known.yaml`, each with its
 //! reason.
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ struct Case {
 }
 
 fn cases() -> Vec<Case> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/cases");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/requests");
     let mut files: Vec<_> = std::fs::read_dir(folder)
         .expect("the cases")
         .map(|entry| entry.expect("a file").path())
@@ -53,7 +53,7 @@ fn cases() -> Vec<Case> {
 }
 
 fn known() -> BTreeMap<String, Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/cases/known.yaml");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/requests/known.yaml");
     let text = std::fs::read_to_string(path).expect("the known differences");
     serde_saphyr::from_str(&text).expect("known differences are a map")
 }
