@@ -48,7 +48,9 @@ impl Subject<'_> {
         if !self.group.is_empty() {
             details.insert("group".into(), self.group.into());
         }
-        details.insert("kind".into(), self.resource.into());
+        if !self.resource.is_empty() {
+            details.insert("kind".into(), self.resource.into());
+        }
         details
     }
 }
@@ -226,7 +228,9 @@ impl Status {
             crate::schema::aggregate(errors)
         );
         let mut details = subject.details();
-        details.insert("kind".into(), subject.kind.into());
+        if !subject.kind.is_empty() {
+            details.insert("kind".into(), subject.kind.into());
+        }
         if subject.name.is_empty() {
             details.shift_remove("name");
         }

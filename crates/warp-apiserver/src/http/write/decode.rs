@@ -31,7 +31,7 @@ pub(in crate::http) fn decode(
         ))
     })?;
     resource.schema.prune(&mut value);
-    types(request, &mut value, |problem| {
+    types(request, &value, |problem| {
         Status::bad_request(format!(
             "{kind} in version \"{version}\" cannot be handled as a {kind}: {problem}",
             kind = resource.kind,
@@ -176,10 +176,10 @@ fn complain(
     }
 }
 
-/// Refuses values of the wrong JSON type, and drops what means nothing.
+/// Refuses values of the wrong JSON type.
 fn types(
     request: &ResourceCall<'_>,
-    value: &mut Value,
+    value: &Value,
     refuse: impl Fn(String) -> Status,
 ) -> Result<(), Status> {
     let resource = &request.entry.resource;
@@ -208,8 +208,8 @@ pub(super) fn settle(request: &ResourceCall<'_>, value: &mut Value) {
 }
 
 fn invalid_patch(patch: &[u8], problem: String) -> Status {
-    let text = String::from_utf8_lossy(patch).into_owned();
-    let error = FieldError::invalid(&Path::new("patch"), text, problem);
+    let sent = String::from_utf8_lossy(patch).into_owned();
+    let error = FieldError::invalid(&Path::new("patch"), sent, problem);
     let subject = crate::codec::status::Subject {
         group: "",
         resource: "",
@@ -236,16 +236,18 @@ pub(super) fn patched(
     request: &ResourceCall<'_>,
     mut value: Value,
     validation: Validation,
-    sent: &[u8],
     warnings: &mut Vec<String>,
 ) -> Result<Value, Status> {
     let resource = &request.entry.resource;
     identify(request, &mut value)?;
-    complain(unknown(request, &value), validation, warnings, |problem| {
-        invalid_patch(sent, problem)
+    let unknown = unknown(request, &value);
+    // The text of the object is only needed when it is refused.
+    let refuse = |value: &Value, problem| invalid_patch(value.to_string().as_bytes(), problem);
+    complain(unknown, validation, warnings, |problem| {
+        refuse(&value, problem)
     })?;
     resource.schema.prune(&mut value);
-    types(request, &mut value, |problem| invalid_patch(sent, problem))?;
+    types(request, &value, |problem| refuse(&value, problem))?;
     settle(request, &mut value);
     Ok(value)
 }
@@ -296,6 +298,6 @@ pub(super) fn applied(
     if let Some(path) = resource.schema.unknown_fields(&value).first() {
         return Err(refuse(format!(".{path}: field not declared in schema")));
     }
-    types(request, &mut value, refuse)?;
+    types(request, &value, refuse)?;
     Ok(value)
 }
