@@ -8,7 +8,7 @@ use super::fields::{at, flag, list, text};
 use super::{Described, columns, describe, metadata, typed};
 use crate::registry::resource::{Strategy, Subresource};
 use crate::schema::cel::field_path;
-use crate::schema::{FieldError, Path, structural};
+use crate::schema::{FieldError, Path, go_quote, is_known_format, structural};
 
 pub(super) fn descriptor() -> Described {
     describe(
@@ -41,6 +41,7 @@ pub(super) fn descriptor() -> Described {
         },
         validate,
         validate_update,
+        warnings: unknown_formats,
         generation: true,
         unconditional_update: false,
         ..Strategy::default()
@@ -59,6 +60,43 @@ fn stored_versions(object: &Value, known: &[Value]) -> Vec<Value> {
         }
     }
     stored
+}
+
+/// Formats nobody checks are accepted, but the author may have meant another.
+fn unknown_formats(object: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    for version in list(object, "spec.versions") {
+        if let Some(schema) = at(version, "schema.openAPIV3Schema") {
+            collect_unknown_formats(schema, &mut found);
+        }
+    }
+    found
+}
+
+fn collect_unknown_formats(schema: &Value, found: &mut Vec<String>) {
+    let format = text(schema, "format");
+    if text(schema, "type") == "string" && !format.is_empty() && !is_known_format(format) {
+        let warning = format!("unrecognized format {}", go_quote(format));
+        if !found.contains(&warning) {
+            found.push(warning);
+        }
+    }
+    for name in ["properties", "items", "additionalProperties", "not"] {
+        match schema.get(name) {
+            Some(Value::Object(members)) if name == "properties" => {
+                members
+                    .values()
+                    .for_each(|member| collect_unknown_formats(member, found));
+            }
+            Some(member @ Value::Object(_)) => collect_unknown_formats(member, found),
+            _ => {}
+        }
+    }
+    for name in ["allOf", "anyOf", "oneOf"] {
+        list(schema, name)
+            .iter()
+            .for_each(|member| collect_unknown_formats(member, found));
+    }
 }
 
 fn joined(problems: &[String]) -> String {
