@@ -240,6 +240,7 @@ fn service_account() -> Described {
         ])
         .strategy(Strategy {
             default: |object| typed::round_trip("core.ServiceAccount", object),
+            return_deleted: true,
             ..Strategy::default()
         })
 }

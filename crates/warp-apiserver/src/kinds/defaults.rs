@@ -9,7 +9,7 @@ type Members = Map<String, Value>;
 
 /// Sets a pointer to an empty text: absent and empty are different there.
 fn present(map: &mut Members, name: &str) {
-    if !map.contains_key(name) {
+    if map.get(name).is_none_or(Value::is_null) {
         map.insert(name.to_owned(), json!(""));
     }
 }
