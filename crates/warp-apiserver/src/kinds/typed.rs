@@ -18,8 +18,8 @@ pub(super) fn round_trip(name: &str, object: &mut Value) {
 
 fn visit(definition: &Definition, map: &mut Map<String, Value>) {
     drop_empty(definition, map);
-    defaults::of_type(definition.name, map);
     fill(definition, map);
+    defaults::of_type(definition.name, map);
     descend(definition, map);
 }
 

@@ -176,6 +176,9 @@ impl<'a> Walk<'a> {
     }
 
     fn call(&mut self, call: &CallExpr, depth: usize) -> Outcome<'a> {
+        if let ("_?._", [operand, field]) = (call.func_name.as_str(), &call.args[..]) {
+            return self.optional_select(operand, field, depth);
+        }
         let mut arguments = Vec::with_capacity(call.args.len());
         let space = call
             .target
@@ -213,6 +216,28 @@ impl<'a> Walk<'a> {
                 .ok_or_else(|| no_overload(&name, target_shape, &shapes))?,
         };
         Ok(cost::of_call(&name, target.as_ref(), &arguments, shape))
+    }
+
+    /// `a.?b`: the member if it is there.
+    fn optional_select(
+        &mut self,
+        operand: &IdedExpr,
+        field: &IdedExpr,
+        depth: usize,
+    ) -> Outcome<'a> {
+        let operand = self.visit(operand, depth + 1)?;
+        let Expr::Literal(LiteralValue::String(name)) = &field.expr else {
+            return Err("a field name is expected".to_owned());
+        };
+        let member = operand.shape.member(name.inner())?;
+        let shape = match member.kind {
+            Type::Optional(_) => member,
+            _ => Shape::optional(member),
+        };
+        Ok(Checked {
+            shape,
+            cost: operand.cost.saturating_add(1),
+        })
     }
 
     fn comprehension(&mut self, made: &ComprehensionExpr, depth: usize) -> Outcome<'a> {
@@ -349,10 +374,6 @@ fn operator<'a>(name: &str, arguments: &[Shape<'a>]) -> Result<Option<Shape<'a>>
             let found = element(&inner, index).ok_or_else(fail)?;
             Ok(Some(Shape::optional(found)))
         }
-        ("_?._", [within, _]) => Ok(Some(Shape::optional(match &within.kind {
-            Type::Map(_, value) => value.as_ref().clone(),
-            _ => Shape::of(Type::Dyn),
-        }))),
         (
             "_&&_"
             | "_||_"
