@@ -106,15 +106,16 @@ pub(super) async fn collection(request: &ResourceCall<'_>) -> Result<Answer, Sta
         }
     }
     warnings.dedup();
-    let answer = Answer::value(
-        200,
-        json!({
-            "kind": resource.list_kind,
-            "apiVersion": request.entry.api_version(),
-            "metadata": {"resourceVersion": request.api.store.revision().to_string()},
-            "items": items,
-        }),
-    );
+    let mut list = json!({
+        "kind": resource.list_kind,
+        "apiVersion": request.entry.api_version(),
+        "metadata": {"resourceVersion": request.api.store.revision().to_string()},
+        "items": items,
+    });
+    if resource.custom.is_some() {
+        list["metadata"]["continue"] = "".into();
+    }
+    let answer = Answer::value(200, list);
     Ok(Answer { warnings, ..answer })
 }
 

@@ -72,7 +72,7 @@ pub(super) async fn create_object(
             options,
             &mut warnings,
         )?;
-        prepare::for_create(resource, &mut object);
+        prepare::for_create(resource, &mut object, &request.api.clock.now_text());
         prepare::check(request, &object, None, Mode::Main)?;
         let name = object["metadata"]["name"]
             .as_str()
