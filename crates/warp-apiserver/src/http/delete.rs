@@ -285,7 +285,7 @@ fn next_step(
         });
         let left = if shorter { grace } else { before.unwrap_or(0) };
         if !blocked && left == 0 {
-            return Step::Remove(new);
+            return Step::Remove(last_state(api, resource, new));
         }
         if shorter {
             mark(api, resource, &mut new, grace);
@@ -297,11 +297,19 @@ fn next_step(
         };
     }
     if !blocked && grace == 0 {
-        return Step::Remove(new);
+        return Step::Remove(last_state(api, resource, new));
     }
     mark(api, resource, &mut new, grace);
     (resource.strategy.prepare_delete)(&mut new);
     Step::Wait(new)
+}
+
+/// Kinds that can be given time show in their last state that it has run out.
+fn last_state(api: &Api, resource: &Resource, mut object: Value) -> Value {
+    if resource.strategy.grace.is_some() {
+        mark(api, resource, &mut object, 0);
+    }
+    object
 }
 
 fn is_blocked(resource: &Resource, object: &Value) -> bool {
