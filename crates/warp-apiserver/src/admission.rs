@@ -3,6 +3,16 @@
 //! Owns the trait, the order of the built-in plugins and nothing about HTTP. Plugins see the state
 //! through [`ReadState`]; they never write.
 
+mod limits;
+mod namespace;
+mod pods;
+pub(crate) mod quota;
+mod services;
+mod storage;
+
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -34,6 +44,13 @@ pub struct AdmissionRequest<'a> {
     pub dry_run: bool,
     /// The request's options (`DeleteOptions` and its like).
     pub options: &'a Value,
+}
+
+impl AdmissionRequest<'_> {
+    /// Whether this is about the named kind itself, not about a subresource.
+    fn is(&self, operation: Operation, table: &str) -> bool {
+        self.operation == operation && self.subresource.is_none() && self.resource.table() == table
+    }
 }
 
 /// The stored objects a plugin may look at. `table` is `pods` or `jobs.batch`.
@@ -83,5 +100,14 @@ pub trait Admission: Send + Sync {
 
 /// The built-in plugins in the order they run.
 pub fn builtin() -> Vec<Arc<dyn Admission>> {
-    Vec::new()
+    vec![
+        Arc::new(namespace::Lifecycle),
+        Arc::new(limits::LimitRanges),
+        Arc::new(pods::ServiceAccounts),
+        Arc::new(pods::Priorities),
+        Arc::new(pods::DefaultTolerations),
+        Arc::new(storage::DefaultClass),
+        Arc::new(services::Addresses),
+        Arc::new(quota::Quotas),
+    ]
 }

@@ -27,6 +27,7 @@ mod workload;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use network::wants_address;
 pub use quantity::{Quantity, QuantityError};
 
 use serde_json::{Value, json};
@@ -73,7 +74,19 @@ pub fn initial_objects() -> Vec<Value> {
             "preemptionPolicy": "PreemptLowerPriority",
         })
     };
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {
+            "name": "kubernetes", "namespace": "default",
+            "labels": {"component": "apiserver", "provider": "kubernetes"},
+        },
+        "spec": {
+            "clusterIP": "10.96.0.1",
+            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}],
+        },
+    });
     vec![
+        service,
         namespace("default"),
         namespace("kube-system"),
         namespace("kube-public"),

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::options::WriteOptions;
 use super::{Answer, ResourceCall};
-use crate::admission::{AdmissionRequest, Operation};
+use crate::admission::{AdmissionRequest, Operation, quota};
 use crate::codec::body::{self, Body, media_type};
 use crate::codec::status::{Status, Subject};
 use crate::patch::managed::{self, Writer};
@@ -50,20 +50,34 @@ pub(super) async fn create_object(
     prepare::place(request, &mut object)?;
     if !tracked {
         let now = request.api.clock.now_text();
-        managed::update(None, &mut object, &writer(request, options, &now, Mode::Main));
+        managed::update(
+            None,
+            &mut object,
+            &writer(request, options, &now, Mode::Main),
+        );
     }
     let generated = prepare::needs_name(&object);
-    let _quota = request.quota_turn().await;
+    let turn = request.quota_turn().await;
     for _ in 0..NAME_TRIES {
         let mut object = object.clone();
         if let Some(prefix) = &generated {
             object["metadata"]["name"] = generate_name(prefix).into();
         }
         prepare::stamp(request, &mut object);
-        admit(request, Operation::Create, &mut object, None, options, &mut warnings)?;
+        admit(
+            request,
+            Operation::Create,
+            &mut object,
+            None,
+            options,
+            &mut warnings,
+        )?;
         prepare::for_create(resource, &mut object);
         prepare::check(request, &object, None, Mode::Main)?;
-        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let name = object["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
         let key = crate::store::key(request.target.namespace.as_deref(), &name);
         prepare::size(request, &object)?;
         warnings.extend((resource.strategy.warnings)(&object));
@@ -72,13 +86,22 @@ pub(super) async fn create_object(
             if request.entry.table.get(&key).is_some() {
                 return Err(Status::already_exists(&named(request, &name)));
             }
-            return Ok(Answer { warnings, ..Answer::value(201, object) });
+            return Ok(Answer {
+                warnings,
+                ..Answer::value(201, object)
+            });
         }
         let draft = request.entry.draft(&key, &object);
         match request.api.store.create(&request.entry.table, draft).await {
             Ok(stored) => {
+                if turn.is_some() {
+                    count_quota(request, &object).await;
+                }
                 let bytes = request.entry.bytes(&stored);
-                return Ok(Answer { warnings, ..Answer::bytes(201, bytes) });
+                return Ok(Answer {
+                    warnings,
+                    ..Answer::bytes(201, bytes)
+                });
             }
             Err(WriteError::Exists) if generated.is_some() => warnings.clear(),
             Err(WriteError::Exists) => {
@@ -91,7 +114,45 @@ pub(super) async fn create_object(
 }
 
 fn named<'a>(request: &'a ResourceCall<'_>, name: &'a str) -> Subject<'a> {
-    Subject { name, ..request.subject() }
+    Subject {
+        name,
+        ..request.subject()
+    }
+}
+
+/// Brings the status of the namespace's quotas up to date with a new object, as clients expect of
+/// a server that enforces them. A quota changed meanwhile is counted again.
+async fn count_quota(request: &ResourceCall<'_>, object: &Value) {
+    let namespace = request.target.namespace.as_deref();
+    let Some(entry) = request.api.registry.served().kind("", "ResourceQuota").cloned() else {
+        return;
+    };
+    let objects: Vec<Value> = request
+        .entry
+        .table
+        .all(namespace)
+        .iter()
+        .map(|stored| stored.value())
+        .collect();
+    let table = request.entry.table.name();
+    for stored in entry.table.all(namespace) {
+        let key = &stored.key;
+        while let Some(current) = request.api.store.latest(&entry.table, key) {
+            let mut quota = current.value();
+            let before = quota["status"].clone();
+            for (name, amount) in quota::used_with(&quota, table, object, &objects) {
+                quota["status"]["used"][name] = amount.into();
+            }
+            if quota["status"] == before {
+                break;
+            }
+            let draft = entry.draft(key, &quota);
+            let written = request.api.store.update(&entry.table, draft, current.revision).await;
+            if !matches!(written, Err(WriteError::Changed)) {
+                break;
+            }
+        }
+    }
 }
 
 fn generate_name(prefix: &str) -> String {
@@ -133,7 +194,10 @@ pub(super) fn admit(
     options: &WriteOptions,
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
-    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let name = object["metadata"]["name"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     let mut admission = AdmissionRequest {
         operation,
         resource: &request.entry.resource,
@@ -172,12 +236,19 @@ pub(super) async fn update_as(request: &ResourceCall<'_>, mode: Mode) -> Result<
     let mut warnings = Vec::new();
     let body = body::decode_object(&call.content_type, &call.body)?;
     let object = decode(request, body, options.validation, &mut warnings)?;
-    let exists = request.api.store.latest(&request.entry.table, &request.key()).is_some();
+    let exists = request
+        .api
+        .store
+        .latest(&request.entry.table, &request.key())
+        .is_some();
     if !exists && mode == Mode::Main && request.entry.resource.strategy.create_on_update {
         return create_object(request, object, &options, warnings, false).await;
     }
     modify(request, &options, mode, warnings, &|_, _| {
-        Ok(Produced { object: object.clone(), tracked: false })
+        Ok(Produced {
+            object: object.clone(),
+            tracked: false,
+        })
     })
     .await
 }
@@ -221,7 +292,12 @@ impl PatchKind {
     }
 
     /// The patched object; not for apply.
-    pub(super) fn apply(self, old: &Value, patch: &Value, schema: &Schema) -> Result<Value, Status> {
+    pub(super) fn apply(
+        self,
+        old: &Value,
+        patch: &Value,
+        schema: &Schema,
+    ) -> Result<Value, Status> {
         let mut new = old.clone();
         match self {
             Self::Json => json_patch::apply(&mut new, patch)?,
@@ -259,8 +335,11 @@ pub(super) async fn patch_as(request: &ResourceCall<'_>, mode: Mode) -> Result<A
     let patch = body.value;
     modify(request, &options, mode, warnings, &|old, warnings| {
         let new = kind.apply(old, &patch, &resource.schema)?;
-        let object = decode::patched(request, new, options.validation, &call.body, warnings)?;
-        Ok(Produced { object, tracked: false })
+        let object = decode::patched(request, new, options.validation, warnings)?;
+        Ok(Produced {
+            object,
+            tracked: false,
+        })
     })
     .await
 }
@@ -273,7 +352,11 @@ async fn apply(
     mut warnings: Vec<String>,
 ) -> Result<Answer, Status> {
     let config = decode::applied(request, body, options.validation, &mut warnings)?;
-    let exists = request.api.store.latest(&request.entry.table, &request.key()).is_some();
+    let exists = request
+        .api
+        .store
+        .latest(&request.entry.table, &request.key())
+        .is_some();
     let now = request.api.clock.now_text();
     let of = |live: Option<&Value>| -> Result<Value, Status> {
         let writer = writer(request, options, &now, mode);
@@ -285,16 +368,24 @@ async fn apply(
         if mode != Mode::Main {
             return Err(Status::not_found(&request.subject()));
         }
-        if let Some(uid) = config["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty()) {
+        if let Some(uid) = config["metadata"]["uid"]
+            .as_str()
+            .filter(|uid| !uid.is_empty())
+        {
             return Err(Status::conflict(
                 &request.subject(),
-                &format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found"),
+                &format!(
+                    "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                ),
             ));
         }
         return create_object(request, of(None)?, options, warnings, true).await;
     }
     modify(request, options, mode, warnings, &|old, _| {
-        Ok(Produced { object: of(Some(old))?, tracked: true })
+        Ok(Produced {
+            object: of(Some(old))?,
+            tracked: true,
+        })
     })
     .await
 }

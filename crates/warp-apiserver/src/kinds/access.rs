@@ -118,9 +118,13 @@ fn binding(kind: &str, plural: &str, namespaced: bool) -> Described {
             validate_update: |new, old| {
                 let mut errors = Vec::new();
                 if at(new, "roleRef") != at(old, "roleRef") {
-                    let value = at(new, "roleRef").cloned().unwrap_or(Value::Null);
+                    let part = |name: &str| text(new, &format!("roleRef.{name}")).to_owned();
+                    let value = json!({
+                        "APIGroup": part("apiGroup"), "Kind": part("kind"), "Name": part("name"),
+                    });
                     let detail = "cannot change roleRef";
-                    errors.push(FieldError::invalid(&Path::new("roleRef"), value, detail));
+                    let path = Path::new("roleRef");
+                    errors.push(FieldError::invalid(&path, value, detail).as_struct());
                 }
                 errors
             },
@@ -311,6 +315,12 @@ fn autoscaler() -> Described {
                     &path.child("scaleTargetRef").child(name),
                     &mut errors,
                 );
+            }
+            let version = text(object, "spec.scaleTargetRef.apiVersion");
+            if !version.contains('/') && version != "v1" {
+                let path = path.child("scaleTargetRef").child("apiVersion");
+                let detail = "apiVersion must specify API group";
+                errors.push(FieldError::invalid(&path, version, detail));
             }
             errors
         },

@@ -95,7 +95,7 @@ pub(super) fn port_number(number: i64, path: &Path, errors: &mut Errors) {
 pub(super) fn port_name(name: &str) -> Vec<String> {
     let mut problems = Vec::new();
     if name.len() > 15 {
-        problems.push("must be no more than 15 bytes".to_owned());
+        problems.push("must be no more than 15 characters".to_owned());
     }
     let word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if !name.chars().all(word) {

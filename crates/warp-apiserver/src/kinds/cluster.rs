@@ -195,7 +195,10 @@ fn validate_node(node: &Value) -> Errors {
             pod::taint_effect(effect, &path.child("effect"), &mut errors);
         }
         if !seen.insert((key, effect)) {
-            errors.push(FieldError::duplicate(&path, taint.clone()));
+            let shown = json!({"Key": key, "Value": value, "Effect": effect, "TimeAdded": null});
+            let mut error = FieldError::duplicate(&path, shown).as_struct();
+            error.detail = "taints must be unique by key and effect pair".to_owned();
+            errors.push(error);
         }
     }
     for which in ["capacity", "allocatable"] {
@@ -230,14 +233,6 @@ fn lease() -> Described {
                     {
                         errors.push(FieldError::invalid(&spec.child(name), value, detail));
                     }
-                }
-                if at(object, "spec.holderIdentity").is_some_and(|holder| holder == "") {
-                    let detail = "must not be empty";
-                    errors.push(FieldError::invalid(
-                        &spec.child("holderIdentity"),
-                        "",
-                        detail,
-                    ));
                 }
                 errors
             },
@@ -298,7 +293,7 @@ fn priority_class() -> Described {
                 let mut errors = Vec::new();
                 if number(new, "value") != number(old, "value") {
                     let detail = "may not be changed in an update.";
-                    errors.push(FieldError::forbidden(&Path::new("Value"), detail));
+                    errors.push(FieldError::forbidden(&Path::new("value"), detail));
                 }
                 immutable(new, old, "preemptionPolicy", &mut errors);
                 errors

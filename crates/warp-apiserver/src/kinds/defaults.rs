@@ -337,17 +337,6 @@ fn limit_range_item(map: &mut Members) {
 }
 
 fn job(map: &mut Members) {
-    let labels = map
-        .get("spec")
-        .and_then(|spec| spec.pointer("/template/metadata/labels"))
-        .filter(|labels| labels.as_object().is_some_and(|labels| !labels.is_empty()))
-        .cloned();
-    if let (Some(labels), Some(metadata)) = (labels, object_in(map, "metadata")) {
-        let own = metadata.get("labels").and_then(Value::as_object);
-        if own.is_none_or(Map::is_empty) {
-            metadata.insert("labels".to_owned(), labels);
-        }
-    }
     let Some(spec) = object_in(map, "spec") else {
         return;
     };
@@ -410,7 +399,6 @@ fn stateful_set(map: &mut Members) {
             && rolling
         {
             default_to(update, "partition", 0);
-            default_to(update, "maxUnavailable", 1);
         }
     }
     if let Some(policy) = object_in(map, "persistentVolumeClaimRetentionPolicy") {
@@ -419,6 +407,17 @@ fn stateful_set(map: &mut Members) {
     }
     default_to(map, "replicas", 1);
     default_to(map, "revisionHistoryLimit", 10);
+    let claims = map
+        .get_mut("volumeClaimTemplates")
+        .and_then(Value::as_array_mut);
+    for claim in claims
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_object_mut)
+    {
+        default_to(claim, "apiVersion", "v1");
+        default_to(claim, "kind", "PersistentVolumeClaim");
+    }
 }
 
 fn network_policy(map: &mut Members) {

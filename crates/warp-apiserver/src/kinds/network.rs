@@ -480,10 +480,8 @@ fn validate_ingress(object: &Value) -> Errors {
 fn ingress_backend(backend: &Value, path: &Path, errors: &mut Errors) {
     match (at(backend, "service"), at(backend, "resource")) {
         (None, None) => {
-            errors.push(FieldError::required(
-                path,
-                "must specify a `service` or `resource`",
-            ));
+            let detail = "resource or service backend is required";
+            errors.push(FieldError::invalid(path, "", detail));
         }
         (Some(_), Some(_)) => {
             let detail = "cannot set both resource and service backends";

@@ -96,6 +96,11 @@ impl Quantity {
         i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
     }
 
+    /// As a float, for ratios.
+    pub fn as_f64(self) -> f64 {
+        self.nanos as f64 / NANO as f64
+    }
+
     /// Rounded away from zero to thousandths.
     #[must_use]
     pub fn round_up_to_milli(self) -> Self {

@@ -59,7 +59,14 @@ fn deployment() -> Described {
         .strategy(Strategy {
             default: |object| typed::round_trip("apps.Deployment", object),
             prepare_create: empty_status,
-            prepare_update: keep_status,
+            prepare_update: |object, old| {
+                keep_status(object, old);
+                // Annotations of a deployment travel to its replica sets: they count as a change.
+                let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
+                if object["metadata"].get("annotations") != old["metadata"].get("annotations") {
+                    object["metadata"]["generation"] = (generation + 1).into();
+                }
+            },
             validate: validate_deployment,
             validate_update: selector_immutable,
             validate_status_update: status_counts,
@@ -133,12 +140,13 @@ fn selector_and_template(spec: &Value, path: &Path, kind: &str, errors: &mut Err
     let template = spec.get("template").unwrap_or(&Value::Null);
     let path = path.child("template");
     let labels = template.pointer("/metadata/labels");
+    // No selector chooses nothing.
     let chosen = selector.is_some_and(|selector| {
         let any = entries(selector, "matchLabels").count() > 0
             || !list(selector, "matchExpressions").is_empty();
         !any || metadata::selects(Some(selector), labels)
     });
-    if selector.is_some() && !chosen {
+    if !chosen {
         let detail = "`selector` does not match template `labels`";
         let value = labels.cloned().unwrap_or(Value::Null);
         errors.push(FieldError::invalid(

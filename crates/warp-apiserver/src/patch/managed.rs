@@ -265,7 +265,11 @@ fn track(live: Option<&Value>, new: &Value, managers: &mut Managers, writer: &Wr
     if changed.is_empty() {
         return;
     }
-    let mine = Manager::of(writer, Operation::Update, changed);
+    let mut mine = Manager::of(writer, Operation::Update, changed);
+    if writer.subresource == "scale" {
+        // A change made by scaling carries no time.
+        mine.time = None;
+    }
     match managers.iter_mut().find(|manager| manager.is(&mine)) {
         Some(manager) => {
             manager.set = manager.set.union(&mine.set);

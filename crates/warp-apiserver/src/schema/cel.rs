@@ -129,32 +129,40 @@ pub(super) fn check_rule(
         optional == Some(&Value::Bool(true)),
     );
     let rule_path = path.child("rule");
-    let whole = || Value::Object(rule.clone());
+    let whole = || {
+        serde_json::json!({
+            "Rule": text("rule"),
+            "Message": text("message"),
+            "MessageExpression": text("messageExpression"),
+            "Reason": rule.get("reason"),
+            "FieldPath": text("fieldPath"),
+            "OptionalOldSelf": rule.get("optionalOldSelf"),
+        })
+    };
     let program = match compile(text("rule")) {
         Ok(program) => program,
         Err(error) => {
             let detail = format!("compilation failed: {error}");
-            errors.push(FieldError::invalid(&rule_path, whole(), detail));
+            errors.push(FieldError::invalid(&rule_path, whole(), detail).as_struct());
             return errors;
         }
     };
     match environment.check(program.expression()) {
         Err(error) => {
             let detail = format!("compilation failed: ERROR: <input>: {error}");
-            errors.push(FieldError::invalid(&rule_path, whole(), detail));
+            errors.push(FieldError::invalid(&rule_path, whole(), detail).as_struct());
         }
-        Ok(types::Type::Bool | types::Type::Dyn) => {
-            let cost = cost::estimate(&environment, program.expression());
-            errors.extend(scope.observe(&rule_path, cost, "estimated rule cost"));
+        Ok(checked) if matches!(checked.shape.kind, types::Type::Bool | types::Type::Dyn) => {
+            errors.extend(scope.observe(&rule_path, checked.cost, "estimated rule cost"));
         }
         Ok(_) => {
             let detail = "cel expression must evaluate to a bool";
-            errors.push(FieldError::invalid(&rule_path, whole(), detail));
+            errors.push(FieldError::invalid(&rule_path, whole(), detail).as_struct());
         }
     }
     if !text("messageExpression").is_empty() {
         let path = path.child("messageExpression");
-        let refuse = |detail: String| FieldError::invalid(&path, whole(), detail);
+        let refuse = |detail: String| FieldError::invalid(&path, whole(), detail).as_struct();
         match compile(text("messageExpression")) {
             Err(error) => {
                 errors.push(refuse(format!(
@@ -165,13 +173,11 @@ pub(super) fn check_rule(
                 Err(error) => errors.push(refuse(format!(
                     "messageExpression compilation failed: ERROR: <input>: {error}"
                 ))),
-                Ok(types::Type::String | types::Type::Dyn) => {
-                    let cost = cost::estimate(&environment, program.expression());
-                    errors.extend(scope.observe_flat(
-                        &path,
-                        cost,
-                        "estimated messageExpression cost",
-                    ));
+                Ok(checked)
+                    if matches!(checked.shape.kind, types::Type::String | types::Type::Dyn) =>
+                {
+                    let name = "estimated messageExpression cost";
+                    errors.extend(scope.observe_flat(&path, checked.cost, name));
                 }
                 Ok(_) => {
                     errors.push(refuse(

@@ -62,6 +62,8 @@ pub struct FieldError {
     /// The refused value; absent where Kubernetes does not print one.
     pub value: Option<Value>,
     pub detail: String,
+    /// The value is one of the server's own structs: its members are shown as declared.
+    pub declared_order: bool,
 }
 
 impl FieldError {
@@ -71,6 +73,7 @@ impl FieldError {
             field: path.to_string(),
             value,
             detail,
+            declared_order: false,
         }
     }
 
@@ -160,7 +163,12 @@ impl FieldError {
     pub fn body(&self) -> String {
         let mut text = self.kind.text().to_owned();
         if let Some(value) = &self.value {
-            let _ = write!(text, ": {}", go_value(value));
+            let shown = if self.declared_order {
+                value.to_string()
+            } else {
+                go_value(value)
+            };
+            let _ = write!(text, ": {}", escape_html(&shown, self.declared_order));
         }
         if !self.detail.is_empty() {
             let _ = write!(text, ": {}", self.detail);
@@ -237,6 +245,26 @@ impl Path {
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_empty() { "<nil>" } else { &self.0 })
+    }
+}
+
+/// Marks the value of an error as one of the server's own structs.
+impl FieldError {
+    #[must_use]
+    pub fn as_struct(mut self) -> Self {
+        self.declared_order = true;
+        self
+    }
+}
+
+/// `serde_json` leaves alone what Go escapes.
+fn escape_html(text: &str, apply: bool) -> String {
+    if apply {
+        text.replace('<', "\\u003c")
+            .replace('>', "\\u003e")
+            .replace('&', "\\u0026")
+    } else {
+        text.to_owned()
     }
 }
 

@@ -25,6 +25,11 @@ pub(crate) fn check(schema: &Value, path: &Path, status: bool) -> Vec<FieldError
         let detail = "nullable cannot be true at the root";
         errors.push(FieldError::forbidden(&path.child("nullable"), detail));
     }
+    // A schema with keywords nothing can be made of is only told about those.
+    if !keywords::convertible(map) {
+        errors.extend(keywords::check(schema, path, false));
+        return errors;
+    }
     let mut structural = Vec::new();
     invariants(map, Level::Root, path, &mut structural);
     nested::completeness(map, map, path, path, &mut structural);

@@ -139,6 +139,7 @@ impl Outcome {
                         field: path.to_string(),
                         value,
                         detail,
+                        declared_order: false,
                     }
                 }
             })

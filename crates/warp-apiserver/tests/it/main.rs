@@ -1,5 +1,8 @@
-//! The server as its clients see it.
+//! The server as its clients see it, and its answers beside those of a real control plane.
 
 mod api;
 mod differential;
 mod exchange;
+mod fuzz;
+mod kubectl;
+mod recorded;

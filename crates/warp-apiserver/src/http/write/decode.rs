@@ -7,7 +7,7 @@ use super::super::options::Validation;
 use crate::codec::body::Body;
 use crate::codec::status::Status;
 use crate::patch::skeleton;
-use crate::schema::{FieldError, FieldErrorKind};
+use crate::schema::{FieldError, Path};
 
 /// The object in a create or update.
 pub(in crate::http) fn decode(
@@ -31,7 +31,7 @@ pub(in crate::http) fn decode(
         ))
     })?;
     resource.schema.prune(&mut value);
-    types(request, &mut value, |problem| {
+    types(request, &value, |problem| {
         Status::bad_request(format!(
             "{kind} in version \"{version}\" cannot be handled as a {kind}: {problem}",
             kind = resource.kind,
@@ -71,8 +71,8 @@ fn identify(request: &ResourceCall<'_>, value: &mut Value) -> Result<(), Status>
             )));
         }
     }
-    let foreign = (!version.is_empty() && version != expected)
-        || (!kind.is_empty() && kind != resource.kind);
+    let foreign =
+        (!version.is_empty() && version != expected) || (!kind.is_empty() && kind != resource.kind);
     if foreign {
         return Err(Status::bad_request(foreign_kind(request, &kind, &version)));
     }
@@ -104,23 +104,35 @@ fn foreign_kind(request: &ResourceCall<'_>, kind: &str, version: &str) -> String
             "the API version in the data ({version}) does not match the expected API version ({expected})"
         );
     }
-    let version = if version.is_empty() { expected } else { version };
+    let version = if version.is_empty() {
+        expected
+    } else {
+        version
+    };
     let (group, short) = version.split_once('/').unwrap_or(("", version));
     let served = request.api.registry.served();
-    let known = served.kind(group, kind).is_some_and(|entry| entry.resource.version == short);
+    let known = served
+        .kind(group, kind)
+        .is_some_and(|entry| entry.resource.version == short);
     let package = if resource.group.is_empty() {
         "core"
     } else {
         resource.group.split('.').next().unwrap_or_default()
     };
     let problem = if known {
-        format!("converting ({short}.{kind}) to ({package}.{}): unknown conversion", resource.kind)
+        format!(
+            "converting ({short}.{kind}) to ({package}.{}): unknown conversion",
+            resource.kind
+        )
     } else {
         format!(
             "no kind \"{kind}\" is registered for version \"{version}\" in scheme \"pkg/runtime/scheme.go:111\""
         )
     };
-    format!("{kind} in version \"{short}\" cannot be handled as a {}: {problem}", resource.kind)
+    format!(
+        "{kind} in version \"{short}\" cannot be handled as a {}: {problem}",
+        resource.kind
+    )
 }
 
 fn go_kind(value: &Value) -> &'static str {
@@ -164,10 +176,10 @@ fn complain(
     }
 }
 
-/// Refuses values of the wrong JSON type, and drops what means nothing.
+/// Refuses values of the wrong JSON type.
 fn types(
     request: &ResourceCall<'_>,
-    value: &mut Value,
+    value: &Value,
     refuse: impl Fn(String) -> Status,
 ) -> Result<(), Status> {
     let resource = &request.entry.resource;
@@ -196,12 +208,8 @@ pub(super) fn settle(request: &ResourceCall<'_>, value: &mut Value) {
 }
 
 fn invalid_patch(patch: &[u8], problem: String) -> Status {
-    let error = FieldError {
-        kind: FieldErrorKind::Invalid,
-        field: "patch".to_owned(),
-        value: Some(String::from_utf8_lossy(patch).into_owned().into()),
-        detail: problem,
-    };
+    let sent = String::from_utf8_lossy(patch).into_owned();
+    let error = FieldError::invalid(&Path::new("patch"), sent, problem);
     let subject = crate::codec::status::Subject {
         group: "",
         resource: "",
@@ -228,16 +236,18 @@ pub(super) fn patched(
     request: &ResourceCall<'_>,
     mut value: Value,
     validation: Validation,
-    sent: &[u8],
     warnings: &mut Vec<String>,
 ) -> Result<Value, Status> {
     let resource = &request.entry.resource;
     identify(request, &mut value)?;
-    complain(unknown(request, &value), validation, warnings, |problem| {
-        invalid_patch(sent, problem)
+    let unknown = unknown(request, &value);
+    // The text of the object is only needed when it is refused.
+    let refuse = |value: &Value, problem| invalid_patch(value.to_string().as_bytes(), problem);
+    complain(unknown, validation, warnings, |problem| {
+        refuse(&value, problem)
     })?;
     resource.schema.prune(&mut value);
-    types(request, &mut value, |problem| invalid_patch(sent, problem))?;
+    types(request, &value, |problem| refuse(&value, problem))?;
     settle(request, &mut value);
     Ok(value)
 }
@@ -261,9 +271,14 @@ pub(super) fn applied(
         let version = value["apiVersion"].as_str().unwrap_or_default();
         let (group, version) = version.split_once('/').unwrap_or(("", version));
         let kind = value["kind"].as_str().unwrap_or_default();
-        return Err(Status::bad_request(format!("invalid object type: {group}/{version}, Kind={kind}")));
+        return Err(Status::bad_request(format!(
+            "invalid object type: {group}/{version}, Kind={kind}"
+        )));
     }
-    let sent_namespace = value["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
+    let sent_namespace = value["metadata"]["namespace"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     identify(request, &mut value)?;
     let name = request.target.name.clone().unwrap_or_default();
     match value["metadata"]["name"].as_str() {
@@ -283,6 +298,6 @@ pub(super) fn applied(
     if let Some(path) = resource.schema.unknown_fields(&value).first() {
         return Err(refuse(format!(".{path}: field not declared in schema")));
     }
-    types(request, &mut value, refuse)?;
+    types(request, &value, refuse)?;
     Ok(value)
 }

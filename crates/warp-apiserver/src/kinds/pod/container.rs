@@ -383,7 +383,8 @@ pub(super) fn resource_reference(
 }
 
 fn key_reference(reference: &Value, path: &Path, errors: &mut Errors) {
-    required(text(reference, "name"), &path.child("name"), errors);
+    let name = text(reference, "name");
+    named(metadata::subdomain(name), name, &path.child("name"), errors);
     let key = text(reference, "key");
     if key.is_empty() {
         errors.push(FieldError::required(&path.child("key"), ""));
@@ -605,7 +606,7 @@ fn security(container: &Value, path: &Path, errors: &mut Errors) {
     if at(context, "allowPrivilegeEscalation") == Some(&Value::Bool(false)) {
         if flag(context, "privileged") {
             let detail = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
-            errors.push(FieldError::invalid(&path, context.clone(), detail));
+            errors.push(FieldError::invalid(&path, go_context(context), detail).as_struct());
         }
         if list(context, "capabilities.add")
             .iter()
@@ -613,9 +614,32 @@ fn security(container: &Value, path: &Path, errors: &mut Errors) {
         {
             let detail = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` \
                           CAP_SYS_ADMIN";
-            errors.push(FieldError::invalid(&path, context.clone(), detail));
+            errors.push(FieldError::invalid(&path, go_context(context), detail).as_struct());
         }
     }
+}
+
+/// A security context as the server's own struct prints.
+fn go_context(context: &Value) -> Value {
+    const MEMBERS: [(&str, &str); 12] = [
+        ("Capabilities", "capabilities"),
+        ("Privileged", "privileged"),
+        ("SELinuxOptions", "seLinuxOptions"),
+        ("WindowsOptions", "windowsOptions"),
+        ("RunAsUser", "runAsUser"),
+        ("RunAsGroup", "runAsGroup"),
+        ("RunAsNonRoot", "runAsNonRoot"),
+        ("ReadOnlyRootFilesystem", "readOnlyRootFilesystem"),
+        ("AllowPrivilegeEscalation", "allowPrivilegeEscalation"),
+        ("ProcMount", "procMount"),
+        ("SeccompProfile", "seccompProfile"),
+        ("AppArmorProfile", "appArmorProfile"),
+    ];
+    let member = |name: &str| context.get(name).cloned().unwrap_or(Value::Null);
+    MEMBERS
+        .iter()
+        .map(|(shown, name)| ((*shown).to_owned(), member(name)))
+        .collect()
 }
 
 pub(super) fn user_ids(context: &Value, path: &Path, errors: &mut Errors) {

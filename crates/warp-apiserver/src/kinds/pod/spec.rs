@@ -33,7 +33,7 @@ pub(in crate::kinds) fn validate(spec: &Value, path: &Path, pod: bool, errors: &
         path,
         errors,
     );
-    let policies = ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"];
+    let policies = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
     one_of(spec, "dnsPolicy", &policies, path, errors);
     metadata::labels(
         spec.get("nodeSelector"),

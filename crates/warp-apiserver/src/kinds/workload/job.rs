@@ -39,6 +39,7 @@ pub(super) fn descriptor() -> Described {
             default: |object| typed::round_trip("batch.Job", object),
             prepare_create: |object| {
                 generate_selector(object);
+                inherit_labels(object);
                 empty_status(object);
             },
             prepare_update: keep_status,
@@ -123,6 +124,15 @@ fn generate_selector(job: &mut Value) {
     }
     if chosen.get(UID_LABELS[1]).is_none() {
         chosen[UID_LABELS[1]] = json!(uid);
+    }
+}
+
+/// A job without labels gets its template's, the generated ones included.
+fn inherit_labels(job: &mut Value) {
+    let own = job.pointer("/metadata/labels").and_then(Value::as_object);
+    let labels = job.pointer("/spec/template/metadata/labels").cloned();
+    if let (true, Some(labels)) = (own.is_none_or(Map::is_empty), labels) {
+        job["metadata"]["labels"] = labels;
     }
 }
 

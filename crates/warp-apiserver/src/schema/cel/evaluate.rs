@@ -13,7 +13,45 @@ use crate::schema::validate::{correlate_item, same};
 use crate::schema::{FieldError, Path, Schema};
 
 /// Registering the libraries costs more than most rules; they are the same for every rule.
-static LIBRARIES: LazyLock<Context<'static>> = LazyLock::new(|| Context::default().with_all());
+static LIBRARIES: LazyLock<Context<'static>> = LazyLock::new(|| {
+    let mut context = Context::default().with_all();
+    // The interpreter has no type values: names stand for them, which is all rules compare.
+    context.add_function("type", type_of);
+    for name in [
+        "bool",
+        "int",
+        "uint",
+        "double",
+        "string",
+        "bytes",
+        "list",
+        "map",
+        "null_type",
+    ] {
+        context.add_variable_from_value(name, type_value(name));
+    }
+    context
+});
+
+fn type_value(name: &str) -> CelValue {
+    CelValue::String(std::sync::Arc::new(format!("type {name}")))
+}
+
+#[allow(clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
+fn type_of(value: CelValue) -> Result<CelValue, ExecutionError> {
+    Ok(type_value(match value {
+        CelValue::Bool(_) => "bool",
+        CelValue::Int(_) => "int",
+        CelValue::UInt(_) => "uint",
+        CelValue::Float(_) => "double",
+        CelValue::String(_) => "string",
+        CelValue::Bytes(_) => "bytes",
+        CelValue::List(_) => "list",
+        CelValue::Map(_) => "map",
+        CelValue::Null => "null_type",
+        _ => "other",
+    }))
+}
 
 /// The longest message an expression may produce.
 const LONGEST_MESSAGE: usize = 5 * 1024;

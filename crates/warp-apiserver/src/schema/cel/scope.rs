@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use serde_json::{Map, Value};
 
-use super::cost;
+use super::types;
 use crate::schema::{FieldError, Path};
 
 /// The most one rule may be estimated to cost, and all rules of a schema together.
@@ -23,11 +23,12 @@ struct Spent {
 
 impl Budget {
     fn add(&self, path: &Path, cost: u64) {
-        if cost == 0 {
-            return;
-        }
         let mut spent = self.0.borrow_mut();
         spent.total = spent.total.saturating_add(cost);
+        // Cheap rules are not to blame for a total.
+        if cost < TOTAL_LIMIT / 100 {
+            return;
+        }
         spent.most_expensive.push((cost, path.clone()));
         spent
             .most_expensive
@@ -137,7 +138,7 @@ impl<'a> Scope<'a> {
     pub(super) fn observe(&self, path: &Path, cost: u64, name: &str) -> Option<FieldError> {
         let times = self
             .cardinality
-            .unwrap_or_else(|| cost::most_values(self.schema));
+            .unwrap_or_else(|| types::most_values(self.schema, self.root));
         self.observe_flat(path, cost.saturating_mul(times), name)
     }
 

@@ -50,6 +50,33 @@ pub(super) fn check(schema: &Value, path: &Path, rules_apply: bool) -> Vec<Field
     found.schema
 }
 
+/// Whether a schema holds none of the keywords that have no meaning here at all.
+pub(super) fn convertible(map: &Map<String, Value>) -> bool {
+    let absent = |name: &str| match map.get(name) {
+        None | Some(Value::Null) => true,
+        Some(Value::Object(map)) => map.is_empty() && name != "dependencies",
+        Some(_) => false,
+    };
+    let unusable = [
+        "$ref",
+        "definitions",
+        "dependencies",
+        "patternProperties",
+        "additionalItems",
+    ];
+    let below = |name: &str| object(map, name).into_iter();
+    unusable.iter().all(|name| absent(name))
+        && !map.get("items").is_some_and(Value::is_array)
+        && below("items")
+            .chain(below("not"))
+            .chain(below("additionalProperties"))
+            .all(convertible)
+        && members(map, "properties").all(|(_, member)| convertible(member))
+        && ["allOf", "anyOf", "oneOf"]
+            .iter()
+            .all(|name| list(map, name).all(|(_, member)| convertible(member)))
+}
+
 fn node(map: &Map<String, Value>, path: &Path, root: bool, place: &Place<'_>) -> Found {
     let mut found = Found::default();
     standard(map, path, place, &mut found.schema);

@@ -48,9 +48,29 @@ pub(super) fn value_validations(
     if !pattern.is_empty()
         && let Err(error) = parse::compile_pattern(pattern)
     {
-        let reason = error.lines().last().unwrap_or_default();
-        let detail = format!("must be a valid regular expression, but isn't: {reason}");
+        let reason = go_regex_error(pattern, &error);
+        let detail = format!(
+            "must be a valid regular expression, but isn't: error parsing regexp: {reason}"
+        );
         errors.push(FieldError::invalid(&path.child("pattern"), pattern, detail));
+    }
+}
+
+/// The reference's words for the mistakes both parsers find.
+fn go_regex_error(pattern: &str, error: &str) -> String {
+    let reason = error
+        .lines()
+        .last()
+        .unwrap_or_default()
+        .trim_start_matches("error: ");
+    match reason {
+        "unclosed group" => format!("missing closing ): `{pattern}`"),
+        "unopened group" => format!("unexpected ): `{pattern}`"),
+        "unclosed character class" => format!("missing closing ]: `{pattern}`"),
+        "repetition operator missing expression" => {
+            "missing argument to repetition operator: `*`".to_owned()
+        }
+        other => format!("{other}: `{pattern}`"),
     }
 }
 
