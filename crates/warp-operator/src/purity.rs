@@ -6,6 +6,8 @@ fn files_that_decide_do_no_io() {
         ("workload/assess.rs", include_str!("workload/assess.rs")),
         ("workload/failure.rs", include_str!("workload/failure.rs")),
         ("workload/objects.rs", include_str!("workload/objects.rs")),
+        ("workload/pod.rs", include_str!("workload/pod.rs")),
+        ("workload/say.rs", include_str!("workload/say.rs")),
         ("workload/plan.rs", include_str!("workload/plan.rs")),
         ("scheduler/decide.rs", include_str!("scheduler/decide.rs")),
         ("ledger.rs", include_str!("ledger.rs")),

@@ -1,6 +1,7 @@
 //! Starts everything under one lease and ends it in order.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -99,15 +100,25 @@ async fn lead(
         return Ok(());
     };
     let election = LeaderElection::new(client, &leader.namespace, &leader.lease, &config.identity);
-    let work = act(Arc::clone(&cx), stop.clone());
+    let acting = AtomicBool::new(false);
+    let work = async {
+        acting.store(true, Ordering::Relaxed);
+        act(Arc::clone(&cx), stop.clone()).await;
+    };
+    // While waiting for the lease nothing of ours runs and the end may come at once; while acting,
+    // `act` sees the same token and ends by itself, after which the lease is given back.
+    let leave = async {
+        stop.cancelled().await;
+        if acting.load(Ordering::Relaxed) {
+            cx.clock.sleep(GRACE).await;
+        }
+    };
     tokio::select! {
         held = election.with_lease(work) => {
             cx.metrics.leads(false);
             held.ok_or(RunError::LeaseLost)
         }
-        // While waiting for the lease nothing of ours runs; while acting, `act` sees the same token
-        // and ends by itself, after which the lease is given back.
-        () = async { stop.cancelled().await; cx.clock.sleep(GRACE).await } => {
+        () = leave => {
             election.release().await;
             Ok(())
         }

@@ -5,6 +5,7 @@
 mod decide;
 mod verdict;
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,7 +59,15 @@ async fn pass(cx: &Context) -> bool {
     let now = cx.clock.now();
     cx.jobs.forget_unconfirmed(now);
     cx.workloads.forget_unconfirmed(now);
-    let wanted = queue(cx, now);
+    let open = cx
+        .workloads
+        .all()
+        .into_iter()
+        .filter(|workload| !finished(workload));
+    let open: Vec<Arc<GPUWorkload>> = open.collect();
+    cx.verdicts
+        .keep_only(&open.iter().filter_map(|workload| workload.uid()).collect());
+    let wanted = queue(cx, open, now);
     let correlation = cx.correlation.next();
     let span = tracing::info_span!("place", waiting = wanted.len(), correlation = %correlation);
     if wanted.is_empty() {
@@ -84,28 +93,26 @@ async fn pass(cx: &Context) -> bool {
     waiting
 }
 
-/// Workloads to place now: higher priority first, then older, then by uid.
-fn queue(cx: &Context, now: Timestamp) -> Vec<Arc<GPUWorkload>> {
-    let mut wanted: Vec<Arc<GPUWorkload>> = cx
-        .workloads
-        .all()
+/// Workloads to place now, in order.
+fn queue(cx: &Context, open: Vec<Arc<GPUWorkload>>, now: Timestamp) -> Vec<Arc<GPUWorkload>> {
+    let mut wanted: Vec<Arc<GPUWorkload>> = open
         .into_iter()
         .filter(|workload| {
-            !finished(workload)
-                && wish(workload, &see(cx, workload), &cx.settings, now) == Wish::Now
+            wish(workload, &see(cx, workload), &cx.settings, now) == Wish::Now
                 && !cx.verdicts.holds_back(workload, now)
         })
         .collect();
-    wanted.sort_by(|one, other| {
-        let made = |workload: &GPUWorkload| workload.creation_timestamp().map(|time| time.0);
-        other
-            .spec
-            .priority
-            .cmp(&one.spec.priority)
-            .then_with(|| made(one).cmp(&made(other)))
-            .then_with(|| one.uid().cmp(&other.uid()))
-    });
+    wanted.sort_by(|one, other| before(one, other));
     wanted
+}
+
+/// Who is served first: higher priority, then older, then by uid so that the order is total.
+fn before(one: &GPUWorkload, other: &GPUWorkload) -> Ordering {
+    let made = |workload: &GPUWorkload| workload.creation_timestamp().map(|time| time.0);
+    let priority = other.spec.priority.cmp(&one.spec.priority);
+    priority
+        .then_with(|| made(one).cmp(&made(other)))
+        .then_with(|| one.uid().cmp(&other.uid()))
 }
 
 fn finished(workload: &GPUWorkload) -> bool {
@@ -129,16 +136,15 @@ async fn carry_out(
                 why,
             };
             match cx.executor.write(&pass, &write).await {
-                Ok(made) => {
-                    if let Some(made) = made {
-                        cx.metrics.scheduled(strategy);
-                        if let Ok(job) = made.try_parse::<Job>() {
-                            cx.jobs.note(job, now);
-                        }
+                Ok(Some(made)) => {
+                    cx.metrics.scheduled(strategy);
+                    if let Ok(job) = made.try_parse::<Job>() {
+                        cx.jobs.note(job, now);
                     }
                     cx.verdicts.clear(&workload);
                     true
                 }
+                Ok(None) => taken(cx, &workload, &job.name_any(), now),
                 Err(error) => refused(cx, &workload, &error, now),
             }
         }
@@ -148,6 +154,25 @@ async fn carry_out(
     if changed {
         cx.queue.add(key, now);
     }
+}
+
+/// A Job of that name exists. It is usually ours and on its way through the watch; one that stays
+/// unseen belongs to somebody else.
+fn taken(cx: &Context, workload: &GPUWorkload, name: &str, now: Timestamp) -> bool {
+    if cx.verdicts.hold_back(workload, now) > 1 {
+        let message = format!(
+            "a Job named {name} exists that does not belong to this workload; delete it or rename the workload"
+        );
+        cx.verdicts.set(
+            workload,
+            Verdict {
+                reason: reason::JOB_REJECTED,
+                message,
+            },
+            now,
+        );
+    }
+    true
 }
 
 /// The Job could not be made. A refusal by the API server is the workload's to know; anything else

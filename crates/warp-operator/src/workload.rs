@@ -7,6 +7,8 @@ mod failure;
 mod objects;
 mod observe;
 mod plan;
+mod pod;
+mod say;
 #[cfg(test)]
 mod tests;
 

@@ -42,7 +42,12 @@ pub(crate) async fn follow<R, K>(
             Ok(event) => step(event, convert),
             Err(error) => {
                 metrics.watch_broke(name);
-                tracing::warn!(resource = name, error = %error, "watch broke, starting it again");
+                let hint = if missing(&error) {
+                    "; the API server does not know this resource: is the CRD installed (warp install --print --crds-only)?"
+                } else {
+                    ""
+                };
+                tracing::warn!(resource = name, error = %error, "watch broke, starting it again{hint}");
                 continue;
             }
         };
@@ -51,6 +56,14 @@ pub(crate) async fn follow<R, K>(
                 touched(&change);
             }
         }
+    }
+}
+
+fn missing(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code == 404,
+        _ => false,
     }
 }
 

@@ -228,3 +228,22 @@ fn a_job_that_cannot_be_made_is_tried_ever_more_seldom_until_the_spec_changes() 
     edited.metadata.generation = Some(2);
     assert!(!verdicts.holds_back(&edited, later(1)));
 }
+
+#[test]
+fn the_queue_serves_priority_first_and_then_age() {
+    let made = |name: &str, priority: &str, at: &str| {
+        let mut one = (*workload(name, json!({"priority": priority}))).clone();
+        one.metadata.creation_timestamp = serde_json::from_value(json!(at)).unwrap();
+        one
+    };
+    let mut queue = [
+        made("old-low", "low", "2026-11-15T10:00:00Z"),
+        made("new", "normal", "2026-11-15T11:30:00Z"),
+        made("old", "normal", "2026-11-15T11:00:00Z"),
+        made("newest-high", "high", "2026-11-15T11:59:00Z"),
+        made("b-twin", "normal", "2026-11-15T11:00:00Z"),
+    ];
+    queue.sort_by(before);
+    let names: Vec<String> = queue.iter().map(ResourceExt::name_any).collect();
+    assert_eq!(names, ["newest-high", "b-twin", "old", "new", "old-low"]);
+}

@@ -1,7 +1,7 @@
 //! What the scheduler last found out about workloads it could not place: the message their status
 //! shows. Kept in memory only, because it follows from the snapshot and is found again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
@@ -75,14 +75,21 @@ impl Verdicts {
             .remove(workload.uid().as_deref().unwrap_or_default());
     }
 
+    /// Forgets workloads that are finished or gone.
+    pub(crate) fn keep_only(&self, uids: &BTreeSet<String>) {
+        self.0.lock().retain(|uid, _| uids.contains(uid));
+    }
+
     /// After a failed creation the next try waits, longer each time; a changed spec is tried at once.
-    pub(crate) fn hold_back(&self, workload: &GPUWorkload, now: Timestamp) {
+    /// Returns how often in a row it failed.
+    pub(crate) fn hold_back(&self, workload: &GPUWorkload, now: Timestamp) -> u32 {
         let mut all = self.0.lock();
         let entry = all.entry(workload.uid().unwrap_or_default()).or_default();
         let wait = (1_i64 << entry.failures.min(9)).min(HOLD);
         entry.failures += 1;
         let generation = workload.meta().generation.unwrap_or_default();
         entry.hold = Some((generation, clock::after(now, wait)));
+        entry.failures
     }
 
     pub(crate) fn holds_back(&self, workload: &GPUWorkload, now: Timestamp) -> bool {

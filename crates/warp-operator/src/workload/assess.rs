@@ -2,32 +2,18 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Resource, ResourceExt};
 use warp_api::{GPUWorkload, Phase, label, reason};
 
 use super::failure::{self, Failure};
+use super::pod::{container_trouble, ended, made_by, pod_phase, started};
 use super::{Seen, node_of};
 use crate::clock;
 use crate::config::Settings;
 
 /// Taint by which an administrator states that a node's pods run no more.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-/// Container states that mean the image cannot be had.
-const IMAGE_ERRORS: &[&str] = &[
-    "ErrImagePull",
-    "ImagePullBackOff",
-    "ErrImageNeverPull",
-    "RegistryUnavailable",
-    "ImageInspectError",
-];
-/// Container states that mean it cannot be made.
-const CREATE_ERRORS: &[&str] = &[
-    "CreateContainerConfigError",
-    "CreateContainerError",
-    "RunContainerError",
-    "PreCreateHookError",
-];
 
 /// Where the current attempt stands.
 #[derive(Clone, Debug, PartialEq)]
@@ -414,65 +400,6 @@ fn start_deadline(job: &Job, settings: &Settings) -> Timestamp {
         .as_ref()
         .map_or(Timestamp::MAX, |time| time.0);
     plus(made, settings.start_timeout)
-}
-
-/// What keeps a container from starting, as the kubelet says it.
-fn container_trouble(pod: &Pod) -> Option<(&'static str, String)> {
-    containers(pod).find_map(|container| {
-        let waiting = container.state.as_ref()?.waiting.as_ref()?;
-        let why = waiting.reason.as_deref()?;
-        let said = waiting.message.as_deref().unwrap_or(why);
-        let (image, name) = (&container.image, &container.name);
-        if why == "InvalidImageName" {
-            let message = format!("image '{image}' of container {name} is not a valid name; correct it in a new workload");
-            return Some((reason::INVALID_IMAGE_NAME, message));
-        }
-        if IMAGE_ERRORS.contains(&why) {
-            let message = format!(
-                "image '{image}' of container {name} cannot be pulled ({why}): {said}; check its name, tag and pull secret"
-            );
-            return Some((reason::IMAGE_PULL_FAILED, message));
-        }
-        CREATE_ERRORS.contains(&why).then(|| {
-            let message = format!("container {name} cannot be created ({why}): {said}");
-            (reason::CONTAINER_CREATE_FAILED, message)
-        })
-    })
-}
-
-/// Statuses of all containers, main ones first.
-pub(crate) fn containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
-    let status = pod.status.as_ref();
-    let main = status.and_then(|status| status.container_statuses.as_ref());
-    let init = status.and_then(|status| status.init_container_statuses.as_ref());
-    main.into_iter().flatten().chain(init.into_iter().flatten())
-}
-
-fn started(pod: &Pod) -> Option<Timestamp> {
-    let since = containers(pod).filter_map(|container| {
-        let running = container.state.as_ref()?.running.as_ref()?;
-        running.started_at.as_ref().map(|time| time.0)
-    });
-    since
-        .min()
-        .or_else(|| pod.status.as_ref()?.start_time.as_ref().map(|time| time.0))
-}
-
-fn pod_phase(pod: &Pod) -> Option<&str> {
-    pod.status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref())
-}
-
-fn ended(pod: &Pod) -> bool {
-    matches!(pod_phase(pod), Some("Succeeded" | "Failed"))
-}
-
-fn made_by(job: &Job, pod: &Pod) -> bool {
-    let uid = job.meta().uid.as_deref();
-    pod.owner_references()
-        .iter()
-        .any(|owner| Some(owner.uid.as_str()) == uid)
 }
 
 /// The node a Job of ours is pinned to.

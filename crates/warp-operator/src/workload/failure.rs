@@ -5,8 +5,8 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 use kube::ResourceExt;
 use warp_api::{GPUWorkload, reason};
 
-use super::assess::containers;
 use super::node_of;
+use super::pod::containers;
 
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
-use warp_api::condition::{self, State};
+use warp_api::condition;
 use warp_api::workload::{RefusedNode, RetryPolicy, run_seconds};
 use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, label, reason};
 use warp_core::random::Fingerprint;
@@ -19,6 +19,7 @@ use super::assess::{
     Standing, Wait, Wish, assess, attempt, current, leftovers, live, over, pinned, wish,
 };
 use super::failure::Failure;
+use super::say::{Say, conditions, note, told};
 use super::{Seen, shell};
 use crate::clock;
 use crate::config::Settings;
@@ -83,14 +84,6 @@ struct Pass<'a> {
     settings: &'a Settings,
     now: Timestamp,
     status: GPUWorkloadStatus,
-}
-
-/// What the three conditions say.
-struct Say {
-    phase: Phase,
-    ready: bool,
-    reason: &'static str,
-    message: String,
 }
 
 impl Pass<'_> {
@@ -491,65 +484,6 @@ impl Pass<'_> {
             place,
             why: format!("{}: {}", say.reason, say.message),
         }
-    }
-}
-
-fn conditions(say: &Say, placement: Option<&str>) -> [State; 3] {
-    let flag = |on| if on { "True" } else { "False" };
-    let placed = match placement {
-        Some(why) => (true, reason::PLACED, why.to_owned()),
-        None => (false, say.reason, say.message.clone()),
-    };
-    let (succeeded, how) = match say.phase {
-        Phase::Succeeded => ("True", reason::SUCCEEDED),
-        Phase::Failed => ("False", say.reason),
-        _ => ("Unknown", reason::NOT_FINISHED),
-    };
-    let end = if say.phase.is_final() {
-        say.message.clone()
-    } else {
-        String::new()
-    };
-    let state = |kind, status, reason, message| State {
-        kind,
-        status,
-        reason,
-        message,
-    };
-    [
-        state(
-            condition::READY,
-            flag(say.ready),
-            say.reason,
-            say.message.clone(),
-        ),
-        state(condition::PLACED, flag(placed.0), placed.1, placed.2),
-        state(condition::SUCCEEDED, succeeded, how, end),
-    ]
-}
-
-/// The Event of a transition, if people want to hear of it.
-fn told(say: &Say) -> Option<Note> {
-    let warning = match say.reason {
-        // The failure behind a retry has been told by the pass that found it.
-        reason::QUEUED
-        | reason::STARTING
-        | reason::RUNNING
-        | reason::CLEANING_UP
-        | reason::RETRY_BACKOFF => return None,
-        reason::PLACED => return Some(note(false, reason::EVENT_SCHEDULED, "Place", &say.message)),
-        reason::SUSPENDED | reason::WAITING_FOR_CAPACITY => false,
-        _ => true,
-    };
-    Some(note(warning, say.reason, "Wait", &say.message))
-}
-
-fn note(warning: bool, reason: &'static str, action: &'static str, text: &str) -> Note {
-    Note {
-        warning,
-        reason,
-        action,
-        text: text.to_owned(),
     }
 }
 
