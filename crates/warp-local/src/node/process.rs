@@ -34,6 +34,7 @@ use super::lifecycle::{Action, ProbeKind};
 use super::runtime::{Due, Health, Refusal, Report, Runtime};
 
 pub use cgroup::Cgroups;
+pub(crate) use probe::{port_only as probe_port, unsupported as unsupported_probe};
 pub use container::run as run_container;
 pub use supervisor::run as run_supervisor;
 
