@@ -1,3 +1,4 @@
 //! Nodes.
 
+mod docker;
 mod simulated;
