@@ -2,3 +2,4 @@
 
 mod docker;
 mod simulated;
+mod virtual_time;
