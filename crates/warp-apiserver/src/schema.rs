@@ -65,6 +65,15 @@ impl Schema {
         builtin::schema(group, version, kind)
     }
 
+    /// The schema of a type of the table: `core.PodSpec`.
+    pub(crate) fn of_definition(name: &'static str) -> Option<Self> {
+        builtin::definition_facts(name)?;
+        Some(Self::from_node(Node {
+            reference: Some(name),
+            ..Node::default()
+        }))
+    }
+
     pub(crate) fn node(&self) -> &Node {
         match self.0.reference {
             Some(name) => builtin::definition(name),

@@ -233,3 +233,6 @@ impl Draft<'_> {
         Some((total, freed.victims))
     }
 }
+
+#[cfg(test)]
+mod tests;

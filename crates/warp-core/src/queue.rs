@@ -9,6 +9,7 @@ pub mod fifo;
 pub mod hold;
 pub mod job;
 pub mod las;
+pub mod live;
 pub mod node_set;
 pub mod order;
 pub mod pool;

@@ -2,5 +2,7 @@
 //! that decides live. Each takes plain data and returns plain data; reading files and drawing results
 //! belong to the binary.
 
+pub mod fleet;
+mod linear;
 pub mod openb;
 pub mod queue;

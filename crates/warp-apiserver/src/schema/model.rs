@@ -153,6 +153,8 @@ pub(crate) struct Node {
     pub(crate) has_rules: bool,
     /// The root of a custom resource: its rules also see the implied metadata.
     pub(crate) root: bool,
+    /// The schema as it was written, kept at the root of a custom resource for the documents.
+    pub(crate) source: Option<std::sync::Arc<Value>>,
     /// Go's name of the type (`int32`, `PodSpec`), for decoding errors of built-in kinds.
     pub(crate) go_type: Option<&'static str>,
 }

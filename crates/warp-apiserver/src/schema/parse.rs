@@ -12,6 +12,7 @@ pub(super) fn root(schema: &Value, preserve_unknown: bool) -> Parsed<Schema> {
     let mut node = node(schema)?;
     node.embedded = true;
     node.preserve_unknown |= preserve_unknown;
+    node.source = Some(std::sync::Arc::new(schema.clone()));
     cel::attach(&mut node, true);
     Ok(Schema::from_node(node))
 }

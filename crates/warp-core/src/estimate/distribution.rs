@@ -129,3 +129,6 @@ impl Distribution {
         best.max(1.0)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -242,3 +242,6 @@ fn levels(features: &Features) -> Vec<Vec<String>> {
     }
     levels
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,8 @@ use super::dice::Dice;
 use super::durations::{Durations, GroupId};
 
 const DAY: Seconds = 86_400.0;
+/// Arrivals are replayed in pieces of this length.
+const BLOCK: Seconds = DAY / 4.0;
 /// Days of arrivals a replay draws from.
 const DAYS: u32 = 7;
 
@@ -117,7 +119,7 @@ impl Default for Forecaster {
             group_sigma: 0.5,
             shared_sigma: 0.0,
             report_sigma: 0.15,
-            levels: [0.1, 0.5, 0.9],
+            levels: [0.15, 0.6, 0.95],
             horizon: 30.0 * DAY,
             seed: 42,
         }
@@ -252,19 +254,19 @@ impl<'a> Replay<'a> {
         let now = self.engine.state.now;
         let days = history.days(now);
         let mut block = 0.0;
-        while block * DAY < self.forecaster.horizon {
-            let day = 1.0 + self.dice.below(days as usize) as f64;
-            let begin = now - day * DAY;
-            let shift = (day + block) * DAY;
-            for arrival in history.between(begin, begin + DAY) {
-                self.advance(arrival.at + shift, durations, starts);
+        while block * BLOCK < self.forecaster.horizon {
+            let whole_days = (block * BLOCK / DAY).floor();
+            let back = DAY * (1.0 + whole_days + self.dice.below(days as usize) as f64);
+            let begin = now + block * BLOCK - back;
+            for arrival in history.between(begin, (begin + BLOCK).min(now)) {
+                self.advance(arrival.at + back, durations, starts);
                 if self.open.is_empty() {
                     return;
                 }
-                self.arrive(arrival, arrival.at + shift, durations);
+                self.arrive(arrival, arrival.at + back, durations);
             }
             block += 1.0;
-            self.advance(now + block * DAY, durations, starts);
+            self.advance(now + block * BLOCK, durations, starts);
             if self.open.is_empty() {
                 return;
             }

@@ -105,3 +105,6 @@ impl Hold {
         self.held.as_ref().map(|held| held.slot)
     }
 }
+
+#[cfg(test)]
+mod tests;

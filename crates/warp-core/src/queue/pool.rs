@@ -325,3 +325,6 @@ impl Class {
         (left == 0).then_some(())
     }
 }
+
+#[cfg(test)]
+mod tests;

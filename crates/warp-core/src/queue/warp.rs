@@ -18,8 +18,6 @@ use super::{HOUR, MINUTE, Policy, reserve};
 pub struct Tuning {
     /// Most a job is set back for its expected GPU-time (no eviction).
     pub setback_cap: Seconds,
-    pub setback: f64,
-    pub width_power: f64,
     /// Waiting that halves a rank's root: this much plus `per_attained` of the attained time.
     pub grace: Seconds,
     pub per_attained: f64,
@@ -27,21 +25,19 @@ pub struct Tuning {
     /// Age from which a job may evict.
     pub may_evict_after: Seconds,
     pub terms: Terms,
-    /// Waiting after which a job is overdue.
+    /// Waiting without a break after which a job is overdue.
     pub patience: Seconds,
     pub tick: Seconds,
     /// Share of the live GPU demand that must be evictable for eviction to pay; half of it to go on.
     pub least_evictable: f64,
-    pub long: Seconds,
-    pub long_q: f64,
+    /// Work expected to be shorter is kept apart from longer work (no eviction).
+    pub short: Seconds,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
         Self {
             setback_cap: 96.0 * HOUR,
-            setback: 1.0,
-            width_power: 1.0,
             grace: 0.25 * HOUR,
             per_attained: 0.2,
             rerank_every: 5.0 * MINUTE,
@@ -53,8 +49,7 @@ impl Default for Tuning {
             patience: 168.0 * HOUR,
             tick: MINUTE,
             least_evictable: 0.08,
-            long: 0.25 * HOUR,
-            long_q: 0.5,
+            short: 0.25 * HOUR,
         }
     }
 }
@@ -101,19 +96,14 @@ impl Policy for Warp {
             return self.rank(job, now, durations);
         }
         let expected = durations.of(job.group).mean_residual(job.attained(now));
-        job.submit
-            + (self.tuning.setback * expected * f64::from(job.gpus).powf(self.tuning.width_power))
-                .min(self.tuning.setback_cap)
+        job.submit + (expected * f64::from(job.gpus)).min(self.tuning.setback_cap)
     }
 
     fn end(&self, job: &Job, durations: &mut Durations) -> End {
         let high = if self.preemptive {
             job.checkpoint.is_some()
         } else {
-            durations
-                .of(job.group)
-                .quantile_after(0.0, self.tuning.long_q)
-                < self.tuning.long
+            durations.of(job.group).quantile_after(0.0, 0.5) < self.tuning.short
         };
         if high { End::High } else { End::Low }
     }

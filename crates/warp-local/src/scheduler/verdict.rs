@@ -19,8 +19,9 @@ enum Plugin {
     Pods,
 }
 
-fn plugin(reason: &Reason) -> Plugin {
+fn plugin(reason: &Reason, request: &Request) -> Plugin {
     match reason {
+        Reason::NoTopologyLabel { key } if !spreads_by(request, key) => Plugin::Pods,
         Reason::NotReady | Reason::Unschedulable => Plugin::Unschedulable,
         Reason::OtherNode { .. } => Plugin::Name,
         Reason::Taint(_) => Plugin::Taints,
@@ -42,8 +43,20 @@ fn plugin(reason: &Reason) -> Plugin {
     }
 }
 
-fn words(reason: &Reason) -> String {
+/// Both spreading and affinity need a label of the node; which of them misses it?
+fn spreads_by(request: &Request, key: &str) -> bool {
+    request
+        .constraints
+        .spread
+        .iter()
+        .any(|spread| *spread.topology_key == *key)
+}
+
+fn words(reason: &Reason, request: &Request) -> String {
     match reason {
+        Reason::NoTopologyLabel { key } if !spreads_by(request, key) => {
+            "node(s) didn't match pod affinity rules".to_owned()
+        }
         Reason::NotReady | Reason::Unschedulable => "node(s) were unschedulable".to_owned(),
         Reason::OtherNode { .. } => "node(s) didn't match the requested node name".to_owned(),
         Reason::Taint(_) => "node(s) had untolerated taint(s)".to_owned(),
@@ -100,14 +113,22 @@ impl Verdict {
         };
         for (id, _) in fleet.nodes() {
             let reasons = filter.reasons(id);
-            let Some(first) = reasons.first().map(plugin) else {
+            let Some(first) = reasons.first() else {
                 continue;
             };
-            let decisive: Vec<_> = reasons
+            // Only the filter of resources lists everything that is short; the others stop at the first.
+            let decisive: Vec<_> = if plugin(first, request) == Plugin::Fit {
+                reasons
+                    .iter()
+                    .filter(|reason| plugin(reason, request) == Plugin::Fit)
+                    .collect()
+            } else {
+                vec![first]
+            };
+            let mut said: Vec<String> = decisive
                 .iter()
-                .filter(|reason| plugin(reason) == first)
+                .map(|reason| words(reason, request))
                 .collect();
-            let mut said: Vec<String> = decisive.iter().map(|reason| words(reason)).collect();
             said.dedup();
             for text in said {
                 *verdict.reasons.entry(text).or_default() += 1;

@@ -1,6 +1,7 @@
 //! Our controllers and scheduler beside Kubernetes' own: the same scenarios, the same API server, the same simulated
 //! nodes, equal ends.
 
+mod embedded;
 mod judge;
 mod play;
 mod script;
@@ -11,6 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, ListParams};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use warp_local::controllers::{Clock, Options, run};
@@ -43,8 +46,14 @@ fn scenarios() -> Result<Vec<Scenario>> {
     Ok(all)
 }
 
-fn nodes() -> [(NodeShape, usize); 2] {
-    [(NodeShape::cpu(), 3), (NodeShape::h100(8), 1)]
+/// The small node takes only pods that ask for it, so that a scenario can fill it.
+fn nodes() -> [(NodeShape, usize); 3] {
+    let small = NodeShape::cpu()
+        .named("small")
+        .resource("cpu", "4")
+        .label("pool", "small")
+        .taint("small", "", "NoSchedule");
+    [(NodeShape::cpu(), 3), (NodeShape::h100(8), 1), (small, 1)]
 }
 
 /// A cluster whose controllers and scheduler are ours.
@@ -85,10 +94,27 @@ async fn theirs() -> Result<Cluster> {
     builder.start().await
 }
 
+/// Waits until no node refuses pods for being new.
+async fn open_nodes(cluster: &Cluster) -> Result<()> {
+    let nodes: Api<Node> = Api::all(cluster.client().await?);
+    warp_testkit::until("nodes take pods", Duration::from_secs(60), || async {
+        let all = nodes.list(&ListParams::default()).await?.items;
+        let tainted = |node: &Node| {
+            node.spec
+                .as_ref()
+                .and_then(|spec| spec.taints.as_ref())
+                .is_some_and(|taints| taints.iter().any(|taint| taint.key.contains("not-ready")))
+        };
+        Ok((!all.iter().any(tainted)).then_some(()))
+    })
+    .await
+}
+
 /// Plays every scenario on both clusters and compares how they end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenarios_end_as_with_kube_controller_manager_and_kube_scheduler() -> Result<()> {
     let (theirs, ours) = tokio::try_join!(theirs(), Ours::start())?;
+    tokio::try_join!(open_nodes(&theirs), open_nodes(&ours.cluster))?;
     let all = scenarios()?;
     assert!(
         std::env::var("WARP_SCENARIO").is_ok() || all.len() >= 40,

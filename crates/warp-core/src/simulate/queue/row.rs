@@ -125,3 +125,86 @@ fn civil(text: &str) -> Option<f64> {
     let days = before + lengths[..month].iter().sum::<i64>() + day - 1 - 719_162;
     Some(days as f64 * 86_400.0 + hour * 3600.0 + minute * 60.0 + second)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{moment, submission};
+    use crate::queue::Shape;
+
+    fn row(fields: &[(&str, &str)]) -> Result<super::Submission, String> {
+        submission(3, &|name| {
+            fields
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, text)| (*text).to_owned())
+        })
+    }
+
+    #[test]
+    fn times_are_seconds_or_calendar_time() {
+        assert_eq!(moment("12.5"), Ok(12.5));
+        assert_eq!(moment("1970-01-02 00:00:01"), Ok(86_401.0));
+        assert_eq!(moment("2017-10-09T07:01:55Z"), Ok(1_507_532_515.0));
+        assert_eq!(moment("2000-02-29 00:00:00"), Ok(951_782_400.0));
+        for bad in [
+            "",
+            "nan",
+            "inf",
+            "1e300",
+            "2017-02-29 00:00:00",
+            "2017-13-01 00:00:00",
+            "2017-10-09",
+        ] {
+            assert!(moment(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_field_has_its_place() {
+        let job = row(&[
+            ("submit", "5"),
+            ("runtime", "60"),
+            ("gpus", "4"),
+            ("replicas", "2"),
+            ("user", "ann"),
+            ("gpu_type", "A100|H100"),
+            ("priority", "-3"),
+            ("preemptible", "yes"),
+        ])
+        .unwrap();
+        assert_eq!(job.shape, Shape::Members { count: 2, gpus: 4 });
+        assert_eq!(
+            (job.types.len(), job.priority, job.preemptible),
+            (2, -3, Some(true))
+        );
+        assert_eq!(job.tenant.as_deref(), Some("ann"));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        let sound = [("submit", "0"), ("duration", "1"), ("gpus", "1")];
+        assert!(row(&sound).is_ok());
+        for (name, text) in [
+            ("submit", "soon"),
+            ("duration", "-1"),
+            ("duration", "NaN"),
+            ("gpus", "0"),
+            ("gpus", "1.5"),
+            ("gpus", "-1"),
+        ] {
+            let changed = sound.map(|(known, old)| (known, if known == name { text } else { old }));
+            let reason = row(&changed).unwrap_err();
+            assert!(reason.contains(text) || text == "0", "{reason}");
+        }
+        assert!(row(&sound[..2]).unwrap_err().contains("number of GPUs"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in ".{0,20}", gpus in ".{0,6}") {
+            let _ = row(&[("submit", &text), ("duration", &text), ("gpus", &gpus), ("members", &gpus)]);
+        }
+    }
+}

@@ -30,7 +30,7 @@ struct Answers {
 }
 
 fn answers() -> Answers {
-    serde_json::from_str(include_str!("cases/answers.json")).expect("answers are JSON")
+    serde_json::from_str(include_str!("recorded/answers.json")).expect("answers are JSON")
 }
 
 fn cases(text: &str) -> Vec<Value> {
@@ -189,7 +189,7 @@ fn schemas_of_definitions_are_judged_as_a_real_server_judges_them() {
         .find(|r| r.kind == "CustomResourceDefinition")
         .expect("served");
     let mut differences = Differences::default();
-    for case in cases(include_str!("cases/crd_schemas.yaml")) {
+    for case in cases(include_str!("recorded/crd_schemas.yaml")) {
         let name = text(&case, "/name");
         let object = definition(&case["schema"], case["status"] == json!(true));
         let verdict = write(resource, &object, None, false);
@@ -202,7 +202,7 @@ fn schemas_of_definitions_are_judged_as_a_real_server_judges_them() {
 fn custom_resources_are_judged_as_a_real_server_judges_them() {
     let answers = answers().custom_resources;
     let mut differences = Differences::default();
-    for case in cases(include_str!("cases/custom_resources.yaml")) {
+    for case in cases(include_str!("recorded/custom_resources.yaml")) {
         let name = text(&case, "/name");
         let read = |schema: &Value| Schema::from_crd(schema, false).expect("the schema is valid");
         let mut schema = read(&case["schema"]);
@@ -343,7 +343,7 @@ fn built_in_objects_are_defaulted_and_judged_as_a_real_server_does() {
     let answers = answers().builtin;
     let all = kinds::builtin();
     let mut differences = Differences::default();
-    for case in cases(include_str!("cases/builtin.yaml")) {
+    for case in cases(include_str!("recorded/builtin.yaml")) {
         let name = text(&case, "/name");
         let object = &case["object"];
         let resource = all
