@@ -19,28 +19,49 @@ use warp_local::node::{Host, Simulated, host};
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn argument(index: usize, default: u32) -> u32 {
-    std::env::args().nth(index).and_then(|text| text.parse().ok()).unwrap_or(default)
+    std::env::args()
+        .nth(index)
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default)
 }
 
 /// Processor seconds this process has used.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let after = stat.rsplit(')').next().unwrap_or_default();
-    let ticks: f64 = after.split_whitespace().skip(11).take(2).filter_map(|word| word.parse::<f64>().ok()).sum();
+    let ticks: f64 = after
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|word| word.parse::<f64>().ok())
+        .sum();
     ticks / 100.0
 }
 
 fn resident_mib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("0");
-    line.trim().split(' ').next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or_default() / 1024
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .unwrap_or("0");
+    line.trim()
+        .split(' ')
+        .next()
+        .and_then(|kib| kib.parse::<u64>().ok())
+        .unwrap_or_default()
+        / 1024
 }
 
 async fn start(nodes: u32, stop: &CancellationToken) -> Result<kube::Client, Failure> {
     let server = ApiServer::start(Options::ephemeral()?).await?;
     let client = server.client("default");
     let fleet = Fleet::uniform(nodes, "A100-80GB", 8)?;
-    tokio::spawn(controllers::run(client.clone(), server.clock().clone(), controllers::Options::default(), stop.clone()));
+    tokio::spawn(controllers::run(
+        client.clone(),
+        server.clock().clone(),
+        controllers::Options::default(),
+        stop.clone(),
+    ));
     let host = Host {
         client: client.clone(),
         clock: server.clock().clone(),
@@ -54,7 +75,9 @@ async fn start(nodes: u32, stop: &CancellationToken) -> Result<kube::Client, Fai
 }
 
 async fn running(pods: &Api<Pod>) -> Result<usize, kube::Error> {
-    let found = pods.list_metadata(&ListParams::default().fields("status.phase=Running")).await?;
+    let found = pods
+        .list_metadata(&ListParams::default().fields("status.phase=Running"))
+        .await?;
     Ok(found.items.len())
 }
 
@@ -77,7 +100,10 @@ async fn pods_run(client: &kube::Client, count: u32) -> Result<(), Failure> {
         .buffer_unordered(32)
         .try_collect::<Vec<()>>()
         .await?;
-    println!("pods created: {count} in {:.1} s", began.elapsed().as_secs_f64());
+    println!(
+        "pods created: {count} in {:.1} s",
+        began.elapsed().as_secs_f64()
+    );
     loop {
         let ready = running(&pods).await?;
         if ready >= count as usize {
@@ -85,7 +111,10 @@ async fn pods_run(client: &kube::Client, count: u32) -> Result<(), Failure> {
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    println!("pods Running: {count} after {:.1} s", began.elapsed().as_secs_f64());
+    println!(
+        "pods Running: {count} after {:.1} s",
+        began.elapsed().as_secs_f64()
+    );
     println!("processor time: {:.1} s", cpu_seconds() - cpu);
     println!("most memory: {} MiB", resident_mib());
     Ok(())

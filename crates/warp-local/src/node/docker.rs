@@ -50,14 +50,20 @@ pub(crate) struct Shared {
 
 impl std::fmt::Debug for Docker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Docker").field("api", &self.shared.api).finish_non_exhaustive()
+        f.debug_struct("Docker")
+            .field("api", &self.shared.api)
+            .finish_non_exhaustive()
     }
 }
 
 impl Docker {
     /// A runtime on an engine that answers, and where its reports come out. Watches the engine's events
     /// until the runtime is dropped.
-    pub fn new(client: kube::Client, api: Api, root: &Path) -> (Self, mpsc::UnboundedReceiver<Report>) {
+    pub fn new(
+        client: kube::Client,
+        api: Api,
+        root: &Path,
+    ) -> (Self, mpsc::UnboundedReceiver<Report>) {
         let (reports, receive) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             client,
@@ -135,7 +141,8 @@ impl Runtime for Docker {
     }
 
     fn held_devices(&self, pod: &Pod) -> Option<Devices> {
-        pod::Record::read(&self.shared.folder(pod.metadata.uid.as_deref()?)).map(|record| record.devices)
+        pod::Record::read(&self.shared.folder(pod.metadata.uid.as_deref()?))
+            .map(|record| record.devices)
     }
 
     fn forget(&self, pod: &Pod) {
@@ -154,7 +161,13 @@ impl Runtime for Docker {
         Health::default()
     }
 
-    fn device_lost(&self, _pod: &Arc<Pod>, _facts: &Facts, _containers: &[String], _now: Timestamp) -> Vec<Due> {
+    fn device_lost(
+        &self,
+        _pod: &Arc<Pod>,
+        _facts: &Facts,
+        _containers: &[String],
+        _now: Timestamp,
+    ) -> Vec<Due> {
         Vec::new()
     }
 }

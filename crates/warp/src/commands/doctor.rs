@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use warp_local::node::process::{self, machine};
 use warp_local::node::docker;
+use warp_local::node::process::{self, machine};
 
 use super::node::refuse_root;
 use super::up::instance::Instance;
@@ -54,7 +54,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let running = instance.running().ok().flatten();
     let mut findings = vec![data(&instance)];
     findings.push(match &running {
-        Some(note) => finding("engine", Verdict::Fine, format!("up at {} (process {})", note.server, note.pid)),
+        Some(note) => finding(
+            "engine",
+            Verdict::Fine,
+            format!("up at {} (process {})", note.server, note.pid),
+        ),
         None => port(args.port),
     });
     findings.push(user());
@@ -71,11 +75,19 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             Verdict::Less => "note",
             Verdict::Wrong => "wrong",
         };
-        table.row([found.what.to_owned(), verdict.to_owned(), found.told.clone()]);
+        table.row([
+            found.what.to_owned(),
+            verdict.to_owned(),
+            found.told.clone(),
+        ]);
     }
     output::text(&table.to_string());
     let wrong = findings.iter().any(|found| found.verdict == Verdict::Wrong);
-    Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if wrong {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 fn data(instance: &Instance) -> Finding {
@@ -84,7 +96,11 @@ fn data(instance: &Instance) -> Finding {
     let nearest = instance.folder.ancestors().find(|path| path.exists());
     match nearest.map(rustix_writable) {
         Some(true) => finding("data directory", Verdict::Fine, place),
-        _ => finding("data directory", Verdict::Wrong, format!("{place} cannot be written; choose another with --data")),
+        _ => finding(
+            "data directory",
+            Verdict::Wrong,
+            format!("{place} cannot be written; choose another with --data"),
+        ),
     }
 }
 
@@ -113,52 +129,95 @@ fn user() -> Finding {
 fn cgroups() -> Finding {
     match process::Cgroups::find() {
         process::Cgroups::V2(_) => finding("limits", Verdict::Fine, "control groups, version 2"),
-        process::Cgroups::V1(_) => finding("limits", Verdict::Fine, "control groups, version 1 (memory, cpu)"),
+        process::Cgroups::V1(_) => finding(
+            "limits",
+            Verdict::Fine,
+            "control groups, version 1 (memory, cpu)",
+        ),
         process::Cgroups::None { why } => finding(
             "limits",
             Verdict::Less,
-            format!("processes run without memory and cpu limits: {why}; run Warp in a delegated group (systemd-run --user --scope -p Delegate=yes) or as root"),
+            format!(
+                "processes run without memory and cpu limits: {why}; run Warp in a delegated group (systemd-run --user --scope -p Delegate=yes) or as root"
+            ),
         ),
     }
 }
 
 async fn docker() -> Finding {
     match docker::find(&docker::Search::from_environment(None)).await {
-        Ok(api) => finding("Docker", Verdict::Fine, format!("answers at {}", api.socket().display())),
-        Err(error) => finding("Docker", Verdict::Less, format!("images cannot be run, only local commands: {error}")),
+        Ok(api) => finding(
+            "Docker",
+            Verdict::Fine,
+            format!("answers at {}", api.socket().display()),
+        ),
+        Err(error) => finding(
+            "Docker",
+            Verdict::Less,
+            format!("images cannot be run, only local commands: {error}"),
+        ),
     }
 }
 
 fn gpus() -> Finding {
     let found = machine::gpus();
     if found.is_empty() {
-        return finding("GPUs", Verdict::Less, "none found; `warp up --demo` simulates some. With an NVIDIA card: is the driver loaded (nvidia-smi)? With AMD: is amdgpu (ls /sys/class/drm)?");
+        return finding(
+            "GPUs",
+            Verdict::Less,
+            "none found; `warp up --demo` simulates some. With an NVIDIA card: is the driver loaded (nvidia-smi)? With AMD: is amdgpu (ls /sys/class/drm)?",
+        );
     }
-    let list: Vec<String> = found.iter().map(|gpus| format!("{} × {}", gpus.count, gpus.product)).collect();
+    let list: Vec<String> = found
+        .iter()
+        .map(|gpus| format!("{} × {}", gpus.count, gpus.product))
+        .collect();
     finding("GPUs", Verdict::Fine, list.join(", "))
 }
 
 fn kubectl() -> Finding {
-    let output = Command::new("kubectl").args(["version", "--client", "-o", "json"]).output();
+    let output = Command::new("kubectl")
+        .args(["version", "--client", "-o", "json"])
+        .output();
     let Ok(output) = output else {
-        return finding("kubectl", Verdict::Less, "not installed; `warp get`, `apply`, `delete`, `logs` and `exec` do without it");
+        return finding(
+            "kubectl",
+            Verdict::Less,
+            "not installed; `warp get`, `apply`, `delete`, `logs` and `exec` do without it",
+        );
     };
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    let version = told.pointer("/clientVersion/gitVersion").and_then(|version| version.as_str()).unwrap_or("unknown");
-    let minor = version.split('.').nth(1).and_then(|minor| minor.parse::<u64>().ok());
+    let version = told
+        .pointer("/clientVersion/gitVersion")
+        .and_then(|version| version.as_str())
+        .unwrap_or("unknown");
+    let minor = version
+        .split('.')
+        .nth(1)
+        .and_then(|minor| minor.parse::<u64>().ok());
     match minor {
         Some(minor) if minor >= OLDEST_KUBECTL => finding("kubectl", Verdict::Fine, version),
-        _ => finding("kubectl", Verdict::Less, format!("{version}; 1.{OLDEST_KUBECTL} or newer is tested with Warp")),
+        _ => finding(
+            "kubectl",
+            Verdict::Less,
+            format!("{version}; 1.{OLDEST_KUBECTL} or newer is tested with Warp"),
+        ),
     }
 }
 
 fn kubeconfig(instance: &Instance) -> Finding {
     let own = instance.kubeconfig();
-    match std::env::var_os("KUBECONFIG").filter(|value| !value.is_empty()).map(PathBuf::from) {
+    match std::env::var_os("KUBECONFIG")
+        .filter(|value| !value.is_empty())
+        .map(PathBuf::from)
+    {
         Some(set) if set != own => finding(
             "KUBECONFIG",
             Verdict::Less,
-            format!("points to {}, so commands talk to that cluster and not to `warp up`", set.display()),
+            format!(
+                "points to {}, so commands talk to that cluster and not to `warp up`",
+                set.display()
+            ),
         ),
         _ => finding("KUBECONFIG", Verdict::Fine, own.display().to_string()),
     }

@@ -266,7 +266,10 @@ async fn watch(
         collection,
         &format!("watch=true&resourceVersion={from}{field}"),
     )?;
-    let stream = client.request_stream(request).await.map_err(cluster::told)?;
+    let stream = client
+        .request_stream(request)
+        .await
+        .map_err(cluster::told)?;
     let mut lines = stream.lines();
     loop {
         let line = tokio::select! {

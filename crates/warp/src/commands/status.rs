@@ -42,7 +42,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let asked = args.target.kubeconfig.is_some() || std::env::var_os("KUBECONFIG").is_some();
     if note.is_none() && !asked {
-        output::line(&format!("no Warp runs with the data of {}; start one with `warp up`", instance.folder.display()));
+        output::line(&format!(
+            "no Warp runs with the data of {}; start one with `warp up`",
+            instance.folder.display()
+        ));
         return Ok(ExitCode::FAILURE);
     }
     cluster::block_on(show(args.output, target, note))
@@ -83,7 +86,10 @@ async fn show(format: Format, target: Target, note: Option<Note>) -> anyhow::Res
             note.pid
         ));
     }
-    output::line(&format!("nodes      {} ready of {}", counts.ready, counts.nodes));
+    output::line(&format!(
+        "nodes      {} ready of {}",
+        counts.ready, counts.nodes
+    ));
     for (resource, (held, all)) in &counts.gpus {
         output::line(&format!("GPUs       {held} of {all} {resource} in use"));
     }
@@ -96,7 +102,10 @@ fn listed(counts: &BTreeMap<String, usize>) -> String {
     if counts.is_empty() {
         return "none".to_owned();
     }
-    let parts: Vec<String> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    let parts: Vec<String> = counts
+        .iter()
+        .map(|(name, count)| format!("{count} {name}"))
+        .collect();
     parts.join(", ")
 }
 
@@ -107,11 +116,16 @@ async fn count(client: &kube::Client) -> anyhow::Result<Counts> {
     for node in nodes.list(&all).await.context("failed to list nodes")? {
         let status = node.status.unwrap_or_default();
         counts.nodes += 1;
-        let ready = status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        let ready = status
+            .conditions
+            .iter()
+            .flatten()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True");
         counts.ready += usize::from(ready);
         for (resource, quantity) in status.allocatable.iter().flatten() {
             if Vendor::of_resource(resource).is_some() {
-                counts.gpus.entry(resource.clone()).or_default().1 += quantity.0.parse::<u64>().unwrap_or_default();
+                counts.gpus.entry(resource.clone()).or_default().1 +=
+                    quantity.0.parse::<u64>().unwrap_or_default();
             }
         }
     }
@@ -123,8 +137,13 @@ async fn count(client: &kube::Client) -> anyhow::Result<Counts> {
     match workloads.list(&all).await {
         Ok(found) => {
             for workload in found {
-                let status = workload.status.map(|status| serde_json::to_value(status).unwrap_or_default());
-                let phase = status.as_ref().and_then(|status| status["phase"].as_str()).unwrap_or("Pending");
+                let status = workload
+                    .status
+                    .map(|status| serde_json::to_value(status).unwrap_or_default());
+                let phase = status
+                    .as_ref()
+                    .and_then(|status| status["phase"].as_str())
+                    .unwrap_or("Pending");
                 *counts.workloads.entry(phase.to_owned()).or_default() += 1;
             }
         }
@@ -136,17 +155,29 @@ async fn count(client: &kube::Client) -> anyhow::Result<Counts> {
 }
 
 fn count_pod(counts: &mut Counts, pod: &Pod) {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_else(|| "Pending".to_owned());
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.clone())
+        .unwrap_or_else(|| "Pending".to_owned());
     let over = matches!(phase.as_str(), "Succeeded" | "Failed");
     *counts.pods.entry(phase).or_default() += 1;
-    let Some(spec) = pod.spec.as_ref().filter(|spec| !over && spec.node_name.is_some()) else {
+    let Some(spec) = pod
+        .spec
+        .as_ref()
+        .filter(|spec| !over && spec.node_name.is_some())
+    else {
         return;
     };
     for container in &spec.containers {
-        let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
+        let limits = container
+            .resources
+            .as_ref()
+            .and_then(|resources| resources.limits.as_ref());
         for (resource, quantity) in limits.into_iter().flatten() {
             if Vendor::of_resource(resource).is_some() {
-                counts.gpus.entry(resource.clone()).or_default().0 += quantity.0.parse::<u64>().unwrap_or_default();
+                counts.gpus.entry(resource.clone()).or_default().0 +=
+                    quantity.0.parse::<u64>().unwrap_or_default();
             }
         }
     }

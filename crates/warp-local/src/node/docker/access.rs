@@ -18,17 +18,29 @@ const BUFFER: usize = 64 * 1024;
 fn target(pod: &Pod, container: &str, previous: bool) -> Result<String, Status> {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let status = pod.status.as_ref().and_then(|status| {
-        let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+        let all = status
+            .container_statuses
+            .iter()
+            .chain(&status.init_container_statuses)
+            .flatten();
         all.into_iter().find(|status| status.name == container)
     });
     let started = status.filter(|status| status.container_id.is_some());
     let Some(started) = started else {
-        return Err(Status::bad_request(format!("container \"{container}\" in pod \"{name}\" is waiting to start")));
+        return Err(Status::bad_request(format!(
+            "container \"{container}\" in pod \"{name}\" is waiting to start"
+        )));
     };
     let newest = u32::try_from(started.restart_count).unwrap_or_default();
-    let attempt = if previous { newest.checked_sub(1) } else { Some(newest) };
+    let attempt = if previous {
+        newest.checked_sub(1)
+    } else {
+        Some(newest)
+    };
     let attempt = attempt.ok_or_else(|| {
-        Status::bad_request(format!("previous terminated container \"{container}\" in pod \"{name}\" not found"))
+        Status::bad_request(format!(
+            "previous terminated container \"{container}\" in pod \"{name}\" not found"
+        ))
     })?;
     Ok(create::name(pod, container, attempt))
 }
@@ -36,14 +48,21 @@ fn target(pod: &Pod, container: &str, previous: bool) -> Result<String, Status> 
 impl Access for Docker {
     fn logs(&self, pod: &Pod, container: &str, options: &LogOptions) -> Result<LogStream, Status> {
         let name = target(pod, container, options.previous)?;
-        let mut query = format!("follow={}&timestamps={}", options.follow, options.timestamps);
+        let mut query = format!(
+            "follow={}&timestamps={}",
+            options.follow, options.timestamps
+        );
         if let Some(tail) = options.tail_lines {
             query += &format!("&tail={tail}");
         }
-        let since = options.since_time.as_deref().and_then(|text| text.parse().ok()).or_else(|| {
-            let ago = jiff::SignedDuration::try_from(options.since?).ok()?;
-            jiff::Timestamp::now().checked_sub(ago).ok()
-        });
+        let since = options
+            .since_time
+            .as_deref()
+            .and_then(|text| text.parse().ok())
+            .or_else(|| {
+                let ago = jiff::SignedDuration::try_from(options.since?).ok()?;
+                jiff::Timestamp::now().checked_sub(ago).ok()
+            });
         if let Some(since) = since {
             query += &format!("&since={}", jiff::Timestamp::as_second(since));
         }
@@ -57,18 +76,33 @@ impl Access for Docker {
         Ok(futures::stream::once(opened).flatten().boxed())
     }
 
-    fn exec(&self, pod: &Pod, container: &str, options: &ExecOptions) -> Result<ExecSession, Status> {
+    fn exec(
+        &self,
+        pod: &Pod,
+        container: &str,
+        options: &ExecOptions,
+    ) -> Result<ExecSession, Status> {
         let name = target(pod, container, false)?;
         let (stdin_outside, stdin_inside) = tokio::io::duplex(BUFFER);
         let (stdout_inside, stdout_outside) = tokio::io::duplex(BUFFER);
         let (stderr_inside, stderr_outside) = tokio::io::duplex(BUFFER);
         let (send, exit) = oneshot::channel();
-        let (api, command, wants_stdin) = (self.shared.api.clone(), options.command.clone(), options.stdin);
+        let (api, command, wants_stdin) = (
+            self.shared.api.clone(),
+            options.command.clone(),
+            options.stdin,
+        );
         tokio::spawn(async move {
             let run = async {
                 let id = api.exec(&name, &command, wants_stdin).await?;
                 let streams = api.exec_start(&id).await?;
-                carry(streams, wants_stdin.then_some(stdin_inside), stdout_inside, stderr_inside).await;
+                carry(
+                    streams,
+                    wants_stdin.then_some(stdin_inside),
+                    stdout_inside,
+                    stderr_inside,
+                )
+                .await;
                 api.exec_code(&id).await
             };
             send.send(match run.await {
@@ -113,7 +147,11 @@ async fn carry(
         frames.push(&buffer[..length]);
         while let Some((stream, text)) = frames.next() {
             let text: Bytes = text;
-            let to = if stream == 2 { &mut stderr } else { &mut stdout };
+            let to = if stream == 2 {
+                &mut stderr
+            } else {
+                &mut stdout
+            };
             to.write_all(&text).await.ok();
         }
     }

@@ -29,8 +29,15 @@ pub(super) fn unsupported(pod: &Pod) -> Option<String> {
                 ));
             }
         }
-        if container.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.post_start.is_some()) {
-            return Some(format!("container {}: postStart hooks are not available on a Docker node", container.name));
+        if container
+            .lifecycle
+            .as_ref()
+            .is_some_and(|lifecycle| lifecycle.post_start.is_some())
+        {
+            return Some(format!(
+                "container {}: postStart hooks are not available on a Docker node",
+                container.name
+            ));
         }
     }
     None
@@ -58,7 +65,11 @@ pub(super) fn name(pod: &Pod, container: &str, attempt: u32) -> String {
 }
 
 pub(super) fn body(pod: &Pod, container: &Container, run: &Run<'_>) -> Value {
-    let environment: Vec<String> = run.environment.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let environment: Vec<String> = run
+        .environment
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
     let mut body = json!({
         "Image": container.image,
         "Env": environment,
@@ -85,7 +96,11 @@ pub(super) fn body(pod: &Pod, container: &Container, run: &Run<'_>) -> Value {
     if let Some(user) = user(pod, container) {
         body["User"] = json!(user);
     }
-    if let Some(signal) = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.stop_signal.as_ref()) {
+    if let Some(signal) = container
+        .lifecycle
+        .as_ref()
+        .and_then(|lifecycle| lifecycle.stop_signal.as_ref())
+    {
         body["StopSignal"] = json!(signal);
     }
     body
@@ -93,9 +108,16 @@ pub(super) fn body(pod: &Pod, container: &Container, run: &Run<'_>) -> Value {
 
 fn user(pod: &Pod, container: &Container) -> Option<String> {
     let own = container.security_context.as_ref();
-    let shared = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
-    let user = own.and_then(|own| own.run_as_user).or_else(|| shared?.run_as_user)?;
-    let group = own.and_then(|own| own.run_as_group).or_else(|| shared?.run_as_group);
+    let shared = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.security_context.as_ref());
+    let user = own
+        .and_then(|own| own.run_as_user)
+        .or_else(|| shared?.run_as_user)?;
+    let group = own
+        .and_then(|own| own.run_as_group)
+        .or_else(|| shared?.run_as_group);
     Some(group.map_or_else(|| user.to_string(), |group| format!("{user}:{group}")))
 }
 
@@ -105,26 +127,42 @@ fn host(pod: &Pod, container: &Container, run: &Run<'_>) -> Value {
     let mode = if spec.and_then(|spec| spec.host_network) == Some(true) {
         "host".to_owned()
     } else {
-        run.network_of.map_or_else(|| "bridge".to_owned(), |other| format!("container:{other}"))
+        run.network_of
+            .map_or_else(|| "bridge".to_owned(), |other| format!("container:{other}"))
     };
     if mode == "bridge" {
-        host.insert("ExtraHosts".to_owned(), json!(["host.docker.internal:host-gateway"]));
+        host.insert(
+            "ExtraHosts".to_owned(),
+            json!(["host.docker.internal:host-gateway"]),
+        );
     }
     host.insert("NetworkMode".to_owned(), json!(mode));
     host.insert("AutoRemove".to_owned(), json!(false));
     host.insert("Binds".to_owned(), json!(binds(container, run.volumes)));
-    let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
+    let limits = container
+        .resources
+        .as_ref()
+        .and_then(|resources| resources.limits.as_ref());
     let limit = |name: &str| limits?.get(name)?.0.parse::<Quantity>().ok();
     if let Some(bytes) = limit("memory").and_then(|quantity| quantity.value().ok()) {
         host.insert("Memory".to_owned(), json!(bytes));
         host.insert("MemorySwap".to_owned(), json!(bytes));
     }
     if let Some(milli) = limit("cpu").and_then(|quantity| quantity.milli().ok()) {
-        host.insert("NanoCpus".to_owned(), json!(milli.saturating_mul(1_000_000)));
+        host.insert(
+            "NanoCpus".to_owned(),
+            json!(milli.saturating_mul(1_000_000)),
+        );
     }
     if let Some(context) = &container.security_context {
-        host.insert("Privileged".to_owned(), json!(context.privileged == Some(true)));
-        host.insert("ReadonlyRootfs".to_owned(), json!(context.read_only_root_filesystem == Some(true)));
+        host.insert(
+            "Privileged".to_owned(),
+            json!(context.privileged == Some(true)),
+        );
+        host.insert(
+            "ReadonlyRootfs".to_owned(),
+            json!(context.read_only_root_filesystem == Some(true)),
+        );
         if let Some(capabilities) = &context.capabilities {
             host.insert("CapAdd".to_owned(), json!(capabilities.add));
             host.insert("CapDrop".to_owned(), json!(capabilities.drop));
@@ -140,8 +178,14 @@ fn binds(container: &Container, volumes: &Volumes) -> Vec<String> {
         .iter()
         .flatten()
         .filter_map(|mount| {
-            let source = volumes.get(&mount.name)?.join(mount.sub_path.as_deref().unwrap_or_default());
-            let mode = if mount.read_only == Some(true) { "ro" } else { "rw" };
+            let source = volumes
+                .get(&mount.name)?
+                .join(mount.sub_path.as_deref().unwrap_or_default());
+            let mode = if mount.read_only == Some(true) {
+                "ro"
+            } else {
+                "rw"
+            };
             Some(format!("{}:{}:{mode}", source.display(), mount.mount_path))
         })
         .collect()
@@ -153,12 +197,16 @@ fn devices(host: &mut Map<String, Value>, held: Option<&BTreeMap<String, Vec<u32
         match resource.as_str() {
             "nvidia.com/gpu" => {
                 let ids: Vec<String> = numbers.iter().map(u32::to_string).collect();
-                let request = json!([{"Driver": "nvidia", "DeviceIDs": ids, "Capabilities": [["gpu"]]}]);
+                let request =
+                    json!([{"Driver": "nvidia", "DeviceIDs": ids, "Capabilities": [["gpu"]]}]);
                 host.insert("DeviceRequests".to_owned(), request);
             }
             "amd.com/gpu" => {
-                let files = std::iter::once("/dev/kfd".to_owned())
-                    .chain(numbers.iter().map(|number| format!("/dev/dri/renderD{}", FIRST_RENDER_NODE + number)));
+                let files = std::iter::once("/dev/kfd".to_owned()).chain(
+                    numbers
+                        .iter()
+                        .map(|number| format!("/dev/dri/renderD{}", FIRST_RENDER_NODE + number)),
+                );
                 let devices: Vec<Value> = files
                     .map(|file| json!({"PathOnHost": file, "PathInContainer": file, "CgroupPermissions": "rwm"}))
                     .collect();

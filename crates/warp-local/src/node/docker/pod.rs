@@ -26,7 +26,9 @@ const RECONNECT: Duration = Duration::from_secs(1);
 
 pub(crate) enum Order {
     Do(Action),
-    Adopt { live: BTreeMap<String, u32> },
+    Adopt {
+        live: BTreeMap<String, u32>,
+    },
     /// Look at every live container: some of them ended, or the engine was away.
     Look,
     Forget,
@@ -60,7 +62,11 @@ struct Task {
 }
 
 /// Starts the task of a pod.
-pub(super) fn start(shared: Arc<Shared>, pod: Arc<Pod>, devices: Devices) -> mpsc::UnboundedSender<Order> {
+pub(super) fn start(
+    shared: Arc<Shared>,
+    pod: Arc<Pod>,
+    devices: Devices,
+) -> mpsc::UnboundedSender<Order> {
     let (send, mut orders) = mpsc::unbounded_channel();
     let uid = pod.metadata.uid.clone().unwrap_or_default();
     let record = Record::read(&shared.folder(&uid)).unwrap_or(Record {
@@ -142,7 +148,9 @@ impl Task {
         let made = match maker.make().await {
             Ok(volumes) => {
                 self.record.volumes = volumes;
-                self.record.write(&folder).map_err(|error| format!("failed to keep the pod's record: {error}"))
+                self.record
+                    .write(&folder)
+                    .map_err(|error| format!("failed to keep the pod's record: {error}"))
             }
             Err(error) => Err(error.told()),
         };
@@ -164,7 +172,10 @@ impl Task {
         let (shared, uid) = (self.shared.clone(), self.uid.clone());
         tokio::spawn(async move {
             let event = match pulled(&shared, &image, &policy).await {
-                Ok(image_id) => Event::Pulled { container, image_id },
+                Ok(image_id) => Event::Pulled {
+                    container,
+                    image_id,
+                },
                 Err((reason, message)) => Event::PullFailed {
                     container,
                     reason: reason.to_owned(),
@@ -221,9 +232,15 @@ impl Task {
             address: "",
             machine: self.shared.machine,
         };
-        let environment = scope.resolve(BTreeMap::new()).await.map_err(|error| Failure::Content(error.told()))?;
+        let environment = scope
+            .resolve(BTreeMap::new())
+            .await
+            .map_err(|error| Failure::Content(error.told()))?;
         let mut container = container.clone();
-        for words in [&mut container.command, &mut container.args].into_iter().flatten() {
+        for words in [&mut container.command, &mut container.args]
+            .into_iter()
+            .flatten()
+        {
             for word in words {
                 *word = expand(word, &environment);
             }
@@ -238,7 +255,11 @@ impl Task {
             network_of: neighbour.as_deref(),
         };
         let body = create::body(&self.pod, &container, &run);
-        let id = self.shared.api.create(&self.name(&container.name, attempt), &body).await?;
+        let id = self
+            .shared
+            .api
+            .create(&self.name(&container.name, attempt), &body)
+            .await?;
         self.shared.api.start(&id).await?;
         Ok(id)
     }
@@ -246,13 +267,19 @@ impl Task {
     /// A running container of the pod whose network the next one shares.
     async fn neighbour(&self, name: &str) -> Option<String> {
         let spec = self.pod.spec.as_ref()?;
-        let lasting = containers(spec)
-            .filter(|other| other.name != name && (is_sidecar(other) || spec.containers.iter().any(|main| main.name == other.name)));
+        let lasting = containers(spec).filter(|other| {
+            other.name != name
+                && (is_sidecar(other) || spec.containers.iter().any(|main| main.name == other.name))
+        });
         for other in lasting {
             let Some(attempt) = self.live.get(&other.name) else {
                 continue;
             };
-            let found = self.shared.api.inspect(&self.name(&other.name, *attempt)).await;
+            let found = self
+                .shared
+                .api
+                .inspect(&self.name(&other.name, *attempt))
+                .await;
             if let Ok(found) = found
                 && found.state.status == "running"
             {
@@ -266,7 +293,11 @@ impl Task {
         let Some(found) = self.container(&container).cloned() else {
             return;
         };
-        let (shared, uid, name) = (self.shared.clone(), self.uid.clone(), self.name(&container, attempt));
+        let (shared, uid, name) = (
+            self.shared.clone(),
+            self.uid.clone(),
+            self.name(&container, attempt),
+        );
         tokio::spawn(async move {
             let (ok, message) = probed(&shared, &name, &found, kind).await;
             let event = Event::Probed {
@@ -286,7 +317,11 @@ impl Task {
             .container(container)
             .and_then(|container| container.lifecycle.clone()?.pre_stop)
             .unwrap_or_default();
-        let (shared, uid, name) = (self.shared.clone(), self.uid.clone(), self.name(container, attempt));
+        let (shared, uid, name) = (
+            self.shared.clone(),
+            self.uid.clone(),
+            self.name(container, attempt),
+        );
         tokio::spawn(async move {
             let begun = tokio::time::Instant::now();
             let before = async {
@@ -294,10 +329,13 @@ impl Task {
                     && let Ok(exec) = shared.api.exec(&name, &command, false).await
                     && let Ok(mut streams) = shared.api.exec_start(&exec).await
                 {
-                    tokio::io::copy(&mut streams, &mut tokio::io::sink()).await.ok();
+                    tokio::io::copy(&mut streams, &mut tokio::io::sink())
+                        .await
+                        .ok();
                 }
                 if let Some(sleep) = hook.sleep {
-                    tokio::time::sleep(Duration::from_secs(sleep.seconds.max(0).unsigned_abs())).await;
+                    tokio::time::sleep(Duration::from_secs(sleep.seconds.max(0).unsigned_abs()))
+                        .await;
                 }
             };
             tokio::time::timeout(grace, before).await.ok();
@@ -312,7 +350,12 @@ impl Task {
     /// Reports every live run that is over. Nothing is said while the engine does not answer.
     async fn look(&mut self) {
         for (container, attempt) in self.live.clone() {
-            let exit = match self.shared.api.inspect(&self.name(&container, attempt)).await {
+            let exit = match self
+                .shared
+                .api
+                .inspect(&self.name(&container, attempt))
+                .await
+            {
                 Ok(found) => match exit_of(&found) {
                     Some(exit) => exit,
                     None => continue,
@@ -346,13 +389,23 @@ impl From<DockerError> for Failure {
     }
 }
 
-async fn pulled(shared: &Shared, image: &str, policy: &str) -> Result<String, (&'static str, String)> {
-    let failed = |error: DockerError| ("ErrImagePull", format!("failed to pull image \"{image}\": {error}"));
+async fn pulled(
+    shared: &Shared,
+    image: &str,
+    policy: &str,
+) -> Result<String, (&'static str, String)> {
+    let failed = |error: DockerError| {
+        (
+            "ErrImagePull",
+            format!("failed to pull image \"{image}\": {error}"),
+        )
+    };
     let present = shared.api.image_id(image).await.map_err(failed)?;
     match (present, policy) {
         (Some(id), "IfNotPresent" | "Never") => return Ok(id),
         (None, "Never") => {
-            let message = format!("Container image \"{image}\" is not present with pull policy of Never");
+            let message =
+                format!("Container image \"{image}\" is not present with pull policy of Never");
             return Err(("ErrImageNeverPull", message));
         }
         _ => {}
@@ -370,14 +423,23 @@ async fn pulled(shared: &Shared, image: &str, policy: &str) -> Result<String, (&
         .await
         .map_err(failed)?;
     let id = shared.api.image_id(image).await.map_err(failed)?;
-    id.ok_or_else(|| ("ErrImagePull", format!("failed to pull image \"{image}\": it is not there after the pull")))
+    id.ok_or_else(|| {
+        (
+            "ErrImagePull",
+            format!("failed to pull image \"{image}\": it is not there after the pull"),
+        )
+    })
 }
 
 fn exit_of(found: &Inspected) -> Option<Exit> {
     if !matches!(found.state.status.as_str(), "exited" | "dead") {
         return None;
     }
-    let at = found.state.finished_at.parse().unwrap_or_else(|_| Timestamp::now());
+    let at = found
+        .state
+        .finished_at
+        .parse()
+        .unwrap_or_else(|_| Timestamp::now());
     let code = i32::try_from(found.state.exit_code).unwrap_or(-1);
     let mut exit = Exit::with_code(code, at);
     if found.state.oom_killed {
@@ -387,16 +449,28 @@ fn exit_of(found: &Inspected) -> Option<Exit> {
     Some(exit)
 }
 
-async fn probed(shared: &Shared, name: &str, container: &Container, kind: crate::node::lifecycle::ProbeKind) -> (bool, String) {
+async fn probed(
+    shared: &Shared,
+    name: &str,
+    container: &Container,
+    kind: crate::node::lifecycle::ProbeKind,
+) -> (bool, String) {
     let Some(probe) = kind.of(container) else {
         return (true, String::new());
     };
     if let Some(exec) = &probe.exec {
-        let limit = Duration::from_secs(u64::from(probe.timeout_seconds.unwrap_or(1).max(1).unsigned_abs()));
+        let limit = Duration::from_secs(u64::from(
+            probe.timeout_seconds.unwrap_or(1).max(1).unsigned_abs(),
+        ));
         let run = async {
-            let id = shared.api.exec(name, exec.command.as_deref().unwrap_or_default(), false).await?;
+            let id = shared
+                .api
+                .exec(name, exec.command.as_deref().unwrap_or_default(), false)
+                .await?;
             let mut streams = shared.api.exec_start(&id).await?;
-            tokio::io::copy(&mut streams, &mut tokio::io::sink()).await.ok();
+            tokio::io::copy(&mut streams, &mut tokio::io::sink())
+                .await
+                .ok();
             shared.api.exec_code(&id).await
         };
         return match tokio::time::timeout(limit, run).await {
@@ -408,7 +482,8 @@ async fn probed(shared: &Shared, name: &str, container: &Container, kind: crate:
     }
     match shared.api.inspect(name).await {
         Ok(found) => {
-            let address = Some(found.network_settings.address).filter(|address| !address.is_empty());
+            let address =
+                Some(found.network_settings.address).filter(|address| !address.is_empty());
             probe_port(kind, container, address.as_deref().unwrap_or("127.0.0.1")).await
         }
         Err(error) => (false, error.to_string()),
@@ -443,7 +518,11 @@ pub(super) async fn watch(shared: Weak<Shared>) {
 }
 
 async fn remove_of(shared: &Shared, uid: &str) {
-    let found = shared.api.list(&format!("{POD}={uid}")).await.unwrap_or_default();
+    let found = shared
+        .api
+        .list(&format!("{POD}={uid}"))
+        .await
+        .unwrap_or_default();
     for container in found {
         if let Err(error) = shared.api.remove(&container.id).await {
             tracing::warn!(container = container.id, %error, "container not removed");

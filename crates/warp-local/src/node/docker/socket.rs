@@ -18,10 +18,16 @@ pub struct Search {
 
 impl Search {
     pub fn from_environment(given: Option<PathBuf>) -> Self {
-        let path = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let path = |name: &str| {
+            std::env::var_os(name)
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from)
+        };
         Self {
             given,
-            docker_host: std::env::var("DOCKER_HOST").ok().filter(|value| !value.is_empty()),
+            docker_host: std::env::var("DOCKER_HOST")
+                .ok()
+                .filter(|value| !value.is_empty()),
             home: path("HOME"),
             runtime_directory: path("XDG_RUNTIME_DIR"),
         }
@@ -32,13 +38,28 @@ impl Search {
         if let Some(given) = &self.given {
             return vec![given.clone()];
         }
-        let host = self.docker_host.as_deref().and_then(|host| host.strip_prefix("unix://")).map(PathBuf::from);
-        let desktop = self.home.as_ref().map(|home| home.join(".docker/run/docker.sock"));
-        let podman = self.runtime_directory.as_ref().map(|folder| folder.join("podman/podman.sock"));
-        [host, desktop, podman, Some(PathBuf::from("/var/run/docker.sock"))]
-            .into_iter()
-            .flatten()
-            .collect()
+        let host = self
+            .docker_host
+            .as_deref()
+            .and_then(|host| host.strip_prefix("unix://"))
+            .map(PathBuf::from);
+        let desktop = self
+            .home
+            .as_ref()
+            .map(|home| home.join(".docker/run/docker.sock"));
+        let podman = self
+            .runtime_directory
+            .as_ref()
+            .map(|folder| folder.join("podman/podman.sock"));
+        [
+            host,
+            desktop,
+            podman,
+            Some(PathBuf::from("/var/run/docker.sock")),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
 }
 

@@ -28,7 +28,11 @@ pub(crate) fn unsupported(probe: &Probe) -> Option<&'static str> {
 }
 
 /// A probe that needs nothing but a port at `address`.
-pub(crate) async fn port_only(kind: ProbeKind, container: &Container, address: &str) -> (bool, String) {
+pub(crate) async fn port_only(
+    kind: ProbeKind,
+    container: &Container,
+    address: &str,
+) -> (bool, String) {
     run(kind, container, None, address).await
 }
 

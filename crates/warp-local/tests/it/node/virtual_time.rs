@@ -44,13 +44,22 @@ async fn a_day_of_crashes_is_told_with_the_times_it_would_have_taken() {
     tokio::spawn(host.run(stop.clone()));
     let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> =
         Api::namespaced(client.clone(), "default");
-    wait_for(&accounts, "default", "made", HOURS, |account| account.is_some()).await.unwrap();
+    wait_for(&accounts, "default", "made", HOURS, |account| {
+        account.is_some()
+    })
+    .await
+    .unwrap();
     let pods: Api<Pod> = Api::namespaced(client, "default");
     let pod = json!({
         "metadata": {"name": "p", "annotations": {
             "sim.gpu.warp.dev/run-time": "1h", "sim.gpu.warp.dev/exit-code": "3", "sim.gpu.warp.dev/fail-first": "3"}},
         "spec": {"nodeName": node, "restartPolicy": "OnFailure", "containers": [{"name": "c", "image": "i"}]}});
-    pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    pods.create(
+        &PostParams::default(),
+        &serde_json::from_value(pod).unwrap(),
+    )
+    .await
+    .unwrap();
     let ended = wait_for(&pods, "p", "succeeded", HOURS, |pod| {
         pod.and_then(|pod| pod.status.as_ref()?.phase.as_deref()) == Some("Succeeded")
     })
@@ -60,7 +69,11 @@ async fn a_day_of_crashes_is_told_with_the_times_it_would_have_taken() {
     let status = ended.status.unwrap().container_statuses.unwrap().remove(0);
     assert_eq!(status.restart_count, 3);
     let run = status.state.unwrap().terminated.unwrap();
-    let lasted = run.finished_at.unwrap().0.duration_since(run.started_at.unwrap().0);
+    let lasted = run
+        .finished_at
+        .unwrap()
+        .0
+        .duration_since(run.started_at.unwrap().0);
     assert_eq!(lasted.as_secs(), 3600);
     // Four hours of running; each hour is long enough for the back-off to be forgotten.
     let whole = server.clock().now().duration_since(start).as_secs();

@@ -78,17 +78,26 @@ impl Engine {
             .route("/containers/{id}/exec", post(exec))
             .route("/containers/{id}", delete(remove))
             .route("/exec/{id}/start", post(exec_start))
-            .route("/exec/{id}/json", get(async || axum::Json(json!({"ExitCode": 5, "Running": false}))))
+            .route(
+                "/exec/{id}/json",
+                get(async || axum::Json(json!({"ExitCode": 5, "Running": false}))),
+            )
             .route("/events", get(events))
             .with_state(self.clone());
         let app = Router::new().nest("/v1.41", routes);
-        Listening(tokio::spawn(async move { axum::serve(listener, app).await.unwrap() }))
+        Listening(tokio::spawn(async move {
+            axum::serve(listener, app).await.unwrap()
+        }))
     }
 
     /// Ends a container as the kernel or its program would.
     fn end(&self, id: &str, code: i64, oom: bool) {
         let mut inside = self.inside.lock();
-        let Some(container) = inside.containers.get_mut(id).filter(|container| container.status == "running") else {
+        let Some(container) = inside
+            .containers
+            .get_mut(id)
+            .filter(|container| container.status == "running")
+        else {
             return;
         };
         container.status = "exited";
@@ -110,7 +119,11 @@ impl Engine {
 }
 
 fn missing(id: &str) -> Response {
-    (StatusCode::NOT_FOUND, axum::Json(json!({"message": format!("No such container: {id}")}))).into_response()
+    (
+        StatusCode::NOT_FOUND,
+        axum::Json(json!({"message": format!("No such container: {id}")})),
+    )
+        .into_response()
 }
 
 async fn image(State(engine): State<Engine>, Segment(path): Segment<String>) -> Response {
@@ -118,31 +131,54 @@ async fn image(State(engine): State<Engine>, Segment(path): Segment<String>) -> 
     if engine.inside.lock().images.contains_key(name) {
         return axum::Json(json!({"Id": format!("sha256:{name}")})).into_response();
     }
-    (StatusCode::NOT_FOUND, axum::Json(json!({"message": format!("No such image: {name}")}))).into_response()
+    (
+        StatusCode::NOT_FOUND,
+        axum::Json(json!({"message": format!("No such image: {name}")})),
+    )
+        .into_response()
 }
 
-async fn pull(State(engine): State<Engine>, Query(query): Query<BTreeMap<String, String>>) -> Response {
+async fn pull(
+    State(engine): State<Engine>,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> Response {
     let image = format!("{}:{}", query["fromImage"], query["tag"]);
     if image.contains("nowhere") {
-        let line = json!({"errorDetail": {"message": "manifest unknown"}, "error": "manifest unknown"});
+        let line =
+            json!({"errorDetail": {"message": "manifest unknown"}, "error": "manifest unknown"});
         return Body::from(format!("{line}\n")).into_response();
     }
     let line = json!({"status": "Downloading", "id": "layer", "progressDetail": {"current": 5, "total": 10}});
     let mut inside = engine.inside.lock();
     if inside.broken_pulls > 0 {
         inside.broken_pulls -= 1;
-        let pieces = [Ok(format!("{line}\n")), Err(std::io::Error::other("the engine died"))];
+        let pieces = [
+            Ok(format!("{line}\n")),
+            Err(std::io::Error::other("the engine died")),
+        ];
         return Body::from_stream(futures::stream::iter(pieces)).into_response();
     }
     inside.images.insert(image, ());
-    Body::from(format!("{line}\n{}\n", json!({"status": "Pull complete", "id": "layer"}))).into_response()
+    Body::from(format!(
+        "{line}\n{}\n",
+        json!({"status": "Pull complete", "id": "layer"})
+    ))
+    .into_response()
 }
 
-async fn create(State(engine): State<Engine>, Query(query): Query<BTreeMap<String, String>>, body: Bytes) -> Response {
+async fn create(
+    State(engine): State<Engine>,
+    Query(query): Query<BTreeMap<String, String>>,
+    body: Bytes,
+) -> Response {
     let body: Value = serde_json::from_slice(&body).unwrap();
     let mut inside = engine.inside.lock();
     let name = query["name"].clone();
-    if inside.containers.values().any(|container| container.name == name) {
+    if inside
+        .containers
+        .values()
+        .any(|container| container.name == name)
+    {
         return (StatusCode::CONFLICT, axum::Json(json!({"message": format!("Conflict. The container name \"/{name}\" is already in use")}))).into_response();
     }
     inside.made += 1;
@@ -156,7 +192,11 @@ async fn create(State(engine): State<Engine>, Query(query): Query<BTreeMap<Strin
         stop_seconds: None,
     };
     inside.containers.insert(id.clone(), container);
-    (StatusCode::CREATED, axum::Json(json!({"Id": id, "Warnings": []}))).into_response()
+    (
+        StatusCode::CREATED,
+        axum::Json(json!({"Id": id, "Warnings": []})),
+    )
+        .into_response()
 }
 
 async fn start(State(engine): State<Engine>, Segment(id): Segment<String>) -> Response {
@@ -166,10 +206,15 @@ async fn start(State(engine): State<Engine>, Segment(id): Segment<String>) -> Re
     if container.status == "running" {
         return StatusCode::NOT_MODIFIED.into_response();
     }
-    let words: Vec<String> = serde_json::from_value(container.body["Entrypoint"].clone()).unwrap_or_default();
+    let words: Vec<String> =
+        serde_json::from_value(container.body["Entrypoint"].clone()).unwrap_or_default();
     if words.first().is_some_and(|word| word == "absent") {
         let message = "exec: \"absent\": executable file not found in $PATH";
-        return (StatusCode::BAD_REQUEST, axum::Json(json!({"message": message}))).into_response();
+        return (
+            StatusCode::BAD_REQUEST,
+            axum::Json(json!({"message": message})),
+        )
+            .into_response();
     }
     if let Some(container) = engine.inside.lock().containers.get_mut(&id) {
         container.status = "running";
@@ -182,7 +227,11 @@ async fn start(State(engine): State<Engine>, Segment(id): Segment<String>) -> Re
     StatusCode::NO_CONTENT.into_response()
 }
 
-async fn stop(State(engine): State<Engine>, Segment(id): Segment<String>, Query(query): Query<BTreeMap<String, String>>) -> Response {
+async fn stop(
+    State(engine): State<Engine>,
+    Segment(id): Segment<String>,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> Response {
     let Some((id, _)) = engine.find(&id) else {
         return missing(&id);
     };
@@ -213,9 +262,16 @@ async fn inspect(State(engine): State<Engine>, Segment(id): Segment<String>) -> 
     .into_response()
 }
 
-async fn list(State(engine): State<Engine>, Query(query): Query<BTreeMap<String, String>>) -> Response {
+async fn list(
+    State(engine): State<Engine>,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> Response {
     let filters: Value = serde_json::from_str(&query["filters"]).unwrap();
-    let (key, value) = filters["label"][0].as_str().unwrap().split_once('=').unwrap();
+    let (key, value) = filters["label"][0]
+        .as_str()
+        .unwrap()
+        .split_once('=')
+        .unwrap();
     let inside = engine.inside.lock();
     let found: Vec<Value> = inside
         .containers
@@ -260,7 +316,11 @@ async fn exec_start(mut request: Request) -> Response {
         streams.write_all(&frame(2, "whispered\n")).await.unwrap();
         streams.shutdown().await.ok();
     });
-    (StatusCode::SWITCHING_PROTOCOLS, [(header::CONNECTION, "Upgrade"), (header::UPGRADE, "tcp")]).into_response()
+    (
+        StatusCode::SWITCHING_PROTOCOLS,
+        [(header::CONNECTION, "Upgrade"), (header::UPGRADE, "tcp")],
+    )
+        .into_response()
 }
 
 async fn events(State(engine): State<Engine>) -> Response {
