@@ -198,7 +198,7 @@ fn validate_node(node: &Value) -> Errors {
         if !seen.insert((key, effect)) {
             let shown = json!({"Key": key, "Value": value, "Effect": effect, "TimeAdded": null});
             let mut error = FieldError::duplicate(&path, shown).as_struct();
-            error.detail = "taints must be unique by key and effect pair".to_owned();
+            "taints must be unique by key and effect pair".clone_into(&mut error.detail);
             errors.push(error);
         }
     }

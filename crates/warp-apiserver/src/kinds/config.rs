@@ -180,11 +180,9 @@ fn validate_secret(object: &Value) -> Errors {
             needs(".dockerconfigjson");
             docker_config(object, ".dockerconfigjson", &mut errors);
         }
-        "kubernetes.io/basic-auth" => {
-            if !has("username") && !has("password") {
-                errors.push(FieldError::required(&path.key("username"), ""));
-                errors.push(FieldError::required(&path.key("password"), ""));
-            }
+        "kubernetes.io/basic-auth" if !has("username") && !has("password") => {
+            errors.push(FieldError::required(&path.key("username"), ""));
+            errors.push(FieldError::required(&path.key("password"), ""));
         }
         "kubernetes.io/ssh-auth" => needs("ssh-privatekey"),
         "kubernetes.io/tls" => {
@@ -242,6 +240,7 @@ fn service_account() -> Described {
         ])
         .strategy(Strategy {
             default: |object| typed::round_trip("core.ServiceAccount", object),
+            return_deleted: true,
             ..Strategy::default()
         })
 }

@@ -84,18 +84,18 @@ fn collect_unknown_formats(schema: &Value, found: &mut Vec<String>) {
     for name in ["properties", "items", "additionalProperties", "not"] {
         match schema.get(name) {
             Some(Value::Object(members)) if name == "properties" => {
-                members
-                    .values()
-                    .for_each(|member| collect_unknown_formats(member, found));
+                for member in members.values() {
+                    collect_unknown_formats(member, found);
+                }
             }
             Some(member @ Value::Object(_)) => collect_unknown_formats(member, found),
             _ => {}
         }
     }
     for name in ["allOf", "anyOf", "oneOf"] {
-        list(schema, name)
-            .iter()
-            .for_each(|member| collect_unknown_formats(member, found));
+        for member in list(schema, name) {
+            collect_unknown_formats(member, found);
+        }
     }
 }
 

@@ -43,11 +43,13 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
+#[allow(clippy::needless_pass_by_value)]
 fn object(spec: Value) -> Value {
     json!({"apiVersion": "x/v1", "kind": "X", "metadata": {"name": "n"}, "spec": spec})
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
     #[test]
     fn pruning_removes_exactly_the_unknown_fields_and_is_idempotent(spec in value()) {
         let schema = schema();

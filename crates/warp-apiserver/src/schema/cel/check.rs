@@ -95,7 +95,7 @@ impl<'a> Walk<'a> {
         }
         if TYPE_NAMES.contains(&name) {
             return Ok(Checked {
-                shape: Shape::of(Type::Type),
+                shape: Shape::of(Type::Meta),
                 cost: 1,
             });
         }
@@ -319,12 +319,12 @@ fn join<'a>(left: &Shape<'a>, right: &Shape<'a>) -> Shape<'a> {
     let size = left.size.union(right.size);
     let kind = match (&left.kind, &right.kind) {
         (Type::Free, other) => return Shape::sized(other.clone(), right.size),
-        (other, Type::Free) => other.clone(),
+        (other, Type::Free | Type::Null) | (Type::Null, other) => other.clone(),
         (Type::List(a), Type::List(b)) => Type::List(join(a, b).into()),
         (Type::Map(ak, av), Type::Map(bk, bv)) => {
             Type::Map(join(ak, bk).into(), join(av, bv).into())
         }
-        (Type::Null, other) | (other, Type::Null) => other.clone(),
+
         (a, b) if fits(a, b) => a.clone(),
         _ => Type::Dyn,
     };
@@ -439,9 +439,7 @@ fn arithmetic<'a>(name: &str, a: &Shape<'a>, b: &Shape<'a>) -> Option<Shape<'a>>
         ("_+_", List(x), List(y)) if fits(&x.kind, &y.kind) => {
             return Some(Shape::sized(List(join(x, y).into()), a.size.plus(b.size)));
         }
-        ("_+_", Timestamp, Duration)
-        | ("_+_", Duration, Timestamp)
-        | ("_-_", Timestamp, Duration) => Timestamp,
+        ("_+_", Duration, Timestamp) | ("_+_" | "_-_", Timestamp, Duration) => Timestamp,
         ("_+_" | "_-_", Duration, Duration) | ("_-_", Timestamp, Timestamp) => Duration,
         _ => return None,
     };
