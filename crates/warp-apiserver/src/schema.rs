@@ -57,8 +57,19 @@ impl Schema {
         if !errors.is_empty() {
             return Err(errors);
         }
-        parse::root(open_api_v3_schema, preserve_unknown)
-            .map_err(|detail| vec![FieldError::invalid(&path, "", detail)])
+        Self::from_checked(open_api_v3_schema, preserve_unknown)
+    }
+
+    /// Reads the schema of a definition that was checked when it was written: stored ones are not
+    /// judged again when the server starts.
+    pub fn from_checked(
+        open_api_v3_schema: &Value,
+        preserve_unknown: bool,
+    ) -> Result<Self, Vec<FieldError>> {
+        parse::root(open_api_v3_schema, preserve_unknown).map_err(|detail| {
+            let path = Path::new("spec.validation.openAPIV3Schema");
+            vec![FieldError::invalid(&path, "", detail)]
+        })
     }
 
     /// The schema of a built-in kind, built when first looked at.

@@ -484,7 +484,7 @@ fn resource(definition: &Value, version: &Value, storage: &str) -> Option<Resour
     let schema_json = &version["schema"]["openAPIV3Schema"];
     let preserve = definition["spec"]["preserveUnknownFields"] == true;
     let schema = if schema_json.is_object() {
-        match Schema::from_crd(schema_json, preserve) {
+        match Schema::from_checked(schema_json, preserve) {
             Ok(schema) => schema,
             Err(errors) => {
                 let name = text(definition, "/metadata/name");
