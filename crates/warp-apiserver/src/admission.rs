@@ -6,7 +6,7 @@
 mod limits;
 mod namespace;
 mod pods;
-mod quota;
+pub(crate) mod quota;
 mod services;
 mod storage;
 

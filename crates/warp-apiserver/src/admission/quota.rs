@@ -100,6 +100,33 @@ fn check(
     )))
 }
 
+/// What a quota's status says is used once `object` is stored: the names it counts for, each with
+/// the total over `objects` of its kind (the new one included).
+pub(crate) fn used_with(
+    quota: &Value,
+    table: &str,
+    object: &Value,
+    objects: &[Value],
+) -> Vec<(String, String)> {
+    if !matches_scopes(quota, table, object) {
+        return Vec::new();
+    }
+    let hard = resources::amounts(at(quota, "spec.hard"));
+    let mut used = Amounts::new();
+    for object in objects {
+        if matches_scopes(quota, table, object) {
+            resources::add(&mut used, &usage(table, object));
+        }
+    }
+    limited_to(usage(table, object), &hard)
+        .into_keys()
+        .map(|name| {
+            let amount = used.get(&name).copied().unwrap_or(Quantity::ZERO);
+            (name, amount.to_string())
+        })
+        .collect()
+}
+
 fn limited_to(amounts: Amounts, hard: &Amounts) -> Amounts {
     amounts
         .into_iter()

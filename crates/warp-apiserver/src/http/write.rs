@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::options::WriteOptions;
 use super::{Answer, ResourceCall};
-use crate::admission::{AdmissionRequest, Operation};
+use crate::admission::{AdmissionRequest, Operation, quota};
 use crate::codec::body::{self, Body, media_type};
 use crate::codec::status::{Status, Subject};
 use crate::patch::managed::{self, Writer};
@@ -57,7 +57,7 @@ pub(super) async fn create_object(
         );
     }
     let generated = prepare::needs_name(&object);
-    let _quota = request.quota_turn().await;
+    let turn = request.quota_turn().await;
     for _ in 0..NAME_TRIES {
         let mut object = object.clone();
         if let Some(prefix) = &generated {
@@ -72,7 +72,7 @@ pub(super) async fn create_object(
             options,
             &mut warnings,
         )?;
-        prepare::for_create(resource, &mut object);
+        prepare::for_create(resource, &mut object, &request.api.clock.now_text());
         prepare::check(request, &object, None, Mode::Main)?;
         let name = object["metadata"]["name"]
             .as_str()
@@ -94,6 +94,9 @@ pub(super) async fn create_object(
         let draft = request.entry.draft(&key, &object);
         match request.api.store.create(&request.entry.table, draft).await {
             Ok(stored) => {
+                if turn.is_some() {
+                    count_quota(request, &object).await;
+                }
                 let bytes = request.entry.bytes(&stored);
                 return Ok(Answer {
                     warnings,
@@ -114,6 +117,51 @@ fn named<'a>(request: &'a ResourceCall<'_>, name: &'a str) -> Subject<'a> {
     Subject {
         name,
         ..request.subject()
+    }
+}
+
+/// Brings the status of the namespace's quotas up to date with a new object, as clients expect of
+/// a server that enforces them. A quota changed meanwhile is counted again.
+async fn count_quota(request: &ResourceCall<'_>, object: &Value) {
+    let namespace = request.target.namespace.as_deref();
+    let Some(entry) = request
+        .api
+        .registry
+        .served()
+        .kind("", "ResourceQuota")
+        .cloned()
+    else {
+        return;
+    };
+    let objects: Vec<Value> = request
+        .entry
+        .table
+        .all(namespace)
+        .iter()
+        .map(|stored| stored.value())
+        .collect();
+    let table = request.entry.table.name();
+    for stored in entry.table.all(namespace) {
+        let key = &stored.key;
+        while let Some(current) = request.api.store.latest(&entry.table, key) {
+            let mut quota = current.value();
+            let before = quota["status"].clone();
+            for (name, amount) in quota::used_with(&quota, table, object, &objects) {
+                quota["status"]["used"][name] = amount.into();
+            }
+            if quota["status"] == before {
+                break;
+            }
+            let draft = entry.draft(key, &quota);
+            let written = request
+                .api
+                .store
+                .update(&entry.table, draft, current.revision)
+                .await;
+            if !matches!(written, Err(WriteError::Changed)) {
+                break;
+            }
+        }
     }
 }
 

@@ -16,7 +16,18 @@ pub(super) fn descriptors() -> Vec<Described> {
         replica_set(),
         stateful_set(),
         job::descriptor(),
+        pod_template(),
     ]
+}
+
+fn pod_template() -> Described {
+    describe("", "v1", "PodTemplate", "podtemplates")
+        .columns(vec![columns::name(), columns::age()])
+        .strategy(Strategy {
+            default: |object| typed::round_trip("core.PodTemplate", object),
+            generation: true,
+            ..Strategy::default()
+        })
 }
 
 fn scale() -> Subresource {
@@ -59,7 +70,14 @@ fn deployment() -> Described {
         .strategy(Strategy {
             default: |object| typed::round_trip("apps.Deployment", object),
             prepare_create: empty_status,
-            prepare_update: keep_status,
+            prepare_update: |object, old| {
+                keep_status(object, old);
+                // Annotations of a deployment travel to its replica sets: they count as a change.
+                let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
+                if object["metadata"].get("annotations") != old["metadata"].get("annotations") {
+                    object["metadata"]["generation"] = (generation + 1).into();
+                }
+            },
             validate: validate_deployment,
             validate_update: selector_immutable,
             validate_status_update: status_counts,

@@ -1,7 +1,7 @@
 //! The same requests to a real kube-apiserver and to ours, in the same run: answers must be equal
 //! after masking identity, time and revision.
 //!
-//! Cases are data (`cases/*.yaml`); what may differ is listed in `cases/known.yaml`, each with its
+//! Cases are data (`requests/*.yaml`); what may differ is listed in `requests/known.yaml`, each with its
 //! reason.
 
 use std::collections::BTreeMap;
@@ -21,12 +21,15 @@ struct Case {
 }
 
 fn cases() -> Vec<Case> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/cases");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/requests");
     let mut files: Vec<_> = std::fs::read_dir(folder)
         .expect("the cases")
         .map(|entry| entry.expect("a file").path())
         .filter(|path| path.extension().is_some_and(|end| end == "yaml"))
-        .filter(|path| path.file_name().is_some_and(|name| name != "known.yaml"))
+        .filter(|path| {
+            let name = path.file_name().unwrap_or_default();
+            name != "known.yaml" && name != "kubectl-manifest.yaml"
+        })
         .collect();
     files.sort();
     let mut cases = Vec::new();
@@ -49,11 +52,13 @@ fn cases() -> Vec<Case> {
             });
         }
     }
+    let recorded = crate::recorded::requests().into_iter();
+    cases.extend(recorded.map(|(name, steps)| Case { name, steps }));
     cases
 }
 
 fn known() -> BTreeMap<String, Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/cases/known.yaml");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/requests/known.yaml");
     let text = std::fs::read_to_string(path).expect("the known differences");
     serde_saphyr::from_str(&text).expect("known differences are a map")
 }

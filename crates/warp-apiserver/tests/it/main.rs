@@ -3,4 +3,7 @@
 mod api;
 mod differential;
 mod exchange;
+mod fuzz;
+mod kubectl;
 mod recorded;
+mod third_party;
