@@ -79,7 +79,7 @@ async fn differences(seed: u64) -> Vec<String> {
 async fn fit_is_what_kube_scheduler_says() {
     let mut all = Vec::new();
     for seed in 1..=3 {
-        all.extend(differences(seed).await);
+        all.extend(Box::pin(differences(seed)).await);
     }
     assert!(all.is_empty(), "{}\n{}", all.len(), all.join("\n"));
 }
