@@ -74,6 +74,7 @@ const UNFIT: f64 = f64::NEG_INFINITY;
 #[derive(Clone, Copy, Debug, Default)]
 struct Row {
     extra: f32,
+    slots: f32,
     rank: u32,
     kind: u16,
     pool: u16,
@@ -262,7 +263,10 @@ impl Search<'_> {
 
     fn best(&self, board: &Board, nodes: impl Iterator<Item = usize>) -> Option<Best> {
         let weights = self.weights;
-        let plain = weights.extra == 0.0 && weights.penalty.iter().all(|&penalty| penalty == 0.0);
+        let plain = weights.extra == 0.0
+            && weights.slots == 0.0
+            && weights.slots == 0.0
+            && weights.penalty.iter().all(|&penalty| penalty == 0.0);
         let mut best: Option<Best> = None;
         let mut bar = f64::MIN;
         for at in nodes {
@@ -274,7 +278,8 @@ impl Search<'_> {
                     .get(usize::from(row.kind))
                     .copied()
                     .unwrap_or(0.0);
-                raw += weights.extra * f64::from(row.extra) - penalty;
+                raw += weights.extra * f64::from(row.extra) + weights.slots * f64::from(row.slots)
+                    - penalty;
             }
             if raw < bar {
                 continue;
@@ -352,6 +357,7 @@ impl Search<'_> {
                 rating.value,
                 Row {
                     extra: coarse(rating.extra),
+                    slots: coarse(rating.slots),
                     ..row
                 },
             ));
@@ -367,6 +373,7 @@ impl Search<'_> {
                     rating.value,
                     Row {
                         extra: coarse(rating.extra),
+                        slots: coarse(rating.slots),
                         kind,
                         pool,
                         ..row

@@ -114,19 +114,26 @@ pub struct Rating {
     pub value: f64,
     /// Scaled by `Weights::extra`.
     pub extra: f64,
+    /// Scaled by `Weights::slots`.
+    pub slots: f64,
 }
 
 impl From<f64> for Rating {
     fn from(value: f64) -> Self {
-        Self { value, extra: 0.0 }
+        Self {
+            value,
+            extra: 0.0,
+            slots: 0.0,
+        }
     }
 }
 
-/// The fleet's part of a score: `value + extra · rating.extra − penalty[kind]`, cut to multiples of
+/// The fleet's part of a score: `value + extra · rating.extra + slots · rating.slots − penalty[kind]`, cut to multiples of
 /// `quantum`. Nodes of equal score are taken in one fixed random order per seed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Weights {
     pub extra: f64,
+    pub slots: f64,
     /// By kind number; a missing entry is 0.
     pub penalty: Vec<f64>,
     /// 0 = scores are compared exactly.

@@ -25,6 +25,8 @@ pub struct Tuning {
     pub cpu_length: usize,
     /// What a lost slot for multi-GPU requests counts, against its expected use.
     pub slots: f64,
+    /// The same where as much work leaves as comes.
+    pub roomy_slots: f64,
     /// The same while the mix is unknown: rare large requests are learnt last.
     pub doubtful_slots: f64,
     /// How much more often than by its share a request that insists on few kinds is expected there.
@@ -46,6 +48,7 @@ impl Default for Tuning {
             length: 40,
             cpu_length: 25,
             slots: 0.05,
+            roomy_slots: 0.5,
             doubtful_slots: 0.15,
             insistence: 0.5,
             core_gpu: 10.0,
@@ -66,6 +69,10 @@ pub struct FillValue {
     worth: Worth,
     learning: Option<Learning>,
     cards: Vec<i32>,
+    /// Free GPU at the last arrival, and how much came and left between arrivals, fading.
+    free: Option<f64>,
+    came: f64,
+    left: f64,
 }
 
 impl FillValue {
@@ -78,6 +85,9 @@ impl FillValue {
             worth,
             learning: Some(Learning::default()),
             cards: Vec::new(),
+            free: None,
+            came: 0.0,
+            left: 0.0,
         }
     }
 
@@ -90,6 +100,9 @@ impl FillValue {
             worth,
             learning: None,
             cards: Vec::new(),
+            free: None,
+            came: 0.0,
+            left: 0.0,
         }
     }
 
@@ -116,7 +129,24 @@ impl FillValue {
         Rating {
             value: after.gpu - before.gpu + ask.gpu_milli() as f64,
             extra: after.cores - before.cores,
+            slots: after.slots - before.slots,
         }
+    }
+
+    fn note_turnover(&mut self, free: f64) {
+        /// What an arrival still counts after the next one.
+        const FADE: f64 = 0.999;
+        let change = self.free.replace(free).map_or(0.0, |before| free - before);
+        self.came = self.came * FADE + (-change).max(0.0);
+        self.left = self.left * FADE + change.max(0.0);
+    }
+
+    /// What a lost slot counts beyond its part in the value. On a fleet that only fills up, the last
+    /// whole nodes are best used in parts; where work leaves again, a broken node is hard to regain
+    /// and the parts come free elsewhere.
+    fn slots_weight(&self) -> f64 {
+        let turnover = (self.left / self.came.max(1.0)).min(1.0);
+        (self.tuning.roomy_slots - self.worth.slots_factor).max(0.0) * turnover
     }
 
     /// The card whose use gains most; the smallest remainder among equals.
@@ -145,6 +175,7 @@ impl Strategy for FillValue {
     }
 
     fn arrived(&mut self, fleet: &Fleet, ask: &Ask) {
+        self.note_turnover(fleet.totals().free_gpu_milli() as f64);
         if let Some(learning) = &mut self.learning
             && learning.see(ask)
         {
@@ -195,6 +226,7 @@ impl Strategy for FillValue {
             fleet.kinds().map(of).collect()
         };
         Weights {
+            slots: self.slots_weight(),
             extra: core * ((scarcity - 0.9) / 0.1).clamp(0.0, 1.0),
             penalty,
             quantum: self.tuning.quantum,

@@ -14,8 +14,10 @@ const MEMORY_STEP: i64 = 4 << 30;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Value {
-    /// Thousandths of GPU that will be used, lost slots included.
+    /// Thousandths of GPU that will be used, slots included.
     pub(super) gpu: f64,
+    /// Thousandths of GPU that requests of several GPUs could use here.
+    pub(super) slots: f64,
     /// Cores that CPU-only requests will use.
     pub(super) cores: f64,
 }
@@ -33,6 +35,8 @@ pub(super) struct Worth {
     /// CPU asked for per thousandth of GPU, over all requests.
     pub(super) cpu_per_gpu: f64,
     bag: Vec<i32>,
+    /// What a slot counts in `Value::gpu`.
+    pub(super) slots_factor: f64,
 }
 
 #[derive(Debug)]
@@ -81,11 +85,12 @@ impl Worth {
             cpu_lists: (0..tuning.lists)
                 .map(|_| cpu_list(&without, tuning.cpu_length, &mut random))
                 .collect(),
-            slots: slot_classes(fleet, &classes, share, tuning, doubt),
+            slots: slot_classes(fleet, &classes, share, doubt),
             insisted: insisted(fleet, &classes, share),
             memory: mean_memory(&classes),
             cpu_per_gpu: cpu / asked.max(1.0),
             bag: Vec::new(),
+            slots_factor: tuning.slots + (tuning.doubtful_slots - tuning.slots) * doubt,
         }
     }
 
@@ -121,7 +126,8 @@ impl Worth {
             .iter()
             .filter(|&&card| card >= WHOLE.cast_signed())
             .count();
-        value.gpu += self.slots_worth(kind, cpu_milli, idle);
+        value.slots = self.slots_worth(kind, cpu_milli, idle);
+        value.gpu += self.slots_factor * value.slots;
         self.memo.insert(key, value);
         value
     }
@@ -163,6 +169,7 @@ impl Worth {
         let lists = self.cpu_lists.len().max(1) as f64;
         Value {
             gpu: gpu as f64 / lists,
+            slots: 0.0,
             cores: cores as f64 / 1000.0 / lists,
         }
     }
@@ -307,10 +314,8 @@ fn slot_classes(
     fleet: &Fleet,
     classes: &[Class],
     share: impl Fn(&Class) -> f64,
-    tuning: &Tuning,
     doubt: f64,
 ) -> Vec<SlotClass> {
-    let factor = tuning.slots + (tuning.doubtful_slots - tuning.slots) * doubt;
     let total = fleet.totals().gpu_milli() as f64;
     let offered = |class: &Class| -> f64 {
         let pools = fleet.nodes().flat_map(|(id, node)| {
@@ -332,7 +337,7 @@ fn slot_classes(
         .chain(unseen(fleet, doubt))
         .filter_map(|(class, share)| {
             let offered = offered(&class);
-            let weight = factor * share * total / offered;
+            let weight = share * total / offered;
             (offered > 0.0).then_some(SlotClass { class, weight })
         })
         .collect()
