@@ -24,7 +24,7 @@ pub struct Explanation {
     /// Reasons by how many nodes give them first, most frequent first.
     pub reasons: Vec<Folded>,
     /// The node that lacks least, where lack of room is all that is wrong, and who holds the room.
-    pub nearest: Option<Nearest>,
+    pub nearest: Option<Box<Nearest>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,7 +94,9 @@ impl Explanation {
             request: Arc::clone(&request.name),
             nodes: nodes.len(),
             reasons,
-            nearest: nearest.and_then(|(_, id, lacks)| Nearest::new(fleet, id, lacks)),
+            nearest: nearest
+                .and_then(|(_, id, lacks)| Nearest::new(fleet, id, lacks))
+                .map(Box::new),
         }
     }
 }

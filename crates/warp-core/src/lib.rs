@@ -1,12 +1,14 @@
-//! Decisions about GPUs: what fits where, which place is best, what is in the way, who runs next.
+//! Decisions about GPUs: what fits where, which place is best, what runs next, what is in the way.
 //!
 //! The crate owns the model of a fleet and every choice made over it. It does no I/O, has no clock
-//! and knows no Kubernetes types: a decision is a function of (snapshot, seed) and nothing else.
+//! and knows no Kubernetes types: a decision is a function of (snapshot, seed) and nothing else. Its
+//! own `clippy.toml` enforces it.
 
 pub mod check;
 pub mod estimate;
 pub mod explain;
 pub mod fleet;
+pub mod gpu;
 pub mod preempt;
 pub mod queue;
 pub mod random;

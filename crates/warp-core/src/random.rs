@@ -58,11 +58,13 @@ impl Default for Fingerprint {
 }
 
 impl Fingerprint {
+    #[must_use]
     pub const fn word(self, word: u64) -> Self {
         Self(mix(self.0.rotate_left(5) ^ word))
     }
 
     /// Text, with its length so that ("ab", "c") and ("a", "bc") differ.
+    #[must_use]
     pub fn text(self, text: &str) -> Self {
         let mut print = self.word(text.len() as u64);
         for chunk in text.as_bytes().chunks(8) {
@@ -73,6 +75,7 @@ impl Fingerprint {
         print
     }
 
+    #[must_use]
     pub const fn signed(self, value: i64) -> Self {
         self.word(value.cast_unsigned())
     }

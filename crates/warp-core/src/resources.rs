@@ -31,6 +31,7 @@ impl Resources {
         }
     }
 
+    #[must_use]
     pub fn with(mut self, name: &str, amount: i64) -> Self {
         self.extended.insert(Arc::from(name), amount);
         self

@@ -9,7 +9,7 @@ mod planner;
 mod reason;
 pub mod strategy;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use gang::{Gang, GangPlacement, GangRefusal, Member, PlacedMember};
 pub use mix::{Class, Mix};

@@ -1,1 +1,26 @@
-//! placeholder
+//! A cluster in a test: a real Kubernetes control plane with simulated GPU nodes, and what tests
+//! need to drive and judge it.
+//!
+//! Owns: starting and ending the control plane, node shapes, the behaviour of simulated pods,
+//! credentials, waiting on watches, and reading the audit log. Must not know what Warp's operator
+//! does: scenarios live with the crate they judge.
+
+pub mod audit;
+pub mod behaviour;
+pub mod cluster;
+pub mod kubectl;
+pub mod node;
+pub mod oracle;
+pub mod process;
+pub mod wait;
+
+mod binaries;
+mod stages;
+
+pub use behaviour::Behaviour;
+pub use binaries::{control_plane, repository};
+pub use cluster::{Builder, Cluster};
+pub use node::NodeShape;
+pub use oracle::FilterOracle;
+pub use process::{Process, Signal};
+pub use wait::{until, wait_for, wait_gone};

@@ -5,18 +5,37 @@
 pub(crate) mod plot;
 mod table;
 
-pub(crate) use table::Table;
+use std::io::Write;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Prints a result.
-pub(crate) fn result(text: &str) {
-    println!("{}", text.trim_end_matches('\n'));
+pub(crate) use table::Table;
+
+/// Prints a result as it is. A reader that has gone away (`| head`) ends the verb quietly.
+pub(crate) fn text(text: &str) {
+    let mut out = std::io::stdout().lock();
+    if out
+        .write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .is_err()
+    {
+        tracing::debug!("standard output is closed");
+    }
 }
 
-/// Prints a remark about a result.
-pub(crate) fn note(text: &str) {
-    eprintln!("{text}");
+/// Prints a line of results.
+pub(crate) fn line(line: &str) {
+    text(&format!("{line}\n"));
+}
+
+/// Prints a whole result, with exactly one line end after it.
+pub(crate) fn result(result: &str) {
+    line(result.trim_end_matches('\n'));
+}
+
+/// Says something about the results: progress, notes, what to do next.
+pub(crate) fn note(line: &str) {
+    eprintln!("{line}");
 }
 
 /// A bar on a terminal, nothing elsewhere.

@@ -307,9 +307,9 @@ impl Dimension {
         while high - low > 1 {
             let middle = low.midpoint(high);
             if fits(middle) {
-                low = middle
+                low = middle;
             } else {
-                high = middle
+                high = middle;
             }
         }
         Some(change(low))

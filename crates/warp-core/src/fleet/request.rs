@@ -75,6 +75,7 @@ impl GpuRequest {
         }
     }
 
+    #[must_use]
     pub fn models(mut self, models: &[&str]) -> Self {
         self.models = models.iter().map(|&m| Arc::from(m)).collect();
         self

@@ -109,6 +109,11 @@ impl Selector {
         }
     }
 
+    /// Whether it says nothing at all (and so selects everything).
+    pub fn is_empty(&self) -> bool {
+        self.match_labels.is_empty() && self.match_expressions.is_empty()
+    }
+
     pub fn matches(&self, labels: &Labels) -> bool {
         let equal = |(key, value): (&Arc<str>, &Arc<str>)| labels.get(key) == Some(value);
         self.match_labels.iter().all(equal)

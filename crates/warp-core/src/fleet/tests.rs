@@ -188,7 +188,9 @@ proptest! {
         change in step(),
     ) {
         let mut fleet = Fleet::new();
-        steps.iter().for_each(|step| apply(&mut fleet, step));
+        for step in &steps {
+            apply(&mut fleet, step);
+        }
         let before = fleet.clone();
         match &change {
             Step::Bind { id, .. } => {

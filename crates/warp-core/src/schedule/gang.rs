@@ -56,7 +56,7 @@ pub struct GangRefusal {
     pub placed: usize,
     pub level: Option<Level>,
     /// Why the next member did not fit, with the others in place.
-    pub next: Option<Explanation>,
+    pub next: Option<Box<Explanation>>,
     /// A wider level at which the gang would fit now.
     pub wider: Option<Option<Level>>,
 }
@@ -149,6 +149,7 @@ impl Planner {
             gang,
             order: &order,
             scratch: fleet.clone(),
+            tried: false,
             furthest: None,
         };
         for level in gang.levels() {
@@ -172,7 +173,7 @@ impl Planner {
             members: gang.size(),
             placed: furthest.as_ref().map_or(0, |furthest| furthest.placed),
             level: level.filter(|_| gang.required.is_some()),
-            next: furthest.map(|furthest| furthest.next),
+            next: furthest.map(|furthest| Box::new(furthest.next)),
             wider,
         })
     }
@@ -182,6 +183,7 @@ struct Attempt<'a> {
     gang: &'a Gang,
     order: &'a [usize],
     scratch: Fleet,
+    tried: bool,
     furthest: Option<Furthest>,
 }
 
@@ -221,13 +223,16 @@ impl Attempt<'_> {
             *milli += pools.iter().map(crate::fleet::PoolFree::milli).sum::<i64>();
             nodes.push(id);
         }
+        let mut domains: Vec<_> = domains.into_values().collect();
+        domains.sort_by_key(|(milli, _)| *milli);
+        // The largest is tried even when it has too little, to learn how far the gang would come.
         let needed = self.gang.milli();
-        let mut enough: Vec<_> = domains
-            .into_values()
-            .filter(|(milli, _)| *milli >= needed)
-            .collect();
-        enough.sort_by_key(|(milli, _)| *milli);
-        enough.into_iter().map(|(_, nodes)| nodes).collect()
+        let largest = domains.len().saturating_sub(1);
+        let from = domains
+            .partition_point(|(milli, _)| *milli < needed)
+            .min(largest);
+        domains.drain(..from);
+        domains.into_iter().map(|(_, nodes)| nodes).collect()
     }
 
     fn inside(
@@ -250,11 +255,13 @@ impl Attempt<'_> {
         level: Option<Level>,
         scope: Scope<'_>,
     ) -> Option<Vec<PlacedMember>> {
+        // Members arrive once, however many attempts are made.
+        let first = !std::mem::replace(&mut self.tried, true);
         let mut placed = Vec::new();
         let mut bound: Vec<Arc<str>> = Vec::new();
         for &member in self.order {
             let request = &self.gang.members[member].request;
-            let Some(placement) = planner.choose_within(&self.scratch, request, scope) else {
+            let Some(placement) = planner.decide(&self.scratch, request, scope, first) else {
                 self.came(bound.len(), level, request, scope);
                 break;
             };

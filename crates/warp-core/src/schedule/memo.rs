@@ -93,10 +93,6 @@ impl<V: Copy> Memo<V> {
         }
     }
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "only the low bits address a slot"
-    )]
     fn home(&self, key: u128) -> usize {
         key as usize & (self.slots.len() - 1)
     }

@@ -128,7 +128,7 @@ impl Learning {
     pub(super) fn see(&mut self, ask: &Ask) -> bool {
         self.mix.see(ask);
         self.arrivals += 1;
-        let window_over = self.arrivals % WINDOW == 0;
+        let window_over = self.arrivals.is_multiple_of(WINDOW);
         let due = window_over || (self.arrivals < WINDOW && self.arrivals.is_power_of_two());
         if due {
             self.epoch += 1;

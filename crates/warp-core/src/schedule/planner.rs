@@ -135,6 +135,17 @@ impl Planner {
             .ok_or_else(|| Explanation::new(fleet, request))
     }
 
+    /// The best place for a request that was offered before: a request that waits is decided again
+    /// and again, but arrived once, and only arrivals say what to expect.
+    pub fn place_again(
+        &mut self,
+        fleet: &Fleet,
+        request: &Request,
+    ) -> Result<Placement, Explanation> {
+        let again = self.decide(fleet, request, Scope::All, false);
+        again.ok_or_else(|| Explanation::new(fleet, request))
+    }
+
     /// The best place for a request, if it fits anywhere.
     pub fn choose(&mut self, fleet: &Fleet, request: &Request) -> Option<Placement> {
         self.choose_within(fleet, request, Scope::All)
@@ -147,9 +158,21 @@ impl Planner {
         request: &Request,
         scope: Scope<'_>,
     ) -> Option<Placement> {
+        self.decide(fleet, request, scope, true)
+    }
+
+    pub(super) fn decide(
+        &mut self,
+        fleet: &Fleet,
+        request: &Request,
+        scope: Scope<'_>,
+        arrived: bool,
+    ) -> Option<Placement> {
         let ask = Ask::new(fleet, request);
         let filter = Filter::new(fleet, request);
-        self.strategy.arrived(fleet, &ask);
+        if arrived {
+            self.strategy.arrived(fleet, &ask);
+        }
         let weights = self.strategy.weights(fleet, &ask);
         let epoch = self.strategy.epoch(fleet);
         self.decisions += 1;
@@ -205,14 +228,11 @@ impl Search<'_> {
                 self.best(board, 0..board.values.len())
             }
             Scope::Only(nodes) => {
-                let known = || {
-                    nodes
-                        .iter()
-                        .map(|node| node.index())
-                        .filter(|&at| at < board.values.len())
-                };
-                let at: Vec<_> = known().collect();
-                at.iter().for_each(|&at| self.refresh_one(board, at));
+                let nodes = nodes.iter().map(|node| node.index());
+                let at: Vec<_> = nodes.filter(|&at| at < board.values.len()).collect();
+                for &at in &at {
+                    self.refresh_one(board, at);
+                }
                 self.best(board, at.into_iter())
             }
         }
@@ -331,7 +351,7 @@ impl Search<'_> {
             return Some((
                 rating.value,
                 Row {
-                    extra: rating.extra as f32,
+                    extra: coarse(rating.extra),
                     ..row
                 },
             ));
@@ -346,7 +366,7 @@ impl Search<'_> {
                 best = Some((
                     rating.value,
                     Row {
-                        extra: rating.extra as f32,
+                        extra: coarse(rating.extra),
                         kind,
                         pool,
                         ..row
@@ -402,6 +422,15 @@ fn spot<'a>(fleet: &'a Fleet, id: NodeId, slot: &'a Slot, pool: Option<&'a PoolF
         free: &slot.free,
         pool,
     }
+}
+
+/// Half the width is enough for a term that is scaled and then cut to quanta.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "precision is not needed here"
+)]
+const fn coarse(value: f64) -> f32 {
+    value as f32
 }
 
 /// The first `count` fully idle cards.

@@ -107,8 +107,7 @@ impl Reason {
             }
             Self::NoGpu => "without GPUs".into(),
             Self::GpuModel { found } if found.is_empty() => "with GPUs of an unknown model".into(),
-            Self::GpuModel { found } => format!("with {found} GPUs"),
-            Self::GpuVendor { found } => format!("with {found} GPUs"),
+            Self::GpuModel { found } | Self::GpuVendor { found } => format!("with {found} GPUs"),
             Self::GpuMemory { found, .. } => {
                 format!(
                     "with only {} of GPU memory",

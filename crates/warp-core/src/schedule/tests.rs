@@ -1,3 +1,4 @@
-mod build;
+pub(crate) mod build;
 mod choices;
 mod filters;
+mod gangs;

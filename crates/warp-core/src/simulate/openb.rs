@@ -1,8 +1,14 @@
 //! The placement protocol of the FGD study (Weng et al., ATC'23) over the "openb" trace: requests
 //! arrive in random order, one by one, and never leave; what fits nowhere is dropped.
 
+pub mod bound;
+pub mod churn;
+mod generate;
+pub mod scale;
 #[cfg(test)]
 mod tests;
+
+pub use generate::generate;
 
 use std::sync::Arc;
 

@@ -1,10 +1,208 @@
-//! `warp install`.
+//! `warp install`: print what `kubectl apply` needs. The files of `deploy/` are the only source;
+//! this command assembles them and changes a few fields.
 
 use std::process::ExitCode;
 
-#[derive(clap::Args, Debug)]
-pub(crate) struct Args {}
+use anyhow::{Context as _, bail};
+use serde_json::{Value, json};
+use warp_api::crd;
 
-pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not landed yet")
+use crate::output;
+
+/// Namespace the files name.
+const NAMESPACE: &str = "warp-system";
+const MANAGER: [&str; 2] = [
+    include_str!("../../../../deploy/manager/namespace.yaml"),
+    include_str!("../../../../deploy/manager/deployment.yaml"),
+];
+const ACCOUNT: [&str; 2] = [
+    include_str!("../../../../deploy/rbac/cluster/service-account.yaml"),
+    include_str!("../../../../deploy/rbac/cluster/leader-election.yaml"),
+];
+const CLUSTER_ROLE: &str = include_str!("../../../../deploy/rbac/cluster/role.yaml");
+const NAMESPACED_ROLE: &str = include_str!("../../../../deploy/rbac/namespaced/role.yaml");
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Print the manifests; pipe them into `kubectl apply -f -`
+    #[arg(long)]
+    print: bool,
+    /// Namespace the operator runs in
+    #[arg(long, default_value = NAMESPACE)]
+    namespace: String,
+    /// Serve the workloads of this namespace only, with a role for it instead of the whole cluster
+    #[arg(long, value_name = "NAMESPACE")]
+    namespaced: Option<String>,
+    /// Image of the operator
+    #[arg(long)]
+    image: Option<String>,
+    /// Only the CRDs
+    #[arg(long)]
+    crds_only: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if !args.print {
+        bail!("warp install only prints: use warp install --print | kubectl apply -f -");
+    }
+    output::text(&manifests(args)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn manifests(args: &Args) -> anyhow::Result<String> {
+    let mut objects = crd::all();
+    if !args.crds_only {
+        let role = if args.namespaced.is_some() {
+            NAMESPACED_ROLE
+        } else {
+            CLUSTER_ROLE
+        };
+        // The namespace comes first, what lives in it after, the Deployment last.
+        for file in [MANAGER[0], ACCOUNT[0], ACCOUNT[1], role, MANAGER[1]] {
+            for document in documents(file)? {
+                objects.push(adapted(document, args));
+            }
+        }
+    }
+    let mut out = String::new();
+    for object in objects {
+        let yaml = serde_saphyr::to_string(&object).context("failed to write YAML")?;
+        out.push_str("---\n");
+        out.push_str(&yaml);
+        if !yaml.ends_with('\n') {
+            out.push('\n');
+        }
+    }
+    Ok(out)
+}
+
+fn documents(file: &str) -> anyhow::Result<Vec<Value>> {
+    let parts = file
+        .split("\n---\n")
+        .filter(|part| part.lines().any(|line| !line.starts_with('#')));
+    parts
+        .map(|part| serde_saphyr::from_str(part).context("failed to read an embedded manifest"))
+        .collect()
+}
+
+/// Puts the chosen namespaces and image in.
+fn adapted(mut object: Value, args: &Args) -> Value {
+    let own = json!(args.namespace);
+    let kind = object["kind"].as_str().unwrap_or_default().to_owned();
+    if kind == "Namespace" {
+        object["metadata"]["name"] = own.clone();
+    }
+    let place = object["metadata"]["namespace"].as_str().map(str::to_owned);
+    match place.as_deref() {
+        Some(NAMESPACE) => object["metadata"]["namespace"] = own.clone(),
+        Some(_) => {
+            if let Some(served) = &args.namespaced {
+                object["metadata"]["namespace"] = json!(served);
+            }
+        }
+        None => {}
+    }
+    for subject in object["subjects"].as_array_mut().into_iter().flatten() {
+        subject["namespace"] = own.clone();
+    }
+    if kind == "Deployment" {
+        let container = &mut object["spec"]["template"]["spec"]["containers"][0];
+        if let Some(image) = &args.image {
+            container["image"] = json!(image);
+        }
+        if let (Some(served), Some(flags)) = (&args.namespaced, container["args"].as_array_mut()) {
+            flags.push(json!(format!("--namespace={served}")));
+        }
+    }
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args() -> Args {
+        Args {
+            print: true,
+            namespace: NAMESPACE.to_owned(),
+            namespaced: None,
+            image: None,
+            crds_only: false,
+        }
+    }
+
+    fn read(args: &Args) -> Vec<Value> {
+        let text = manifests(args).unwrap();
+        let parts = text.split("---\n").filter(|part| !part.trim().is_empty());
+        parts
+            .map(|part| serde_saphyr::from_str(part).unwrap())
+            .collect()
+    }
+
+    fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
+        objects
+            .iter()
+            .filter(|object| object["kind"] == kind)
+            .collect()
+    }
+
+    #[test]
+    fn everything_needed_is_printed_in_an_order_that_applies() {
+        let objects = read(&args());
+        let kinds: Vec<&str> = objects
+            .iter()
+            .filter_map(|object| object["kind"].as_str())
+            .collect();
+        let at = |kind| kinds.iter().position(|have| *have == kind).unwrap();
+        assert!(at("CustomResourceDefinition") < at("Namespace"));
+        assert!(at("Namespace") < at("ServiceAccount"));
+        assert!(at("ClusterRole") < at("Deployment"));
+    }
+
+    #[test]
+    fn namespaces_and_image_are_put_in_everywhere() {
+        let chosen = Args {
+            namespace: "gpu".to_owned(),
+            namespaced: Some("team".to_owned()),
+            image: Some("example/warp:1".to_owned()),
+            ..args()
+        };
+        let objects = read(&chosen);
+        let deployment = of_kind(&objects, "Deployment")[0];
+        assert_eq!(deployment["metadata"]["namespace"], "gpu");
+        let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+        assert_eq!(container["image"], "example/warp:1");
+        assert!(
+            container["args"]
+                .as_array()
+                .unwrap()
+                .contains(&json!("--namespace=team"))
+        );
+        let roles = of_kind(&objects, "Role");
+        let places: Vec<&str> = roles
+            .iter()
+            .filter_map(|role| role["metadata"]["namespace"].as_str())
+            .collect();
+        assert!(
+            places.contains(&"team") && places.contains(&"gpu"),
+            "{places:?}"
+        );
+        for binding in of_kind(&objects, "RoleBinding") {
+            assert_eq!(binding["subjects"][0]["namespace"], "gpu");
+        }
+        assert!(!manifests(&chosen).unwrap().contains(NAMESPACE));
+    }
+
+    #[test]
+    fn crds_only_prints_nothing_else() {
+        let objects = read(&Args {
+            crds_only: true,
+            ..args()
+        });
+        assert_eq!(
+            of_kind(&objects, "CustomResourceDefinition").len(),
+            objects.len()
+        );
+        assert!(!objects.is_empty());
+    }
 }

@@ -1,10 +1,217 @@
-//! `warp operator`.
+//! `warp operator`: run the controllers against a cluster, from inside it or from a laptop.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+use warp_api::workload::{SchedulingStrategy, run_seconds};
+use warp_operator::{Clock, Config, LeaderConfig, Settings};
+
+/// Lease of the first design, kept so that an old and a new operator exclude each other.
+const LEASE: &str = "gpu-orchestrator.gpu.warp.dev";
 
 #[derive(clap::Args, Debug)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Kubeconfig file; default: the cluster it runs in, else $KUBECONFIG, else ~/.kube/config
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig
+    #[arg(long)]
+    context: Option<String>,
+    /// Serve the workloads of this namespace only (nodes and pods are always read cluster-wide)
+    #[arg(long)]
+    namespace: Option<String>,
+    /// Act only while holding a Lease, so that several replicas may run
+    #[arg(long)]
+    leader_elect: bool,
+    /// Namespace of the Lease
+    #[arg(
+        long,
+        env = "POD_NAMESPACE",
+        default_value = "warp-system",
+        value_name = "NAMESPACE"
+    )]
+    leader_elect_namespace: String,
+    /// Name of the Lease
+    #[arg(long, default_value = LEASE, value_name = "NAME")]
+    leader_elect_lease: String,
+    /// Name of this instance, unique among replicas; default: made from the process
+    #[arg(long, env = "POD_NAME")]
+    identity: Option<String>,
+    /// Where /healthz and /readyz answer, `0` for nowhere; default :8081 in a cluster, else nowhere
+    #[arg(long, alias = "health-probe-bind-address", value_name = "ADDRESS", value_parser = address)]
+    health_addr: Option<Listen>,
+    /// Where /metrics answers, `0` for nowhere; default :8080 in a cluster, else nowhere
+    #[arg(long, alias = "metrics-bind-address", value_name = "ADDRESS", value_parser = address)]
+    metrics_addr: Option<Listen>,
+    /// Strategy of workloads that name none: leastLoaded, random or costOptimized
+    #[arg(long, default_value = "leastLoaded")]
+    default_strategy: SchedulingStrategy,
+    /// A placed attempt that does not run after this time has failed
+    #[arg(long, default_value = "30m", value_parser = duration)]
+    start_timeout: Duration,
+    /// A node silent for this long is taken for dead and its attempt for failed
+    #[arg(long, default_value = "5m", value_parser = duration)]
+    node_loss_timeout: Duration,
+    /// A node the cluster's scheduler refused is left out for this long
+    #[arg(long, default_value = "5m", value_parser = duration)]
+    refusal_timeout: Duration,
+    /// Logs as JSON lines or for people
+    #[arg(long, value_enum, default_value_t = LogFormat::Auto)]
+    log_format: LogFormat,
+}
 
-pub(crate) fn run(_args: Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not landed yet")
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum LogFormat {
+    /// JSON in a cluster, for people elsewhere
+    Auto,
+    Json,
+    Text,
+}
+
+/// An address to listen on, or none.
+#[derive(Clone, Copy, Debug)]
+struct Listen(Option<SocketAddr>);
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+    start_logs(args.log_format, in_cluster);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("failed to start the runtime")?;
+    runtime.block_on(operate(args, in_cluster))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn operate(args: Args, in_cluster: bool) -> anyhow::Result<()> {
+    let connection = connection(&args).await?;
+    let client = warp_operator::client(connection).context("failed to make a client")?;
+    let stop = stop_on_signal()?;
+    let config = config(args, in_cluster);
+    warp_operator::run(client, config, Clock::System, stop).await?;
+    Ok(())
+}
+
+async fn connection(args: &Args) -> anyhow::Result<kube::Config> {
+    let options = KubeConfigOptions {
+        context: args.context.clone(),
+        ..KubeConfigOptions::default()
+    };
+    match (&args.kubeconfig, &args.context) {
+        (Some(path), _) => {
+            let file = Kubeconfig::read_from(path)
+                .with_context(|| format!("failed to read kubeconfig {}", path.display()))?;
+            kube::Config::from_custom_kubeconfig(file, &options)
+                .await
+                .with_context(|| format!("failed to use kubeconfig {}", path.display()))
+        }
+        (None, Some(context)) => kube::Config::from_kubeconfig(&options)
+            .await
+            .with_context(|| format!("failed to use context {context}")),
+        (None, None) => kube::Config::infer()
+            .await
+            .context("failed to find a cluster: pass --kubeconfig or set KUBECONFIG"),
+    }
+}
+
+fn config(args: Args, in_cluster: bool) -> Config {
+    let by_default =
+        |port| in_cluster.then_some(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port));
+    let leader = args.leader_elect.then_some(LeaderConfig {
+        namespace: args.leader_elect_namespace,
+        lease: args.leader_elect_lease,
+    });
+    Config {
+        namespace: args.namespace,
+        identity: args.identity.unwrap_or_else(identity),
+        leader,
+        health_addr: args
+            .health_addr
+            .map_or_else(|| by_default(8081), |listen| listen.0),
+        metrics_addr: args
+            .metrics_addr
+            .map_or_else(|| by_default(8080), |listen| listen.0),
+        settings: Settings {
+            default_strategy: args.default_strategy,
+            start_timeout: args.start_timeout,
+            node_loss_timeout: args.node_loss_timeout,
+            refusal_timeout: args.refusal_timeout,
+        },
+    }
+}
+
+/// Two processes on one machine differ by id, two of the same id by their start.
+fn identity() -> String {
+    let started = jiff::Timestamp::now().as_millisecond();
+    format!("warp-{}-{started:x}", std::process::id())
+}
+
+/// Ends gracefully on SIGTERM and SIGINT; a second signal ends at once.
+fn stop_on_signal() -> anyhow::Result<CancellationToken> {
+    let stop = CancellationToken::new();
+    let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
+    let token = stop.clone();
+    tokio::spawn(async move {
+        for _ in 0..2 {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if token.is_cancelled() {
+                std::process::abort();
+            }
+            tracing::info!("ending: running passes are completed first");
+            token.cancel();
+        }
+    });
+    Ok(stop)
+}
+
+fn start_logs(format: LogFormat, in_cluster: bool) {
+    let filter = EnvFilter::try_from_env("WARP_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    let json = match format {
+        LogFormat::Auto => in_cluster,
+        LogFormat::Json => true,
+        LogFormat::Text => false,
+    };
+    if json {
+        logs.json().flatten_event(true).init();
+    } else {
+        let plain = std::env::var_os("NO_COLOR").is_some();
+        logs.with_ansi(!plain && std::io::IsTerminal::is_terminal(&std::io::stderr()))
+            .init();
+    }
+}
+
+/// `host:port`, `:port` for every interface, `0` for none.
+fn address(text: &str) -> Result<Listen, String> {
+    if text == "0" {
+        return Ok(Listen(None));
+    }
+    let full = if text.starts_with(':') {
+        format!("0.0.0.0{text}")
+    } else {
+        text.to_owned()
+    };
+    full.parse()
+        .map(|address| Listen(Some(address)))
+        .map_err(|_| format!("'{text}' is not an address such as :8080 or 127.0.0.1:8080"))
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let seconds = run_seconds(text).and_then(|seconds| u64::try_from(seconds).ok());
+    seconds
+        .map(Duration::from_secs)
+        .ok_or_else(|| format!("'{text}' is not a time such as 90s, 5m or 1h30m"))
 }

@@ -1,6 +1,6 @@
 //! What other pods do to a request: host ports, pod affinity, anti-affinity in both directions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::fleet::{Expression, Fleet, Labels, Node, NodeId, Operator, PodTerm, Request};
@@ -38,7 +38,7 @@ type Domain = (Arc<str>, Arc<str>);
 pub(super) struct OtherPods<'a> {
     request: &'a Request,
     /// Domains with a pod that matches all affinity terms.
-    wanted: BTreeMap<Domain, ()>,
+    wanted: BTreeSet<Domain>,
     /// Domains with a pod that matches one of the anti-affinity terms, and one such pod.
     avoided: Vec<BTreeMap<Arc<str>, Arc<str>>>,
     /// Domains a bound pod keeps this request out of.
@@ -51,7 +51,7 @@ impl<'a> OtherPods<'a> {
         let constraints = &request.constraints;
         let mut pods = Self {
             request,
-            wanted: BTreeMap::new(),
+            wanted: BTreeSet::new(),
             avoided: vec![BTreeMap::new(); constraints.pod_anti_affinity.len()],
             repelled: BTreeMap::new(),
             first_of_its_group: false,
@@ -98,7 +98,7 @@ impl<'a> OtherPods<'a> {
         for term in terms {
             if let Some(value) = node.labels.get(&term.topology_key) {
                 self.wanted
-                    .insert((Arc::clone(&term.topology_key), Arc::clone(value)), ());
+                    .insert((Arc::clone(&term.topology_key), Arc::clone(value)));
             }
         }
     }
@@ -131,7 +131,7 @@ impl<'a> OtherPods<'a> {
             match node.labels.get(&term.topology_key) {
                 None => failures.fail(|| Reason::NoTopologyLabel { key: key() }),
                 Some(value) => {
-                    let near = self.wanted.contains_key(&(key(), Arc::clone(value)));
+                    let near = self.wanted.contains(&(key(), Arc::clone(value)));
                     if !near && !self.first_of_its_group {
                         failures.fail(|| Reason::PodAffinity { key: key() });
                     }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::fleet::{Fleet, Node, NodeId, NodePolicy, Operator, Request, Spread, WorkState};
+use crate::fleet::{
+    Fleet, Node, NodeId, NodePolicy, Operator, Request, Selector, Spread, WorkState,
+};
 
 use super::Failures;
 use super::node::{selected, untolerated};
@@ -97,6 +99,17 @@ fn takes_part(spread: &Spread, request: &Request, node: &Node) -> bool {
 }
 
 fn matching_pods(fleet: &Fleet, spread: &Spread, request: &Request, node: NodeId) -> i64 {
+    // As kube-scheduler has it: a selector without any requirement counts no bound pod, though the
+    // pod itself matches it.
+    let keys = || {
+        spread
+            .match_label_keys
+            .iter()
+            .any(|key| request.labels.contains_key(key))
+    };
+    if spread.selector.as_ref().is_some_and(Selector::is_empty) && !keys() {
+        return 0;
+    }
     let counts = |work: &&crate::fleet::Work| {
         work.state != WorkState::Terminating
             && work.request.namespace == request.namespace

@@ -109,14 +109,14 @@ impl Fgd {
 /// Puts a request on cards: the given one, or the first idle ones.
 pub(super) fn take(cards: &mut [i32], ask: &Ask, card: Option<usize>) {
     let milli = ask.milli.cast_signed();
-    match card {
-        Some(at) => cards[at] -= milli,
-        None => {
-            let idle = cards
-                .iter_mut()
-                .filter(|left| **left >= WHOLE.cast_signed());
-            idle.take(ask.count as usize)
-                .for_each(|left| *left -= milli);
+    if let Some(at) = card {
+        cards[at] -= milli;
+    } else {
+        let idle = cards
+            .iter_mut()
+            .filter(|left| **left >= WHOLE.cast_signed());
+        for left in idle.take(ask.count as usize) {
+            *left -= milli;
         }
     }
 }
@@ -127,10 +127,10 @@ impl Strategy for Fgd {
     }
 
     fn arrived(&mut self, _fleet: &Fleet, ask: &Ask) {
-        if let Some(learning) = &mut self.learning {
-            if learning.see(ask) {
-                self.fragmentation = Fragmentation::new(learning.mix());
-            }
+        if let Some(learning) = &mut self.learning
+            && learning.see(ask)
+        {
+            self.fragmentation = Fragmentation::new(learning.mix());
         }
     }
 

@@ -25,6 +25,8 @@ pub struct Tuning {
     pub cpu_length: usize,
     /// What a lost slot for multi-GPU requests counts, against its expected use.
     pub slots: f64,
+    /// The same while the mix is unknown: rare large requests are learnt last.
+    pub doubtful_slots: f64,
     /// How much more often than by its share a request that insists on few kinds is expected there.
     pub insistence: f64,
     /// Thousandths of GPU that a core counts when CPU is the scarcer resource.
@@ -44,6 +46,7 @@ impl Default for Tuning {
             length: 40,
             cpu_length: 25,
             slots: 0.05,
+            doubtful_slots: 0.15,
             insistence: 0.5,
             core_gpu: 10.0,
             core_cpu: 20.0,
@@ -52,6 +55,9 @@ impl Default for Tuning {
         }
     }
 }
+
+/// Arrivals after which what was learnt and what is doubted weigh the same.
+const DOUBT: f64 = 2000.0;
 
 #[derive(Debug)]
 pub struct FillValue {
@@ -65,7 +71,7 @@ pub struct FillValue {
 impl FillValue {
     /// Knows nothing at first and learns from every arrival.
     pub fn learning(tuning: Tuning, seed: u64) -> Self {
-        let worth = Worth::new(&tuning, seed, &Fleet::new(), &Mix::default());
+        let worth = Worth::new(&tuning, seed, &Fleet::new(), &Mix::default(), 1.0);
         Self {
             tuning,
             seed,
@@ -77,7 +83,7 @@ impl FillValue {
 
     /// Expects this mix for ever.
     pub fn informed(tuning: Tuning, seed: u64, fleet: &Fleet, mix: &Mix) -> Self {
-        let worth = Worth::new(&tuning, seed, fleet, mix);
+        let worth = Worth::new(&tuning, seed, fleet, mix, 0.0);
         Self {
             tuning,
             seed,
@@ -139,10 +145,11 @@ impl Strategy for FillValue {
     }
 
     fn arrived(&mut self, fleet: &Fleet, ask: &Ask) {
-        if let Some(learning) = &mut self.learning {
-            if learning.see(ask) {
-                self.worth = Worth::new(&self.tuning, self.seed, fleet, learning.mix());
-            }
+        if let Some(learning) = &mut self.learning
+            && learning.see(ask)
+        {
+            let doubt = DOUBT / (DOUBT + learning.mix().weight());
+            self.worth = Worth::new(&self.tuning, self.seed, fleet, learning.mix(), doubt);
         }
     }
 

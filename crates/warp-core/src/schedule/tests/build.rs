@@ -2,18 +2,21 @@
 
 use std::sync::Arc;
 
+use proptest::prelude::*;
+
 use crate::fleet::{
-    Cards, Constraints, Fleet, GpuPool, GpuRequest, Labels, Node, Request, Selector, Work,
-    WorkState,
+    Cards, Constraints, Effect, Fleet, GpuPool, GpuRequest, Labels, Node, PodTerm, Request,
+    Selector, Spread, Taint, Toleration, Work, WorkState,
 };
 use crate::resources::Resources;
+use crate::schedule::Planner;
 
-pub(super) fn labels(pairs: &[(&str, &str)]) -> Labels {
+pub(crate) fn labels(pairs: &[(&str, &str)]) -> Labels {
     Selector::labels(pairs).match_labels
 }
 
 /// 32 cores, 128 GiB and four T4 known card by card.
-pub(super) fn node(name: &str) -> Node {
+pub(crate) fn node(name: &str) -> Node {
     Node {
         name: Arc::from(name),
         labels: labels(&[("host", name)]),
@@ -23,17 +26,17 @@ pub(super) fn node(name: &str) -> Node {
     }
 }
 
-pub(super) fn in_zone(name: &str, zone: &str) -> Node {
+pub(crate) fn in_zone(name: &str, zone: &str) -> Node {
     let mut node = node(name);
     node.labels.insert(Arc::from("zone"), Arc::from(zone));
     node
 }
 
-pub(super) fn fleet(nodes: &[Node]) -> Fleet {
+pub(crate) fn fleet(nodes: &[Node]) -> Fleet {
     Fleet::rebuild(nodes.iter().cloned(), []).unwrap()
 }
 
-pub(super) fn request(cpu_milli: i64, gpu: Option<GpuRequest>) -> Request {
+pub(crate) fn request(cpu_milli: i64, gpu: Option<GpuRequest>) -> Request {
     Request {
         name: Arc::from("asked"),
         namespace: Arc::from("default"),
@@ -43,7 +46,7 @@ pub(super) fn request(cpu_milli: i64, gpu: Option<GpuRequest>) -> Request {
     }
 }
 
-pub(super) fn labelled(pairs: &[(&str, &str)], constraints: Constraints) -> Request {
+pub(crate) fn labelled(pairs: &[(&str, &str)], constraints: Constraints) -> Request {
     Request {
         labels: labels(pairs),
         constraints,
@@ -51,7 +54,7 @@ pub(super) fn labelled(pairs: &[(&str, &str)], constraints: Constraints) -> Requ
     }
 }
 
-pub(super) fn bound(id: &str, node: &str, request: Request) -> Work {
+pub(crate) fn bound(id: &str, node: &str, request: Request) -> Work {
     Work {
         id: Arc::from(id),
         request: Arc::new(Request {
@@ -63,4 +66,97 @@ pub(super) fn bound(id: &str, node: &str, request: Request) -> Work {
         since: 0,
         state: WorkState::Running,
     }
+}
+
+/// Places and binds a request; what it got, as text.
+pub(crate) fn commit(
+    fleet: &mut Fleet,
+    planner: &mut Planner,
+    id: &str,
+    request: &Request,
+) -> Option<String> {
+    let placement = planner.choose(fleet, request)?;
+    let work = placement.work(
+        Arc::from(id),
+        Arc::new(request.clone()),
+        0,
+        WorkState::Running,
+    );
+    fleet.bind(work).unwrap();
+    Some(format!("{} {:?}", placement.node, placement.gpus))
+}
+
+pub(crate) fn any_node() -> impl Strategy<Value = Node> {
+    (0..3_u8, 0..2_u8, any::<bool>(), any::<bool>(), 0..3_u64).prop_map(
+        |(zone, app, tainted, ready, price)| {
+            let mut node = in_zone("", ["a", "b", "c"][usize::from(zone)]);
+            node.labels
+                .insert(Arc::from("tier"), Arc::from(["x", "y"][usize::from(app)]));
+            if tainted {
+                node.taints.push(Taint::new("gpu", "", Effect::NoSchedule));
+            }
+            node.ready = ready || tainted;
+            node.price_per_gpu_hour_micros = (price > 0).then_some(price * 100);
+            node
+        },
+    )
+}
+
+pub(crate) fn named(nodes: Vec<Node>) -> Vec<Node> {
+    let name = |(at, node): (usize, Node)| {
+        let name: Arc<str> = Arc::from(format!("n{at:02}"));
+        let mut node = Node {
+            name: Arc::clone(&name),
+            ..node
+        };
+        node.labels.insert(Arc::from("host"), name);
+        node
+    };
+    nodes.into_iter().enumerate().map(name).collect()
+}
+
+pub(crate) fn any_request() -> impl Strategy<Value = Request> {
+    let gpu = prop_oneof![
+        Just(None),
+        (1..4_u32).prop_map(|count| Some(GpuRequest::whole(count))),
+        (1..=10_u32).prop_map(|tenth| Some(GpuRequest::fraction(tenth * 100))),
+    ];
+    (gpu, 0..9_i64, 0..64_u8, 0..2_u8).prop_map(|(gpu, cores, bits, app)| {
+        let bit = |at: u8| bits >> at & 1 == 1;
+        let app = ["web", "db"][usize::from(app)];
+        let term = |key: &str, app: &str| PodTerm {
+            selector: Some(Selector::labels(&[("app", app)])),
+            topology_key: Arc::from(key),
+            ..PodTerm::default()
+        };
+        let mut constraints = Constraints::default();
+        if bit(0) {
+            constraints.node_selector = labels(&[("tier", "x")]);
+        }
+        if bit(1) {
+            constraints.tolerations = vec![Toleration::exact(&Taint::new(
+                "gpu",
+                "",
+                Effect::NoSchedule,
+            ))];
+        }
+        if bit(2) {
+            constraints.pod_anti_affinity = vec![term("host", app)];
+        }
+        if bit(3) && bit(4) {
+            constraints.pod_affinity = vec![term("zone", "web")];
+        }
+        if bit(4) && bit(5) {
+            constraints.spread = vec![Spread {
+                topology_key: Arc::from("zone"),
+                selector: Some(Selector::labels(&[("app", app)])),
+                ..Spread::default()
+            }];
+        }
+        Request {
+            labels: labels(&[("app", app)]),
+            constraints,
+            ..request(cores * 1000, gpu)
+        }
+    })
 }

@@ -1,30 +1,13 @@
 //! What the planner chooses, and what must not matter to it.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 
 use super::build::*;
-use crate::fleet::{
-    Constraints, Effect, Fleet, GpuRequest, Node, PodTerm, Request, Selector, Spread, Taint,
-    Toleration, WorkState,
-};
+use crate::fleet::{Fleet, GpuRequest, Node, Request};
 use crate::schedule::{Planner, Policy, place};
 
 fn chosen(fleet: &Fleet, request: &Request, policy: Policy) -> String {
     place(fleet, request, policy, 1).unwrap().node.to_string()
-}
-
-fn commit(fleet: &mut Fleet, planner: &mut Planner, id: &str, request: &Request) -> Option<String> {
-    let placement = planner.choose(fleet, request)?;
-    let work = placement.work(
-        Arc::from(id),
-        Arc::new(request.clone()),
-        0,
-        WorkState::Running,
-    );
-    fleet.bind(work).unwrap();
-    Some(format!("{} {:?}", placement.node, placement.gpus))
 }
 
 #[test]
@@ -111,81 +94,6 @@ fn an_unknown_policy_is_named_with_the_known_ones() {
     for policy in Policy::ALL {
         assert_eq!(policy.name().parse::<Policy>(), Ok(policy));
     }
-}
-
-fn any_node() -> impl Strategy<Value = Node> {
-    (0..3_u8, 0..2_u8, any::<bool>(), any::<bool>(), 0..3_u64).prop_map(
-        |(zone, app, tainted, ready, price)| {
-            let mut node = in_zone("", ["a", "b", "c"][usize::from(zone)]);
-            node.labels
-                .insert(Arc::from("tier"), Arc::from(["x", "y"][usize::from(app)]));
-            if tainted {
-                node.taints.push(Taint::new("gpu", "", Effect::NoSchedule));
-            }
-            node.ready = ready || tainted;
-            node.price_per_gpu_hour_micros = (price > 0).then_some(price * 100);
-            node
-        },
-    )
-}
-
-fn named(nodes: Vec<Node>) -> Vec<Node> {
-    let name = |(at, node): (usize, Node)| {
-        let name: Arc<str> = Arc::from(format!("n{at:02}"));
-        let mut node = Node {
-            name: Arc::clone(&name),
-            ..node
-        };
-        node.labels.insert(Arc::from("host"), name);
-        node
-    };
-    nodes.into_iter().enumerate().map(name).collect()
-}
-
-fn any_request() -> impl Strategy<Value = Request> {
-    let gpu = prop_oneof![
-        Just(None),
-        (1..4_u32).prop_map(|count| Some(GpuRequest::whole(count))),
-        (1..=10_u32).prop_map(|tenth| Some(GpuRequest::fraction(tenth * 100))),
-    ];
-    (gpu, 0..9_i64, 0..64_u8, 0..2_u8).prop_map(|(gpu, cores, bits, app)| {
-        let bit = |at: u8| bits >> at & 1 == 1;
-        let app = ["web", "db"][usize::from(app)];
-        let term = |key: &str, app: &str| PodTerm {
-            selector: Some(Selector::labels(&[("app", app)])),
-            topology_key: Arc::from(key),
-            ..PodTerm::default()
-        };
-        let mut constraints = Constraints::default();
-        if bit(0) {
-            constraints.node_selector = labels(&[("tier", "x")]);
-        }
-        if bit(1) {
-            constraints.tolerations = vec![Toleration::exact(&Taint::new(
-                "gpu",
-                "",
-                Effect::NoSchedule,
-            ))];
-        }
-        if bit(2) {
-            constraints.pod_anti_affinity = vec![term("host", app)];
-        }
-        if bit(3) && bit(4) {
-            constraints.pod_affinity = vec![term("zone", "web")];
-        }
-        if bit(4) && bit(5) {
-            constraints.spread = vec![Spread {
-                topology_key: Arc::from("zone"),
-                selector: Some(Selector::labels(&[("app", app)])),
-                ..Spread::default()
-            }];
-        }
-        Request {
-            labels: labels(&[("app", app)]),
-            constraints,
-            ..request(cores * 1000, gpu)
-        }
-    })
 }
 
 proptest! {

@@ -492,6 +492,26 @@ fn spread_bounds_the_skew_between_domains() {
 }
 
 #[test]
+fn an_empty_spread_selector_counts_no_bound_pod() {
+    let mut fleet = zones();
+    let web = labelled(&[("app", "web")], Constraints::default());
+    fleet.bind(bound("w1", "a1", web)).unwrap();
+    let everything = Spread {
+        selector: Some(Selector::default()),
+        ..spread()
+    };
+    assert_eq!(
+        fitting(&fleet, &spreading(everything.clone())),
+        ["a1", "a2", "b1"]
+    );
+    let keyed = Spread {
+        match_label_keys: vec![Arc::from("app")],
+        ..everything
+    };
+    assert_eq!(fitting(&fleet, &spreading(keyed)), ["b1"]);
+}
+
+#[test]
 fn too_few_domains_count_as_an_empty_one() {
     let mut fleet = zones();
     let web = labelled(&[("app", "web")], Constraints::default());

@@ -1,10 +1,110 @@
-//! `warp simulate fleet`.
+//! `warp simulate fleet`: a file with machines and requests; prints where each request would go and
+//! why the rest would not fit.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-#[derive(clap::Args, Debug)]
-pub(crate) struct Args {}
+use anyhow::Context as _;
+use warp_core::schedule::Policy;
+use warp_core::simulate::fleet::{Outcome, Scenario};
 
-pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not landed yet")
+use super::Format;
+use crate::output::{self, Table};
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Machines and requests, as YAML or JSON (see docs/concepts/placement.md)
+    #[arg(short, long, value_name = "FILE")]
+    file: PathBuf,
+    /// Further files with requests, decided after those of the first
+    #[arg(long, value_name = "FILE")]
+    requests: Vec<PathBuf>,
+    /// Policies, compared side by side
+    #[arg(
+        long = "policy",
+        value_delimiter = ',',
+        default_value = "warp",
+        value_name = "P"
+    )]
+    policies: Vec<Policy>,
+    /// Decides between equally good nodes
+    #[arg(long, default_value_t = 42)]
+    seed: u64,
+    /// How to print the result
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Format,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut scenario = read(&args.file)?;
+    for file in &args.requests {
+        let more = read(file)?;
+        scenario.nodes.extend(more.nodes);
+        scenario.requests.extend(more.requests);
+    }
+    let mut outcomes = Vec::new();
+    for &policy in &args.policies {
+        let outcome = scenario.run(policy, args.seed);
+        outcomes
+            .push(outcome.with_context(|| format!("failed to simulate {}", args.file.display()))?);
+    }
+    if args.output == Format::Json {
+        let text = match &outcomes[..] {
+            [one] => serde_json::to_string(one)?,
+            many => serde_json::to_string(many)?,
+        };
+        output::result(&text);
+    } else {
+        output::result(&summary(&outcomes));
+        if let [outcome] = &outcomes[..] {
+            output::result(&details(outcome));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(file: &PathBuf) -> anyhow::Result<Scenario> {
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("failed to read {}", file.display()))?;
+    serde_saphyr::from_str(&text).with_context(|| format!("failed to read {}", file.display()))
+}
+
+fn summary(outcomes: &[Outcome]) -> String {
+    let mut table = Table::new(&["POLICY", "PLACED", "REFUSED", "GPUS USED", "COST/H"]);
+    for outcome in outcomes {
+        table.row(vec![
+            outcome.policy.to_string(),
+            outcome.placed.len().to_string(),
+            outcome.refused.len().to_string(),
+            format!("{:.1}%", outcome.allocated),
+            format!("${:.2}", outcome.cost_per_hour),
+        ]);
+    }
+    table.to_string()
+}
+
+fn details(outcome: &Outcome) -> String {
+    let mut text = String::new();
+    if !outcome.placed.is_empty() {
+        let mut table = Table::new(&["REQUEST", "NODE", "CARDS"]);
+        for placed in &outcome.placed {
+            let cards: Vec<_> = placed.cards.iter().map(u16::to_string).collect();
+            table.row(vec![
+                placed.request.to_string(),
+                placed.node.to_string(),
+                cards.join(","),
+            ]);
+        }
+        text.push_str(&format!("\n{table}"));
+    }
+    for refused in &outcome.refused {
+        text.push_str(&format!(
+            "\n{} does not fit: {}.\n",
+            refused.request, refused.reason
+        ));
+        for change in &refused.changes {
+            text.push_str(&format!("  To make it fit now: {change}.\n"));
+        }
+    }
+    text
 }

@@ -1,6 +1,9 @@
 //! `warp simulate openb`: reads the trace, runs policies over seeds, prints allocation and
 //! fragmentation by arrived load.
 
+mod churn;
+mod timings;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -47,6 +50,18 @@ pub(crate) struct Args {
     /// How to print the result
     #[arg(short, long, value_enum, default_value = "table")]
     output: Format,
+    /// Print what any policy could place at most (a linear-programming bound), and stop
+    #[arg(long, conflicts_with_all = ["churn", "timings"])]
+    bound: bool,
+    /// Let requests leave again: offered load as a multiple of the fleet's GPUs
+    #[arg(long, value_name = "LOAD", conflicts_with = "timings")]
+    churn: Option<f64>,
+    /// With --churn: a pod list whose requests take over half-way
+    #[arg(long, value_name = "FILE", requires = "churn")]
+    shift: Option<PathBuf>,
+    /// Measure decisions on the trace's fleet repeated to these numbers of nodes
+    #[arg(long, value_delimiter = ',', value_name = "NODES")]
+    timings: Vec<usize>,
     /// Also draw the allocation and fragmentation curves
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -127,6 +142,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         machines: machines(&args.nodes, args.strict)?,
         pods: pods(&args.pods, args.strict)?,
     };
+    if args.bound {
+        return bound(&trace, args.output);
+    }
+    if let Some(load) = args.churn {
+        return churn::run(&trace, load, args);
+    }
+    if !args.timings.is_empty() {
+        return timings::run(&trace, args);
+    }
     let mut reports = Vec::new();
     let mut charts = (Vec::new(), Vec::new());
     for &policy in &args.policies {
@@ -153,6 +177,40 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         std::fs::write(file, svg).with_context(|| format!("failed to write {}", file.display()))?;
     }
     print(&reports, args.output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The bound at full load with every request free to be refused, and at 130 % when what arrived up
+/// to 95 % was placed.
+fn bound(trace: &Trace, format: Format) -> anyhow::Result<ExitCode> {
+    use openb::bound::{Load as Arrived, bound};
+    let free = bound(
+        trace,
+        Arrived {
+            arrived: 1.0,
+            declared: 0.0,
+        },
+    );
+    let placed = bound(
+        trace,
+        Arrived {
+            arrived: 1.3,
+            declared: 0.95,
+        },
+    );
+    if format == Format::Json {
+        output::result(&serde_json::to_string(&serde_json::json!({
+            "bound": {"alloc": {"100": free, "130": placed}},
+        }))?);
+    } else {
+        let mut table = Table::new(&["BOUND", "@100", "@130"]);
+        table.row(vec![
+            "any policy".into(),
+            format!("{free:.2}"),
+            format!("{placed:.2}"),
+        ]);
+        output::result(&table.to_string());
+    }
     Ok(ExitCode::SUCCESS)
 }
 

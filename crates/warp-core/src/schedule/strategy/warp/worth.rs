@@ -59,7 +59,8 @@ struct SlotClass {
 }
 
 impl Worth {
-    pub(super) fn new(tuning: &Tuning, seed: u64, fleet: &Fleet, mix: &Mix) -> Self {
+    /// `doubt` is 0 for a mix known to be right and 1 for one not known at all.
+    pub(super) fn new(tuning: &Tuning, seed: u64, fleet: &Fleet, mix: &Mix, doubt: f64) -> Self {
         let classes = mix.classes();
         let typical = mix.typical();
         let asked: f64 = classes
@@ -80,7 +81,7 @@ impl Worth {
             cpu_lists: (0..tuning.lists)
                 .map(|_| cpu_list(&without, tuning.cpu_length, &mut random))
                 .collect(),
-            slots: slot_classes(fleet, &classes, share, tuning.slots),
+            slots: slot_classes(fleet, &classes, share, tuning, doubt),
             insisted: insisted(fleet, &classes, share),
             memory: mean_memory(&classes),
             cpu_per_gpu: cpu / asked.max(1.0),
@@ -170,23 +171,27 @@ impl Worth {
 /// Walks one sequence: what fits takes the tightest card, what does not is skipped. `cards` ascend.
 fn fill_cards(list: &GpuList, cpu: &mut i64, mut memory: i64, cards: &mut [i32]) -> i64 {
     let mut filled = 0;
-    let mut cards = cards;
+    let mut from = 0;
     for item in &list.items {
-        // Cards too small for anything in the list are at the front.
-        while let Some(&first) = cards.first()
-            && first < list.least_milli
+        // Cards too small for anything in the list are at the front, the roomiest is the last.
+        while cards
+            .get(from)
+            .is_some_and(|&first| first < list.least_milli)
         {
-            cards = &mut cards[1..];
+            from += 1;
         }
-        if cards.is_empty() || *cpu < list.least_cpu {
-            break;
-        }
-        if item.cpu_milli > *cpu || item.memory_bytes > memory {
+        let cards = &mut cards[from..];
+        let Some(&roomiest) = cards.last() else { break };
+        if roomiest < item.milli || item.cpu_milli > *cpu || item.memory_bytes > memory {
+            if *cpu < list.least_cpu {
+                break;
+            }
             continue;
         }
-        let Some(mut at) = cards.iter().position(|&left| left >= item.milli) else {
-            continue;
-        };
+        let mut at = cards
+            .iter()
+            .position(|&left| left >= item.milli)
+            .unwrap_or(0);
         let left = cards[at] - item.milli;
         while at > 0 && cards[at - 1] > left {
             cards[at] = cards[at - 1];
@@ -302,8 +307,10 @@ fn slot_classes(
     fleet: &Fleet,
     classes: &[Class],
     share: impl Fn(&Class) -> f64,
-    factor: f64,
+    tuning: &Tuning,
+    doubt: f64,
 ) -> Vec<SlotClass> {
+    let factor = tuning.slots + (tuning.doubtful_slots - tuning.slots) * doubt;
     let total = fleet.totals().gpu_milli() as f64;
     let offered = |class: &Class| -> f64 {
         let pools = fleet.nodes().flat_map(|(id, node)| {
@@ -321,14 +328,39 @@ fn slot_classes(
     };
     let several = classes.iter().filter(|class| class.count >= 2);
     several
-        .filter_map(|class| {
-            let offered = offered(class);
-            (offered > 0.0).then(|| SlotClass {
-                class: class.clone(),
-                weight: factor * share(class) * total / offered,
-            })
+        .map(|class| (class.clone(), share(class)))
+        .chain(unseen(fleet, doubt))
+        .filter_map(|(class, share)| {
+            let offered = offered(&class);
+            let weight = factor * share * total / offered;
+            (offered > 0.0).then_some(SlotClass { class, weight })
         })
         .collect()
+}
+
+/// Requests for whole machines that may come though none has yet, and the share they may have.
+fn unseen(fleet: &Fleet, doubt: f64) -> impl Iterator<Item = (Class, f64)> {
+    /// The share of whole-machine requests to expect before anything is known.
+    const SHARE: f64 = 0.05;
+    let pools = fleet.nodes().flat_map(|(id, _)| {
+        fleet
+            .free(id)
+            .map(|free| free.pools.as_slice())
+            .unwrap_or_default()
+    });
+    let largest = pools.map(|pool| pool.cards.len()).max().unwrap_or(0);
+    let class = Class {
+        cpu_milli: 0,
+        count: u32::try_from(largest).unwrap_or(u32::MAX),
+        milli: WHOLE,
+        kinds: None,
+        memory_bytes: 0,
+        weight: 0.0,
+    };
+    // Doubt falls slowly; the chance of never having seen a frequent request falls fast.
+    (largest >= 2 && doubt > 0.0)
+        .then_some((class, SHARE * doubt.powi(8)))
+        .into_iter()
 }
 
 fn insisted(fleet: &Fleet, classes: &[Class], share: impl Fn(&Class) -> f64) -> Vec<f64> {

@@ -1,0 +1,65 @@
+# Two commands do everything on a fresh machine: `make up` and `make test`. The rest is for people who
+# work on Warp. Recipes are plain commands; logic lives in .ci/ and testbed/.
+
+IMAGE ?= warp:latest
+KUBECTL ?= kubectl
+WARP := cargo run --release --locked --quiet -p warp --
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: up
+up: ## Build Warp and start it on this machine with a simulated fleet (Ctrl-C stops it)
+	cargo build --release --locked -p warp
+	$(WARP) up --demo
+
+.PHONY: build
+build: ## Build everything
+	cargo build --release --locked -p warp
+
+.PHONY: run
+run: ## Run the operator against the current kubeconfig
+	$(WARP) operator
+
+.PHONY: test
+test: control-plane ## Run every test (builds the real control plane once into the user's cache)
+	.ci/test
+
+.PHONY: lint
+lint: ## Formatting, clippy, documentation
+	.ci/lint
+
+.PHONY: control-plane
+control-plane: ## Build etcd, kube-apiserver & co. for the tests, once (needs Go)
+	testbed/control-plane
+
+.PHONY: conformance
+conformance: ## Kubernetes' own end-to-end tests against the embedded engine
+	bench/conformance/run
+
+.PHONY: bench
+bench: ## Benchmarks; each prints the figures recorded under bench/
+	bench/run
+
+.PHONY: manifests
+manifests: ## Regenerate CRDs and reference pages from the types
+	UPDATE=1 cargo test --locked -p warp-api --test it golden
+
+.PHONY: deploy
+deploy: ## Install Warp on the cluster of the current kubeconfig
+	$(WARP) install --print --image $(IMAGE) | $(KUBECTL) apply -f -
+
+.PHONY: undeploy
+undeploy: ## Remove Warp from the cluster (asks nothing; running Jobs are deleted with their workloads)
+	$(WARP) install --print --image $(IMAGE) | $(KUBECTL) delete --ignore-not-found -f -
+
+.PHONY: docker-build
+docker-build: ## Build the image $(IMAGE)
+	docker build -t $(IMAGE) .
+
+.PHONY: docker-push
+docker-push: ## Push the image $(IMAGE)
+	docker push $(IMAGE)

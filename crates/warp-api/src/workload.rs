@@ -1,0 +1,394 @@
+//! `GPUWorkload`: run a job on n GPUs.
+//!
+//! The struct is the schema; [`RULES`] says what a schema cannot. Reading of its text fields is in
+//! `workload/ask.rs`.
+
+// The lint takes the columns of one `#[kube]` for one attribute said twice.
+#![allow(clippy::duplicated_attributes)]
+
+mod ask;
+mod rules;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{EnvVar, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use ask::{BadSpec, GpuAsk, run_seconds};
+pub use rules::RULES;
+
+/// Run a job on n GPUs of one node, follow it to its end, try again when it fails.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "gpu.warp.dev",
+    version = "v1alpha1",
+    kind = "GPUWorkload",
+    plural = "gpuworkloads",
+    singular = "gpuworkload",
+    shortname = "gpuw",
+    category = "warp",
+    namespaced,
+    status = "GPUWorkloadStatus",
+    derive = "PartialEq",
+    derive = "Default",
+    doc = "Run a job on n GPUs of one node, follow it to its end, try again when it fails.",
+    printcolumn(name = "Model", type_ = "string", json_path = ".spec.modelName"),
+    printcolumn(name = "GPUs", type_ = "integer", json_path = ".spec.gpuCount"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Node", type_ = "string", json_path = ".status.assignedNode"),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Ready')].reason",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = ".status.message",
+        priority = 1
+    )
+)]
+#[serde(rename_all = "camelCase")]
+pub struct GPUWorkloadSpec {
+    /// The model or job this runs, for people and dashboards; the container gets it as `MODEL_NAME`.
+    #[schemars(length(min = 1, max = 255))]
+    pub model_name: String,
+    /// Whole GPUs, all on one node. The container gets the number as `GPU_COUNT`.
+    #[schemars(range(min = 1, max = 16))]
+    pub gpu_count: i32,
+    /// Order among waiting workloads: higher first, then older first. Nothing running is stopped.
+    #[serde(default)]
+    pub priority: Priority,
+    /// How a node is chosen among those that fit. Absent: the operator's `--default-strategy`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduling_strategy: Option<SchedulingStrategy>,
+    /// What happens when an attempt fails. Waiting for capacity is no failure.
+    #[serde(default)]
+    pub retry_policy: RetryPolicy,
+    /// Which GPUs will do. Absent: any NVIDIA GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuRequirement>,
+    /// Container image. Exactly one of `image` and `podTemplate` is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub image: Option<String>,
+    /// Entry point; absent: the image's own. With `image` only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// Arguments of the entry point. With `image` only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+    /// Environment of the container. With `image` only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<EnvVar>,
+    /// CPU, memory and other resources of the container; GPUs come from `gpuCount`. With `image`
+    /// only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<WorkloadResources>,
+    /// Volumes mounted into the container. With `image` only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub volumes: Vec<WorkloadVolume>,
+    /// A whole pod template, for everything the fields above do not say (affinity, tolerations,
+    /// topology spread, sidecars …). The GPUs are added to the container named `gpu-workload`, else
+    /// to the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_template: Option<PodTemplateSpec>,
+    /// How long one attempt may take from the start of its Job, image pull included, such as
+    /// `90m` or `1h30m`. A workload that takes longer fails and is not tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 2, max = 16),
+        regex(pattern = r"^([0-9]+h)?([0-9]+m)?([0-9]+s)?$")
+    )]
+    pub max_runtime: Option<String>,
+    /// True stops the workload and gives its GPUs back; false places the same attempt again. No
+    /// retry is used.
+    #[serde(default)]
+    pub suspend: bool,
+    /// Delete the finished workload, with its Jobs, this many seconds after its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 31_536_000))]
+    pub ttl_seconds_after_finished: Option<i32>,
+}
+
+/// Order among waiting workloads.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum Priority {
+    Low,
+    #[default]
+    Normal,
+    High,
+}
+
+/// How a node is chosen among those that fit. Absent: the operator's `--default-strategy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum SchedulingStrategy {
+    #[default]
+    LeastLoaded,
+    Random,
+    CostOptimized,
+}
+
+impl SchedulingStrategy {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::LeastLoaded => "leastLoaded",
+            Self::Random => "random",
+            Self::CostOptimized => "costOptimized",
+        }
+    }
+}
+
+impl std::str::FromStr for SchedulingStrategy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        [Self::LeastLoaded, Self::Random, Self::CostOptimized]
+            .into_iter()
+            .find(|strategy| strategy.as_str() == text)
+            .ok_or_else(|| format!("'{text}' is not one of leastLoaded, random, costOptimized"))
+    }
+}
+
+/// What happens when an attempt fails.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RetryPolicy {
+    /// Attempts after the first one. 0: none.
+    #[serde(default = "default_retries")]
+    #[schemars(range(min = 0, max = 10))]
+    pub max_retries: i32,
+    /// Wait before the first retry; it doubles with every further one up to 5 minutes, plus up to
+    /// a tenth of jitter.
+    #[serde(default = "default_backoff")]
+    #[schemars(range(min = 1, max = 300))]
+    pub backoff_seconds: i32,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self {
+            max_retries: default_retries(),
+            backoff_seconds: default_backoff(),
+        }
+    }
+}
+
+fn default_retries() -> i32 {
+    3
+}
+
+fn default_backoff() -> i32 {
+    30
+}
+
+/// Which GPUs will do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuRequirement {
+    /// Whose GPUs. Absent: the vendor of `models`, else `nvidia`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vendor: Option<GpuVendor>,
+    /// Models that will do, such as `H100`, `A100-80GB` or `MI300X`; any of them. Empty: every model.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 63)))]
+    pub models: Vec<String>,
+    /// Least memory of one GPU as the node reports it, such as `40Gi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 32))]
+    pub min_memory: Option<String>,
+}
+
+/// Whose GPUs; decides the resource the pod asks for. Absent: the vendor of `models`, else `nvidia`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum GpuVendor {
+    Nvidia,
+    Amd,
+    Intel,
+    /// Intel Gaudi, which has a resource of its own.
+    Habana,
+}
+
+/// Resources of the container besides GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadResources {
+    /// What the container is promised.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub requests: BTreeMap<String, Quantity>,
+    /// What it may not exceed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub limits: BTreeMap<String, Quantity>,
+}
+
+/// A volume and where it is mounted. Exactly one source is given.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadVolume {
+    /// Name, unique in the workload.
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+    )]
+    pub name: String,
+    /// Where the container sees it. Absent: `/mnt/<name>`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024), regex(pattern = r"^/[^:]*$"))]
+    pub mount_path: Option<String>,
+    /// Mount it read-only.
+    #[serde(default)]
+    pub read_only: bool,
+    /// A PersistentVolumeClaim of the workload's namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub persistent_volume_claim: Option<ClaimSource>,
+    /// A directory that lives as long as the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub empty_dir: Option<EmptyDirSource>,
+    /// A directory of the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_path: Option<HostPathSource>,
+}
+
+/// A PersistentVolumeClaim.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimSource {
+    /// Its name.
+    #[schemars(length(min = 1, max = 253))]
+    pub claim_name: String,
+}
+
+/// A directory that lives as long as the pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EmptyDirSource {
+    /// The pod is evicted when it holds more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_limit: Option<Quantity>,
+    /// `Memory` keeps it in RAM (for example for `/dev/shm`); absent: on the node's disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub medium: Option<Medium>,
+}
+
+/// Where an emptyDir is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Medium {
+    Memory,
+}
+
+/// A directory of the node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostPathSource {
+    /// Its path on the node.
+    #[schemars(length(min = 1, max = 4096), regex(pattern = r"^/"))]
+    pub path: String,
+}
+
+/// What the operator has seen and decided.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GPUWorkloadStatus {
+    /// Where it stands, derived from its Job and pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// Node of the current attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub assigned_node: Option<String>,
+    /// When a node was last chosen. From then on only suspend, maxRuntime, retryPolicy, priority
+    /// and ttlSecondsAfterFinished may change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_schedule_time: Option<Time>,
+    /// Retries used; the current attempt's number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub retry_count: Option<i32>,
+    /// The next attempt is placed no earlier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_retry_time: Option<Time>,
+    /// When the current wait (a start that does not happen, a lost node) is given up and the
+    /// attempt counts as failed. Waiting for capacity has no deadline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Time>,
+    /// The sentence of the `Ready` condition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Job of the current attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_name: Option<String>,
+    /// When the container of the current attempt started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
+    /// When it finished for good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion_time: Option<Time>,
+    /// Nodes the cluster's scheduler refused for this workload and until when they are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused_nodes: Vec<RefusedNode>,
+    /// Generation of the spec this status speaks about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// `Ready` first, then `Placed` and `Succeeded`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// A node the cluster's scheduler refused.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RefusedNode {
+    /// Its name.
+    pub name: String,
+    /// Uid of the Job it was refused for.
+    pub job_uid: String,
+    /// It may be chosen again from then on.
+    pub until: Time,
+    /// What the scheduler said.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// Where the workload stands, derived from its Job and pods.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub enum Phase {
+    /// Waits: for capacity, for the next retry, or because it is suspended or invalid.
+    #[default]
+    Pending,
+    /// A node is chosen and the Job made; the pod is not bound yet.
+    Scheduling,
+    /// The pod is bound to its node; containers are being started.
+    Scheduled,
+    /// The container runs.
+    Running,
+    /// The container ended with exit code 0.
+    Succeeded,
+    /// Every attempt failed, or the failure cannot be cured by another one.
+    Failed,
+}
+
+impl Phase {
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! CEL rules of the kind: what its schema cannot say. Each has an accepted and a refused example in
+//! `tests/it/cel.rs`.
+
+use crate::crd::Rule;
+
+/// A field that may not appear, change or vanish once a node was chosen.
+macro_rules! frozen {
+    ($field:literal) => {
+        Rule {
+            at: "",
+            rule: concat!(
+                "!has(oldSelf.status) || !has(oldSelf.status.lastScheduleTime) || (has(self.spec.",
+                $field,
+                ") ? has(oldSelf.spec.",
+                $field,
+                ") && self.spec.",
+                $field,
+                " == oldSelf.spec.",
+                $field,
+                " : !has(oldSelf.spec.",
+                $field,
+                "))"
+            ),
+            message: concat!(
+                $field,
+                " may not change after placement: only suspend, maxRuntime, retryPolicy, priority and ttlSecondsAfterFinished may"
+            ),
+        }
+    };
+}
+
+/// Every rule with the place in the schema it hangs on.
+pub const RULES: &[Rule] = &[
+    Rule {
+        at: "",
+        rule: "size(self.metadata.name) <= 63",
+        message: "a workload's name is at most 63 characters: its Jobs and pods carry it as a label",
+    },
+    Rule {
+        at: "spec",
+        rule: "has(self.image) != has(self.podTemplate)",
+        message: "exactly one of image and podTemplate must be given",
+    },
+    Rule {
+        at: "spec",
+        rule: "!has(self.podTemplate) || !(has(self.command) || has(self.args) || has(self.env) || has(self.resources) || has(self.volumes))",
+        message: "command, args, env, resources and volumes belong to image; write them in podTemplate",
+    },
+    Rule {
+        at: "spec.maxRuntime",
+        rule: "duration(self) >= duration('1s')",
+        message: "maxRuntime must be at least 1s",
+    },
+    Rule {
+        at: "spec.gpu.minMemory",
+        rule: "isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))",
+        message: "minMemory must be a positive quantity such as 40Gi",
+    },
+    Rule {
+        at: "spec.volumes[]",
+        rule: "[has(self.persistentVolumeClaim), has(self.emptyDir), has(self.hostPath)].filter(given, given).size() == 1",
+        message: "exactly one of persistentVolumeClaim, emptyDir and hostPath must be given",
+    },
+    Rule {
+        at: "spec.podTemplate",
+        rule: "has(self.spec)",
+        message: "podTemplate needs a spec",
+    },
+    Rule {
+        at: "spec.podTemplate.spec",
+        rule: "!has(self.nodeName)",
+        message: "nodeName goes around the scheduler; use nodeSelector or affinity",
+    },
+    Rule {
+        at: "spec.podTemplate.spec",
+        rule: "!has(self.restartPolicy) || self.restartPolicy == 'Never'",
+        message: "restartPolicy must be Never: attempts are counted by retryPolicy",
+    },
+    Rule {
+        at: "",
+        rule: "!has(oldSelf.status) || !has(oldSelf.status.lastScheduleTime) || (self.spec.modelName == oldSelf.spec.modelName && self.spec.gpuCount == oldSelf.spec.gpuCount)",
+        message: "after placement only suspend, maxRuntime, retryPolicy, priority and ttlSecondsAfterFinished may change",
+    },
+    frozen!("schedulingStrategy"),
+    frozen!("gpu"),
+    frozen!("image"),
+    frozen!("command"),
+    frozen!("args"),
+    frozen!("env"),
+    frozen!("resources"),
+    frozen!("volumes"),
+    frozen!("podTemplate"),
+];

@@ -1,0 +1,237 @@
+//! Every rule has an example it accepts and one it refuses, evaluated as the API server would.
+
+use std::sync::LazyLock;
+
+use kube_cel::{CompiledSchema, ValidationErrors, Validator, compile_schema};
+use serde_json::{Value, json};
+use warp_api::{crd, workload::RULES};
+
+/// A rule's message with an object it accepts and one it refuses; for transition rules the object
+/// before the change.
+struct Example {
+    message: &'static str,
+    old: Option<Value>,
+    accepted: Value,
+    refused: Value,
+}
+
+fn workload(spec: &Value) -> Value {
+    let mut object = json!({
+        "apiVersion": "gpu.warp.dev/v1alpha1",
+        "kind": "GPUWorkload",
+        "metadata": {"name": "train", "namespace": "default"},
+        "spec": {"modelName": "m", "gpuCount": 1},
+    });
+    for (key, value) in spec.as_object().into_iter().flatten() {
+        object["spec"][key] = value.clone();
+    }
+    object
+}
+
+fn placed(spec: &Value) -> Value {
+    let mut object = workload(spec);
+    object["status"] = json!({"phase": "Running", "lastScheduleTime": "2026-11-15T00:00:00Z"});
+    object
+}
+
+fn refusals(object: &Value, old: Option<&Value>) -> Vec<String> {
+    static SCHEMA: LazyLock<CompiledSchema> =
+        LazyLock::new(|| compile_schema(crd::schema(&crd::gpu_workload())));
+    let errors = Validator::new()
+        .validate_compiled(&SCHEMA, object, old)
+        .err();
+    errors
+        .into_iter()
+        .flat_map(ValidationErrors::into_vec)
+        .map(|error| error.message)
+        .collect()
+}
+
+fn template(spec: &Value) -> Value {
+    json!({"podTemplate": {"spec": spec}})
+}
+
+fn value_examples() -> Vec<Example> {
+    let containers = json!([{"name": "main", "image": "a"}]);
+    let volume = |source: Value| {
+        let mut volume = json!({"name": "data"});
+        for (key, value) in source.as_object().into_iter().flatten() {
+            volume[key] = value.clone();
+        }
+        workload(&json!({"image": "a", "volumes": [volume]}))
+    };
+    let mut long = workload(&json!({"image": "a"}));
+    long["metadata"]["name"] = json!("x".repeat(64));
+    vec![
+        Example {
+            message: "at most 63 characters",
+            old: None,
+            accepted: workload(&json!({"image": "a"})),
+            refused: long,
+        },
+        Example {
+            message: "exactly one of image and podTemplate",
+            old: None,
+            accepted: workload(&json!({"image": "a"})),
+            refused: workload(&json!({})),
+        },
+        Example {
+            message: "belong to image",
+            old: None,
+            accepted: workload(&template(&json!({"containers": containers}))),
+            refused: workload(
+                &json!({"podTemplate": {"spec": {"containers": containers}}, "args": ["x"]}),
+            ),
+        },
+        Example {
+            message: "at least 1s",
+            old: None,
+            accepted: workload(&json!({"image": "a", "maxRuntime": "1h30m"})),
+            refused: workload(&json!({"image": "a", "maxRuntime": "0s"})),
+        },
+        Example {
+            message: "positive quantity",
+            old: None,
+            accepted: workload(&json!({"image": "a", "gpu": {"minMemory": "40Gi"}})),
+            refused: workload(&json!({"image": "a", "gpu": {"minMemory": "-1Gi"}})),
+        },
+        Example {
+            message: "exactly one of persistentVolumeClaim",
+            old: None,
+            accepted: volume(json!({"emptyDir": {"sizeLimit": "1Gi"}})),
+            refused: volume(json!({"emptyDir": {}, "hostPath": {"path": "/data"}})),
+        },
+        Example {
+            message: "podTemplate needs a spec",
+            old: None,
+            accepted: workload(&template(&json!({"containers": containers}))),
+            refused: workload(&json!({"podTemplate": {"metadata": {}}})),
+        },
+        Example {
+            message: "nodeName goes around",
+            old: None,
+            accepted: workload(&template(
+                &json!({"containers": containers, "nodeSelector": {"a": "b"}}),
+            )),
+            refused: workload(&template(
+                &json!({"containers": containers, "nodeName": "n"}),
+            )),
+        },
+        Example {
+            message: "restartPolicy must be Never",
+            old: None,
+            accepted: workload(&template(
+                &json!({"containers": containers, "restartPolicy": "Never"}),
+            )),
+            refused: workload(&template(
+                &json!({"containers": containers, "restartPolicy": "Always"}),
+            )),
+        },
+    ]
+}
+
+fn transition_examples() -> Vec<Example> {
+    let base = json!({"image": "a", "command": ["run"]});
+    let free = json!({
+        "image": "a", "command": ["run"], "suspend": true, "maxRuntime": "1h", "priority": "high",
+        "retryPolicy": {"maxRetries": 1, "backoffSeconds": 5}, "ttlSecondsAfterFinished": 60,
+    });
+    let changed = |key: &str, value: Value| {
+        let mut spec = base.clone();
+        spec[key] = value;
+        placed(&spec)
+    };
+    let frozen = |message, refused| Example {
+        message,
+        old: Some(placed(&base)),
+        accepted: placed(&free),
+        refused,
+    };
+    let templated = |image: &str| {
+        placed(&template(
+            &json!({"containers": [{"name": "main", "image": image}]}),
+        ))
+    };
+    vec![
+        frozen("after placement only", changed("gpuCount", json!(2))),
+        frozen(
+            "schedulingStrategy may not",
+            changed("schedulingStrategy", json!("random")),
+        ),
+        frozen("gpu may not", changed("gpu", json!({"vendor": "amd"}))),
+        frozen("image may not", changed("image", json!("b"))),
+        frozen("command may not", placed(&json!({"image": "a"}))),
+        frozen("args may not", changed("args", json!(["x"]))),
+        frozen(
+            "env may not",
+            changed("env", json!([{"name": "A", "value": "1"}])),
+        ),
+        frozen(
+            "resources may not",
+            changed("resources", json!({"limits": {"cpu": "1"}})),
+        ),
+        frozen(
+            "volumes may not",
+            changed("volumes", json!([{"name": "v", "emptyDir": {}}])),
+        ),
+        Example {
+            message: "podTemplate may not",
+            old: Some(templated("a")),
+            accepted: templated("a"),
+            refused: templated("b"),
+        },
+    ]
+}
+
+#[test]
+fn every_rule_accepts_and_refuses_its_example() {
+    let examples: Vec<Example> = value_examples()
+        .into_iter()
+        .chain(transition_examples())
+        .collect();
+    for rule in RULES {
+        let known = examples
+            .iter()
+            .any(|example| rule.message.contains(example.message));
+        assert!(known, "no example for: {}", rule.message);
+    }
+    for example in examples {
+        let accepted = refusals(&example.accepted, example.old.as_ref());
+        assert!(
+            accepted.is_empty(),
+            "{}: accepted example refused: {accepted:?}",
+            example.message
+        );
+        let refused = refusals(&example.refused, example.old.as_ref());
+        assert_eq!(refused.len(), 1, "{}: {refused:?}", example.message);
+        assert!(
+            refused[0].contains(example.message),
+            "{}: {refused:?}",
+            example.message
+        );
+    }
+}
+
+#[test]
+fn before_placement_everything_may_change() {
+    let old = workload(&json!({"image": "a"}));
+    let new = workload(&json!({"image": "b", "gpuCount": 4, "args": ["x"]}));
+    assert_eq!(refusals(&new, Some(&old)), Vec::<String>::new());
+}
+
+#[test]
+fn defaults_are_the_first_designs() {
+    let crd = crd::gpu_workload();
+    let object = workload(&json!({"image": "a"}));
+    let full = kube_cel::apply_defaults(crd::schema(&crd), &object);
+    assert_eq!(full["spec"]["priority"], "normal");
+    assert_eq!(
+        full["spec"]["retryPolicy"],
+        json!({"maxRetries": 3, "backoffSeconds": 30})
+    );
+    assert_eq!(full["spec"]["suspend"], false);
+    assert!(
+        full["spec"].get("schedulingStrategy").is_none(),
+        "the operator's default applies"
+    );
+}

@@ -1,0 +1,4 @@
+//! The shipped CRDs and their rules, without a server.
+
+mod cel;
+mod golden;

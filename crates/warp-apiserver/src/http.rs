@@ -1,0 +1,486 @@
+//! The HTTP face: one request in, one answer out. Nothing here knows a kind; descriptors do.
+
+mod connect;
+mod delete;
+mod options;
+mod plain;
+mod read;
+mod respond;
+mod review;
+mod route;
+pub(crate) mod selector;
+mod server;
+mod subresource;
+mod watch;
+mod write;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{Method, Request, Response, header};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::admission::{Admission, AdmissionRequest, ReadState, Refusal};
+use crate::auth::{Authenticator, User};
+use crate::clock::Clock;
+use crate::codec::negotiate::{Form, negotiate};
+use crate::codec::status::{Status, Subject};
+use crate::hooks::NodeHooks;
+use crate::metrics::Metrics;
+use crate::registry::{Entry, Registry};
+use crate::store::{Store, Stored};
+use options::Query;
+pub(crate) use respond::error as error_response;
+use route::{Route, Target};
+pub(crate) use server::{connection, serve};
+
+/// What one client may ask for.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of a request body.
+    pub body: usize,
+    /// Bytes of a stored object.
+    pub object: usize,
+    /// Watches open at once.
+    pub watches: usize,
+    /// Connections open at once.
+    pub connections: usize,
+    /// Requests worked on at once, watches apart.
+    pub requests: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body: 3 << 20,
+            object: 3 << 19,
+            watches: 16_384,
+            connections: 8_192,
+            requests: 1_024,
+        }
+    }
+}
+
+/// Everything a request needs.
+pub(crate) struct Api {
+    pub(crate) store: Store,
+    pub(crate) registry: Registry,
+    pub(crate) clock: Clock,
+    pub(crate) admission: Vec<Arc<dyn Admission>>,
+    pub(crate) hooks: Arc<dyn NodeHooks>,
+    pub(crate) auth: Authenticator,
+    pub(crate) limits: Limits,
+    pub(crate) metrics: Metrics,
+    pub(crate) stop: CancellationToken,
+    pub(crate) documents: plain::Documents,
+    /// Slots for requests and for watches.
+    requests: Semaphore,
+    watches: Arc<Semaphore>,
+    /// Writes that count what a quota allows happen one at a time.
+    pub(crate) quota: tokio::sync::Mutex<()>,
+    cleanups: Mutex<HashSet<Arc<str>>>,
+}
+
+impl std::fmt::Debug for Api {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Api")
+            .field("store", &self.store)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the server is made of.
+pub(crate) struct Parts {
+    pub(crate) store: Store,
+    pub(crate) registry: Registry,
+    pub(crate) clock: Clock,
+    pub(crate) admission: Vec<Arc<dyn Admission>>,
+    pub(crate) hooks: Arc<dyn NodeHooks>,
+    pub(crate) auth: Authenticator,
+    pub(crate) limits: Limits,
+}
+
+/// The sender of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// This process: trusted as the administrator.
+    Inside,
+    /// A connection: authenticated and checked.
+    Network,
+}
+
+/// One request, its body read.
+pub(crate) struct Call {
+    pub(crate) method: Method,
+    pub(crate) query: Query,
+    pub(crate) form: Form,
+    pub(crate) content_type: String,
+    pub(crate) body: Bytes,
+    pub(crate) user: User,
+    pub(crate) user_agent: String,
+    pub(crate) accept: String,
+}
+
+/// An answer: status code, body, warnings.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) code: u16,
+    pub(crate) content: Content,
+    pub(crate) warnings: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Content {
+    /// JSON that is ready.
+    Bytes(Bytes),
+    Value(Value),
+}
+
+impl Answer {
+    pub(crate) fn value(code: u16, value: Value) -> Self {
+        Self {
+            code,
+            content: Content::Value(value),
+            warnings: Vec::new(),
+        }
+    }
+
+    pub(crate) fn bytes(code: u16, bytes: Bytes) -> Self {
+        Self {
+            code,
+            content: Content::Bytes(bytes),
+            warnings: Vec::new(),
+        }
+    }
+}
+
+impl Api {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let limits = parts.limits;
+        Self {
+            store: parts.store,
+            registry: parts.registry,
+            clock: parts.clock,
+            admission: parts.admission,
+            hooks: parts.hooks,
+            auth: parts.auth,
+            limits,
+            metrics: Metrics::new(),
+            stop: CancellationToken::new(),
+            documents: plain::Documents::default(),
+            requests: Semaphore::new(limits.requests),
+            watches: Arc::new(Semaphore::new(limits.watches)),
+            quota: tokio::sync::Mutex::new(()),
+            cleanups: Mutex::new(HashSet::new()),
+        }
+    }
+
+    /// Whether nobody else is removing the objects of this definition yet.
+    pub(crate) fn begin_cleanup(&self, key: &Arc<str>) -> bool {
+        self.cleanups.lock().insert(Arc::clone(key))
+    }
+
+    pub(crate) fn end_cleanup(&self, key: &Arc<str>) {
+        self.cleanups.lock().remove(key);
+    }
+
+    /// Answers one request. Never fails: errors are answers.
+    pub(crate) async fn handle<B>(
+        self: &Arc<Self>,
+        request: Request<B>,
+        origin: Origin,
+    ) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let started = tokio::time::Instant::now();
+        let verb = request.method().clone();
+        let route = Route::parse(request.uri().path());
+        let label = route.label();
+        let response = match self.answer(request, route, origin).await {
+            Ok(response) => response,
+            Err(status) => respond::error(&status),
+        };
+        self.metrics.request(
+            verb.as_str(),
+            &label,
+            response.status().as_u16(),
+            started.elapsed(),
+        );
+        response
+    }
+
+    async fn answer<B>(
+        self: &Arc<Self>,
+        request: Request<B>,
+        route: Route,
+        origin: Origin,
+    ) -> Result<Response<Body>, Status>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let user = match origin {
+            Origin::Inside => User::admin(),
+            Origin::Network => {
+                self.auth.check_origin(request.headers())?;
+                if let Route::Health(_) = &route {
+                    User::anonymous()
+                } else {
+                    self.auth
+                        .authenticate(request.headers(), self.clock.now())?
+                }
+            }
+        };
+        let (parts, body) = request.into_parts();
+        if let Route::Resource(target) = &route
+            && let Some(response) = connect::upgrade(self, target, &parts).await?
+        {
+            return Ok(response);
+        }
+        let header = |name: header::HeaderName| {
+            parts
+                .headers
+                .get(name)
+                .and_then(|value| value.to_str().ok())
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let accept = header(header::ACCEPT);
+        let body = self.read_body(body).await?;
+        let call = Call {
+            method: parts.method,
+            query: Query::parse(parts.uri.query().unwrap_or_default()),
+            form: Form::JSON,
+            content_type: header(header::CONTENT_TYPE),
+            body,
+            user,
+            user_agent: header(header::USER_AGENT),
+            accept,
+        };
+        match route {
+            Route::Resource(target) => self.resource(target, call).await,
+            other => plain::answer(self, other, &call).await,
+        }
+    }
+
+    async fn read_body<B>(&self, body: B) -> Result<Bytes, Status>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        use http_body_util::BodyExt;
+        if body.is_end_stream() {
+            return Ok(Bytes::new());
+        }
+        let limited = http_body_util::Limited::new(body, self.limits.body);
+        match limited.collect().await {
+            Ok(collected) => Ok(collected.to_bytes()),
+            Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Status::too_large(
+                format!("Request entity too large: limit is {}", self.limits.body),
+            )),
+            Err(error) => Err(Status::bad_request(format!(
+                "failed to read request body: {error}"
+            ))),
+        }
+    }
+
+    async fn resource(
+        self: &Arc<Self>,
+        target: Target,
+        mut call: Call,
+    ) -> Result<Response<Body>, Status> {
+        let entry = self
+            .registry
+            .find(&target.group, &target.version, &target.resource)
+            .filter(|entry| entry.resource.namespaced || target.namespace.is_none())
+            .ok_or_else(Status::no_such_path)?;
+        let watching = call.method == Method::GET
+            && target.name.is_none()
+            && (target.watch || call.query.flag("watch"));
+        let _slot = if watching {
+            None
+        } else {
+            let slot = self.requests.acquire().await;
+            Some(slot.map_err(|_| Status::unavailable("the server is shutting down"))?)
+        };
+        call.form = if target.subresource.as_deref() == Some("log") {
+            Form::JSON
+        } else {
+            negotiate(&call.accept)?
+        };
+        let mut warnings = Vec::new();
+        if let Some(text) = entry
+            .resource
+            .custom
+            .as_ref()
+            .and_then(|c| c.deprecation.clone())
+        {
+            warnings.push(text);
+        }
+        let request = ResourceCall {
+            api: self,
+            entry,
+            target,
+            call,
+        };
+        if watching {
+            return watch::watch(request, warnings);
+        }
+        let form = request.call.form;
+        let include = request.include()?;
+        let mut answer = request.run().await?;
+        warnings.append(&mut answer.warnings);
+        answer.warnings = warnings;
+        respond::render(self, &request.entry, answer, form, include)
+    }
+
+    /// Runs admission; what it refuses is worded for the object.
+    pub(crate) fn admit(
+        &self,
+        request: &mut AdmissionRequest<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), Status> {
+        for plugin in &self.admission {
+            match plugin.admit(request, &StoreState(&self.store)) {
+                Ok(mut texts) => warnings.append(&mut texts),
+                Err(refusal) => return Err(refused(refusal, request)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes one object of a definition that is going away.
+    pub(crate) async fn delete_instance(self: &Arc<Self>, entry: &Arc<Entry>, stored: &Stored) {
+        delete::instance(self, entry, stored).await;
+    }
+}
+
+fn refused(refusal: Refusal, request: &AdmissionRequest<'_>) -> Status {
+    let resource = request.resource;
+    let subject = Subject {
+        group: &resource.group,
+        resource: &resource.plural,
+        kind: &resource.kind,
+        name: request.name,
+    };
+    match refusal {
+        Refusal::Forbidden { why, causes } => {
+            let mut status = Status::forbidden(&subject, &why);
+            if !causes.is_empty()
+                && let Some(details) = &mut status.details
+            {
+                details["causes"] = causes.into();
+            }
+            status
+        }
+        Refusal::NotFound {
+            group,
+            resource,
+            name,
+        } => {
+            let kind = resource.clone();
+            Status::not_found(&Subject {
+                group: &group,
+                resource: &resource,
+                kind: &kind,
+                name: &name,
+            })
+        }
+        Refusal::Invalid(errors) => Status::invalid(&subject, &errors),
+    }
+}
+
+/// The state as admission sees it: what is being written included.
+struct StoreState<'a>(&'a Store);
+
+impl ReadState for StoreState<'_> {
+    fn get(&self, table: &str, namespace: Option<&str>, name: &str) -> Option<Value> {
+        let table = self.0.table(table);
+        let key = crate::store::key(namespace, name);
+        self.0.latest(&table, &key).map(|stored| stored.value())
+    }
+
+    fn list(&self, table: &str, namespace: Option<&str>) -> Vec<Value> {
+        let objects = self.0.table(table).all(namespace);
+        objects.iter().map(|stored| stored.value()).collect()
+    }
+}
+
+/// A request for a resource that is served.
+pub(crate) struct ResourceCall<'a> {
+    pub(crate) api: &'a Arc<Api>,
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) target: Target,
+    pub(crate) call: Call,
+}
+
+impl ResourceCall<'_> {
+    fn include(&self) -> Result<crate::codec::table::IncludeObject, Status> {
+        let text = self.call.query.get("includeObject");
+        crate::codec::table::IncludeObject::parse(text).ok_or_else(|| {
+            Status::bad_request(format!(
+                "Invalid value: \"{text}\": supported values: \"None\", \"Metadata\", \"Object\""
+            ))
+        })
+    }
+
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        let resource = &self.entry.resource;
+        Subject {
+            group: &resource.group,
+            resource: &resource.plural,
+            kind: &resource.kind,
+            name: self.target.name.as_deref().unwrap_or_default(),
+        }
+    }
+
+    /// The key of the object in the path.
+    pub(crate) fn key(&self) -> String {
+        let name = self.target.name.as_deref().unwrap_or_default();
+        crate::store::key(self.target.namespace.as_deref(), name)
+    }
+
+    async fn run(&self) -> Result<Answer, Status> {
+        if let Some(name) = &self.target.subresource {
+            return subresource::run(self, name).await;
+        }
+        let verb = match (&self.call.method, self.target.name.is_some()) {
+            (&Method::GET | &Method::HEAD, true) => "get",
+            (&Method::GET | &Method::HEAD, false) => "list",
+            (&Method::POST, false) => "create",
+            (&Method::PUT, true) => "update",
+            (&Method::PATCH, true) => "patch",
+            (&Method::DELETE, true) => "delete",
+            (&Method::DELETE, false) => "deletecollection",
+            _ => return Err(Status::no_such_method()),
+        };
+        if !self.entry.resource.allows(verb) {
+            return Err(Status::no_such_method());
+        }
+        if self.entry.resource.namespaced
+            && self.target.namespace.is_none()
+            && !matches!(verb, "list")
+        {
+            return Err(Status::no_such_method());
+        }
+        if let Some(review) = self.entry.resource.review {
+            return review::answer(self, review);
+        }
+        match verb {
+            "get" => read::get(self),
+            "list" => read::list(self),
+            "create" => write::create(self).await,
+            "update" => write::update(self).await,
+            "patch" => write::patch(self).await,
+            "delete" => delete::delete(self).await,
+            _ => delete::collection(self).await,
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Paths: which of them means what.
+
+/// What a path asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    Resource(Target),
+    /// `/api`
+    CoreVersions,
+    /// `/apis`
+    Groups,
+    /// `/apis/GROUP`
+    Group(String),
+    /// `/api/v1`, `/apis/GROUP/VERSION`
+    Resources(String, String),
+    /// `/openapi/v3` and below; the document's path (`api/v1`, `apis/apps/v1`).
+    OpenApi(Option<String>),
+    Version,
+    /// `/livez`, `/readyz`, `/healthz` and checks below them.
+    Health(String),
+    Metrics,
+    /// `/`
+    Root,
+    Unknown,
+}
+
+/// A resource path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) group: String,
+    pub(crate) version: String,
+    pub(crate) resource: String,
+    pub(crate) namespace: Option<String>,
+    pub(crate) name: Option<String>,
+    pub(crate) subresource: Option<String>,
+    /// The old `/watch/` form of the path.
+    pub(crate) watch: bool,
+}
+
+impl Route {
+    pub(crate) fn parse(path: &str) -> Self {
+        let decoded: Option<Vec<String>> = path
+            .split('/')
+            .filter(|part| !part.is_empty())
+            .map(percent_decode)
+            .collect();
+        let Some(decoded) = decoded else {
+            return Self::Unknown;
+        };
+        let parts: Vec<&str> = decoded.iter().map(String::as_str).collect();
+        match parts.as_slice() {
+            [] => Self::Root,
+            ["api"] => Self::CoreVersions,
+            ["apis"] => Self::Groups,
+            ["apis", group] => Self::Group((*group).to_owned()),
+            ["api", version] => Self::Resources(String::new(), (*version).to_owned()),
+            ["apis", group, version] => Self::Resources((*group).to_owned(), (*version).to_owned()),
+            ["openapi", "v3"] => Self::OpenApi(None),
+            ["openapi", "v3", rest @ ..] => Self::OpenApi(Some(rest.join("/"))),
+            ["version"] => Self::Version,
+            ["metrics"] => Self::Metrics,
+            ["livez" | "readyz" | "healthz", ..] => Self::Health(parts.join("/")),
+            ["api", version, rest @ ..] => resource("", version, rest),
+            ["apis", group, version, rest @ ..] => resource(group, version, rest),
+            _ => Self::Unknown,
+        }
+    }
+
+    /// What metrics call it: bounded, whatever clients send.
+    pub(crate) fn label(&self) -> String {
+        match self {
+            Self::Resource(target) => {
+                crate::registry::resource::qualified(&target.resource, &target.group)
+            }
+            Self::CoreVersions | Self::Groups | Self::Group(_) | Self::Resources(..) => {
+                "discovery".to_owned()
+            }
+            Self::OpenApi(_) => "openapi".to_owned(),
+            _ => "other".to_owned(),
+        }
+    }
+}
+
+fn resource(group: &str, version: &str, rest: &[&str]) -> Route {
+    let (watch, rest) = match rest {
+        ["watch", rest @ ..] if !rest.is_empty() => (true, rest),
+        rest => (false, rest),
+    };
+    let text = |part: &str| Some(part.to_owned());
+    let mut target = Target {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        watch,
+        ..Target::default()
+    };
+    match rest {
+        // Namespaces are resources themselves, with their own subresources.
+        ["namespaces"] => target.resource = "namespaces".to_owned(),
+        ["namespaces", name] => {
+            target.resource = "namespaces".to_owned();
+            target.name = text(name);
+        }
+        ["namespaces", name, sub @ ("status" | "finalize")] => {
+            target.resource = "namespaces".to_owned();
+            target.name = text(name);
+            target.subresource = text(sub);
+        }
+        ["namespaces", namespace, resource] => {
+            target.namespace = text(namespace);
+            target.resource = (*resource).to_owned();
+        }
+        ["namespaces", namespace, resource, name] => {
+            target.namespace = text(namespace);
+            target.resource = (*resource).to_owned();
+            target.name = text(name);
+        }
+        ["namespaces", namespace, resource, name, sub] => {
+            target.namespace = text(namespace);
+            target.resource = (*resource).to_owned();
+            target.name = text(name);
+            target.subresource = text(sub);
+        }
+        [resource] => target.resource = (*resource).to_owned(),
+        [resource, name] => {
+            target.resource = (*resource).to_owned();
+            target.name = text(name);
+        }
+        [resource, name, sub] => {
+            target.resource = (*resource).to_owned();
+            target.name = text(name);
+            target.subresource = text(sub);
+        }
+        _ => return Route::Unknown,
+    }
+    Route::Resource(target)
+}
+
+/// `None` when the escapes or the resulting text are malformed.
+pub(crate) fn percent_decode(part: &str) -> Option<String> {
+    if !part.contains('%') {
+        return Some(part.to_owned());
+    }
+    let mut out = Vec::with_capacity(part.len());
+    let mut bytes = part.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let mut digit = || char::from(bytes.next()?).to_digit(16);
+            let value = digit()? * 16 + digit()?;
+            out.push(u8::try_from(value).ok()?);
+        } else {
+            out.push(byte);
+        }
+    }
+    String::from_utf8(out).ok()
+}

@@ -1,0 +1,87 @@
+//! Connections: TLS, limits, HTTP/1.1 with upgrades.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+
+use super::{Api, Origin};
+
+/// How long a client may take for the handshake and for each request's head.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Accepts connections until the server stops.
+pub(crate) async fn serve(api: Arc<Api>, listener: TcpListener, tls: Arc<rustls::ServerConfig>) {
+    let acceptor = TlsAcceptor::from(tls);
+    let slots = Arc::new(Semaphore::new(api.limits.connections));
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = api.stop.cancelled() => return,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of descriptors, most likely: give connections time to close.
+                tracing::warn!(%error, "failed to accept a connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
+            tracing::warn!(
+                limit = api.limits.connections,
+                "refused a connection: too many are open"
+            );
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        let (api, acceptor) = (Arc::clone(&api), acceptor.clone());
+        tokio::spawn(async move {
+            let _slot = slot;
+            let handshake = tokio::time::timeout(PATIENCE, acceptor.accept(stream));
+            match handshake.await {
+                Ok(Ok(stream)) => {
+                    if let Err(error) = connection(api, stream, Origin::Network).await {
+                        tracing::debug!(%error, "connection ended");
+                    }
+                }
+                Ok(Err(error)) => tracing::debug!(%error, "failed TLS handshake"),
+                Err(_) => tracing::debug!("TLS handshake took too long"),
+            }
+        });
+    }
+}
+
+/// Serves one connection.
+pub(crate) async fn connection<S>(api: Arc<Api>, stream: S, origin: Origin) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let stop = api.stop.clone();
+    let service = service_fn(move |request| {
+        let api = Arc::clone(&api);
+        async move { Ok::<_, std::convert::Infallible>(api.handle(request, origin).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    ended.map_err(io::Error::other)
+}

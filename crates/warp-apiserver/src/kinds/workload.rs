@@ -1,0 +1,390 @@
+//! Deployment, ReplicaSet, StatefulSet and Job.
+
+mod job;
+
+use serde_json::{Value, json};
+
+use super::checks::{Errors, count_or_percent, immutable, not_negative, not_over_whole};
+use super::fields::{at, entries, list, number, text};
+use super::{Described, columns, describe, empty_status, keep_status, metadata, pod, typed};
+use crate::registry::resource::{ScalePaths, SelectableField, Strategy, Subresource};
+use crate::schema::{FieldError, Path};
+
+pub(super) fn descriptors() -> Vec<Described> {
+    vec![
+        deployment(),
+        replica_set(),
+        stateful_set(),
+        job::descriptor(),
+    ]
+}
+
+fn scale() -> Subresource {
+    Subresource::Scale(ScalePaths {
+        spec_replicas: ".spec.replicas".to_owned(),
+        status_replicas: ".status.replicas".to_owned(),
+        selector: Some(".spec.selector".to_owned()),
+    })
+}
+
+fn count(object: &Value, path: &str) -> i64 {
+    number(object, path).unwrap_or(0)
+}
+
+fn deployment() -> Described {
+    let with = columns::with;
+    let mut all = vec![
+        columns::name(),
+        with("Ready", "string", 0, |o, _| {
+            json!(format!(
+                "{}/{}",
+                count(o, "status.readyReplicas"),
+                count(o, "spec.replicas")
+            ))
+        }),
+        with("Up-to-date", "integer", 0, |o, _| {
+            json!(count(o, "status.updatedReplicas"))
+        }),
+        with("Available", "integer", 0, |o, _| {
+            json!(count(o, "status.availableReplicas"))
+        }),
+        columns::age(),
+    ];
+    all.extend(columns::template_columns(true));
+    describe("apps", "v1", "Deployment", "deployments")
+        .short("deploy")
+        .category("all")
+        .subresources([scale(), Subresource::Status])
+        .columns(all)
+        .strategy(Strategy {
+            default: |object| typed::round_trip("apps.Deployment", object),
+            prepare_create: empty_status,
+            prepare_update: keep_status,
+            validate: validate_deployment,
+            validate_update: selector_immutable,
+            validate_status_update: status_counts,
+            generation: true,
+            ..Strategy::default()
+        })
+}
+
+fn selector_immutable(new: &Value, old: &Value) -> Errors {
+    let mut errors = Vec::new();
+    immutable(new, old, "spec.selector", &mut errors);
+    errors
+}
+
+fn status_counts(new: &Value, _old: &Value) -> Errors {
+    let mut errors = Vec::new();
+    let status = new.get("status").unwrap_or(&Value::Null);
+    let path = Path::new("status");
+    for name in [
+        "observedGeneration",
+        "replicas",
+        "fullyLabeledReplicas",
+        "updatedReplicas",
+        "readyReplicas",
+        "availableReplicas",
+        "unavailableReplicas",
+    ] {
+        not_negative(status, name, &path, &mut errors);
+    }
+    let total = count(status, "replicas");
+    for name in ["updatedReplicas", "readyReplicas", "availableReplicas"] {
+        if count(status, name) > total {
+            let detail = "cannot be greater than status.replicas";
+            errors.push(FieldError::invalid(
+                &path.child(name),
+                count(status, name),
+                detail,
+            ));
+        }
+    }
+    if at(status, "updatedReplicas").is_some()
+        && count(status, "availableReplicas") > count(status, "readyReplicas")
+    {
+        let detail = "cannot be greater than readyReplicas";
+        let value = count(status, "availableReplicas");
+        errors.push(FieldError::invalid(
+            &path.child("availableReplicas"),
+            value,
+            detail,
+        ));
+    }
+    errors
+}
+
+/// Selector and template of a workload: the selector must be there, and choose the template.
+fn selector_and_template(spec: &Value, path: &Path, kind: &str, errors: &mut Errors) {
+    let selector = at(spec, "selector");
+    let selector_path = path.child("selector");
+    match selector {
+        None => errors.push(FieldError::required(&selector_path, "")),
+        Some(value) => {
+            metadata::label_selector(value, &selector_path, errors);
+            let empty = entries(value, "matchLabels").count() == 0
+                && list(value, "matchExpressions").is_empty();
+            if empty {
+                let detail = format!("empty selector is invalid for {kind}");
+                errors.push(FieldError::invalid(&selector_path, value.clone(), detail));
+            }
+        }
+    }
+    let template = spec.get("template").unwrap_or(&Value::Null);
+    let path = path.child("template");
+    let labels = template.pointer("/metadata/labels");
+    let chosen = selector.is_some_and(|selector| {
+        let any = entries(selector, "matchLabels").count() > 0
+            || !list(selector, "matchExpressions").is_empty();
+        !any || metadata::selects(Some(selector), labels)
+    });
+    if selector.is_some() && !chosen {
+        let detail = "`selector` does not match template `labels`";
+        let value = labels.cloned().unwrap_or(Value::Null);
+        errors.push(FieldError::invalid(
+            &path.child("metadata").child("labels"),
+            value,
+            detail,
+        ));
+    }
+    pod::spec::template(template, &path, errors);
+    let policy = text(template, "spec.restartPolicy");
+    if policy != "Always" {
+        let path = path.child("spec").child("restartPolicy");
+        errors.push(FieldError::not_supported(&path, policy, &["Always"]));
+    }
+    if at(template, "spec.activeDeadlineSeconds").is_some() {
+        let owner = if kind == "statefulset" {
+            "StatefulSet"
+        } else {
+            "ReplicaSet"
+        };
+        let detail = format!("activeDeadlineSeconds in {owner} is not Supported");
+        let path = path.child("spec").child("activeDeadlineSeconds");
+        errors.push(FieldError::forbidden(&path, detail));
+    }
+}
+
+fn validate_deployment(object: &Value) -> Errors {
+    let mut errors = Vec::new();
+    let path = Path::new("spec");
+    let spec = object.get("spec").unwrap_or(&Value::Null);
+    not_negative(spec, "replicas", &path, &mut errors);
+    selector_and_template(spec, &path, "deployment", &mut errors);
+    strategy(spec, &path.child("strategy"), &mut errors);
+    not_negative(spec, "minReadySeconds", &path, &mut errors);
+    not_negative(spec, "revisionHistoryLimit", &path, &mut errors);
+    not_negative(spec, "progressDeadlineSeconds", &path, &mut errors);
+    if let Some(deadline) = number(spec, "progressDeadlineSeconds")
+        && deadline <= count(spec, "minReadySeconds")
+    {
+        let detail = "must be greater than minReadySeconds";
+        errors.push(FieldError::invalid(
+            &path.child("progressDeadlineSeconds"),
+            deadline,
+            detail,
+        ));
+    }
+    errors
+}
+
+fn strategy(spec: &Value, path: &Path, errors: &mut Errors) {
+    let rolling = at(spec, "strategy.rollingUpdate");
+    let rolling_path = path.child("rollingUpdate");
+    match text(spec, "strategy.type") {
+        "Recreate" if rolling.is_some() => {
+            let detail = "may not be specified when strategy `type` is 'Recreate'";
+            errors.push(FieldError::forbidden(&rolling_path, detail));
+        }
+        "Recreate" => {}
+        "RollingUpdate" => {
+            let Some(rolling) = rolling else { return };
+            let (down, over) = (rolling.get("maxUnavailable"), rolling.get("maxSurge"));
+            count_or_percent(down, &rolling_path.child("maxUnavailable"), errors);
+            count_or_percent(over, &rolling_path.child("maxSurge"), errors);
+            if is_nothing(down) && is_nothing(over) {
+                let detail = "may not be 0 when `maxSurge` is 0";
+                let value = down.cloned().unwrap_or_else(|| json!(0));
+                let path = rolling_path.child("maxUnavailable");
+                errors.push(FieldError::invalid(&path, value, detail));
+            }
+            not_over_whole(down, &rolling_path.child("maxUnavailable"), errors);
+        }
+        _ => {
+            let value = spec.get("strategy").cloned().unwrap_or_default();
+            let value =
+                json!({"Type": value.get("type"), "RollingUpdate": value.get("rollingUpdate")});
+            errors.push(FieldError::not_supported(
+                path,
+                value,
+                &["Recreate", "RollingUpdate"],
+            ));
+        }
+    }
+}
+
+fn is_nothing(value: Option<&Value>) -> bool {
+    match value {
+        None => true,
+        Some(Value::String(text)) => text.trim_end_matches('%').parse::<i64>().unwrap_or(0) == 0,
+        Some(other) => other.as_i64() == Some(0),
+    }
+}
+
+fn replica_set() -> Described {
+    let with = columns::with;
+    let mut all = vec![
+        columns::name(),
+        with("Desired", "integer", 0, |o, _| {
+            json!(count(o, "spec.replicas"))
+        }),
+        with("Current", "integer", 0, |o, _| {
+            json!(count(o, "status.replicas"))
+        }),
+        with("Ready", "integer", 0, |o, _| {
+            json!(count(o, "status.readyReplicas"))
+        }),
+        columns::age(),
+    ];
+    all.extend(columns::template_columns(true));
+    describe("apps", "v1", "ReplicaSet", "replicasets")
+        .short("rs")
+        .category("all")
+        .subresources([scale(), Subresource::Status])
+        .columns(all)
+        .selectable([SelectableField::at(
+            "status.replicas",
+            "status.replicas",
+            "0",
+        )])
+        .strategy(Strategy {
+            default: |object| typed::round_trip("apps.ReplicaSet", object),
+            prepare_create: |object| object["status"] = json!({"replicas": 0}),
+            prepare_update: keep_status,
+            validate: |object| {
+                let mut errors = Vec::new();
+                let path = Path::new("spec");
+                let spec = object.get("spec").unwrap_or(&Value::Null);
+                not_negative(spec, "replicas", &path, &mut errors);
+                not_negative(spec, "minReadySeconds", &path, &mut errors);
+                selector_and_template(spec, &path, "deployment", &mut errors);
+                errors
+            },
+            validate_update: selector_immutable,
+            validate_status_update: status_counts,
+            generation: true,
+            ..Strategy::default()
+        })
+}
+
+fn stateful_set() -> Described {
+    let with = columns::with;
+    let mut all = vec![
+        columns::name(),
+        with("Ready", "string", 0, |o, _| {
+            json!(format!(
+                "{}/{}",
+                count(o, "status.readyReplicas"),
+                count(o, "spec.replicas")
+            ))
+        }),
+        columns::age(),
+    ];
+    all.extend(columns::template_columns(false));
+    describe("apps", "v1", "StatefulSet", "statefulsets")
+        .short("sts")
+        .category("all")
+        .stored_only()
+        .subresources([scale(), Subresource::Status])
+        .columns(all)
+        .strategy(Strategy {
+            default: |object| typed::round_trip("apps.StatefulSet", object),
+            prepare_create: |object| {
+                object["status"] = json!({"replicas": 0, "availableReplicas": 0});
+            },
+            prepare_update: keep_status,
+            validate: validate_stateful_set,
+            validate_update: |new, old| {
+                const MUTABLE: [&str; 8] = [
+                    "replicas",
+                    "ordinals",
+                    "template",
+                    "updateStrategy",
+                    "revisionHistoryLimit",
+                    "persistentVolumeClaimRetentionPolicy",
+                    "minReadySeconds",
+                    "volumeClaimTemplates",
+                ];
+                let strip = |object: &Value| {
+                    let mut spec = object
+                        .get("spec")
+                        .and_then(Value::as_object)
+                        .cloned()
+                        .unwrap_or_default();
+                    spec.retain(|name, _| !MUTABLE[..7].contains(&name.as_str()));
+                    spec
+                };
+                if strip(new) == strip(old) {
+                    return Vec::new();
+                }
+                let detail = "updates to statefulset spec for fields other than 'replicas', \
+                              'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', \
+                              'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are \
+                              forbidden";
+                vec![FieldError::forbidden(&Path::new("spec"), detail)]
+            },
+            generation: true,
+            ..Strategy::default()
+        })
+}
+
+fn validate_stateful_set(object: &Value) -> Errors {
+    let mut errors = Vec::new();
+    let path = Path::new("spec");
+    let spec = object.get("spec").unwrap_or(&Value::Null);
+    let policy = text(spec, "podManagementPolicy");
+    if !matches!(policy, "OrderedReady" | "Parallel") {
+        let detail = "must be 'OrderedReady' or 'Parallel'";
+        errors.push(FieldError::invalid(
+            &path.child("podManagementPolicy"),
+            policy,
+            detail,
+        ));
+    }
+    let update = path.child("updateStrategy");
+    match text(spec, "updateStrategy.type") {
+        "OnDelete" | "RollingUpdate" => {}
+        "" => errors.push(FieldError::required(&update, "")),
+        _ => {
+            let value = spec.get("updateStrategy").cloned().unwrap_or_default();
+            let detail = "must be 'RollingUpdate' or 'OnDelete'";
+            errors.push(FieldError::invalid(&update, value, detail));
+        }
+    }
+    not_negative(spec, "replicas", &path, &mut errors);
+    not_negative(spec, "minReadySeconds", &path, &mut errors);
+    // Volumes made from claim templates exist for the containers.
+    let mut described = spec.clone();
+    let templates: Vec<Value> = list(spec, "volumeClaimTemplates")
+        .iter()
+        .map(|claim| {
+            let name = text(claim, "metadata.name");
+            json!({"name": name, "persistentVolumeClaim": {"claimName": name}})
+        })
+        .collect();
+    if !templates.is_empty() {
+        let mut volumes = templates;
+        let known: Vec<String> = volumes.iter().map(|v| text(v, "name").to_owned()).collect();
+        volumes.extend(
+            list(spec, "template.spec.volumes")
+                .iter()
+                .filter(|volume| !known.iter().any(|name| name == text(volume, "name")))
+                .cloned(),
+        );
+        if let Some(template) = described.pointer_mut("/template/spec") {
+            template["volumes"] = Value::Array(volumes);
+        }
+    }
+    selector_and_template(&described, &path, "statefulset", &mut errors);
+    errors
+}

@@ -1,0 +1,433 @@
+//! The state of the API: memory is the truth, redb the disk image.
+//!
+//! One global revision orders all writes. A write is checked and given its revision under the
+//! sequencer's lock, goes to disk in a group commit, and only then becomes visible to readers and
+//! watchers, in revision order. Objects are kept as encoded bytes with a small index. The store
+//! knows nothing about kinds; it must not parse objects on the read path.
+
+mod commit;
+mod disk;
+mod object;
+mod table;
+mod watch;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch as signal;
+
+use commit::Committer;
+pub use object::{Draft, Index, Stored, key};
+pub use table::{Page, PageQuery, Table};
+pub use watch::{Batch, Cursor, Event, EventKind, line};
+
+/// How writes reach the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// A write is answered after it is on disk.
+    #[default]
+    Durable,
+    /// A write is answered from memory and is on disk a moment later.
+    Relaxed,
+}
+
+/// Where and how to keep state.
+#[derive(Clone, Debug, Default)]
+pub struct StoreOptions {
+    /// The database file; `None` keeps everything in memory only.
+    pub path: Option<PathBuf>,
+    pub durability: Durability,
+    /// Events each resource remembers for watchers; 0 takes the default.
+    pub ring_events: usize,
+}
+
+const RING_EVENTS: usize = 16_384;
+
+/// Why the store could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("failed to open database {path}: {source}")]
+    Database {
+        path: PathBuf,
+        source: Box<redb::Error>,
+    },
+    #[error(
+        "failed to open database {path}: it has format {found} and this Warp reads format {known}; \
+         export it with the Warp that wrote it (`warp apiserver --data DIR --export FILE`), then import the file here"
+    )]
+    Format {
+        path: PathBuf,
+        found: u64,
+        known: u64,
+    },
+    #[error("failed to open database {path}: row {row} is damaged; restore the file from a copy")]
+    Damaged { path: PathBuf, row: String },
+    #[error("failed to start the committer: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// Why a write was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    #[error("failed to write object: it exists already")]
+    Exists,
+    #[error("failed to write object: it changed meanwhile")]
+    Changed,
+    #[error("failed to write object: it is gone")]
+    Gone,
+    #[error("failed to write to the database, restart the server once it is repaired: {0}")]
+    Disk(Arc<str>),
+}
+
+/// A revision that watchers and consistent lists can no longer start from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("failed to read at revision {asked}: the oldest known is {oldest}")]
+pub struct TooOld {
+    pub asked: u64,
+    pub oldest: u64,
+}
+
+/// A handle to the state; cheap to clone.
+#[derive(Clone)]
+pub struct Store(Arc<Shared>);
+
+struct Shared {
+    tables: RwLock<HashMap<String, Arc<Table>>>,
+    sequencer: Mutex<Sequencer>,
+    progress: Arc<Progress>,
+    ring_events: usize,
+}
+
+/// What has been published.
+struct Progress {
+    published: AtomicU64,
+    /// Revision when the process started: nothing older can be replayed.
+    opened: u64,
+    signal: signal::Sender<u64>,
+    failed: RwLock<Option<Arc<str>>>,
+}
+
+/// Orders writes. `pending` holds the newest version of every key whose write is not on disk yet,
+/// so that writers build on each other without waiting for the disk.
+struct Sequencer {
+    revision: u64,
+    pending: HashMap<(u32, Arc<str>), Pending>,
+    next_table: u32,
+    committer: Option<Committer>,
+}
+
+/// The newest version of a key on its way to disk; no object while it is being deleted.
+struct Pending {
+    revision: u64,
+    object: Option<Arc<Stored>>,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store")
+            .field("revision", &self.revision())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// A store that forgets everything when it is dropped.
+    pub fn memory() -> Self {
+        Self::assemble(1, HashMap::new(), None, RING_EVENTS)
+    }
+
+    pub fn open(options: &StoreOptions) -> Result<Self, OpenError> {
+        let ring = if options.ring_events == 0 {
+            RING_EVENTS
+        } else {
+            options.ring_events
+        };
+        let Some(path) = &options.path else {
+            return Ok(Self::assemble(1, HashMap::new(), None, ring));
+        };
+        Self::open_file(path, options.durability, ring)
+    }
+
+    fn open_file(path: &Path, durability: Durability, ring: usize) -> Result<Self, OpenError> {
+        let (image, disk) = disk::open(path)?;
+        let mut tables = HashMap::new();
+        for (id, (name, objects)) in (0_u32..).zip(image.tables) {
+            tables.insert(
+                name.clone(),
+                Arc::new(Table::new(id, name, objects, image.revision, ring)),
+            );
+        }
+        let store = Self::assemble(image.revision, tables, None, ring);
+        let committer = Committer::start(disk, durability, Arc::downgrade(&store.0))?;
+        store.0.sequencer.lock().committer = Some(committer);
+        Ok(store)
+    }
+
+    fn assemble(
+        revision: u64,
+        tables: HashMap<String, Arc<Table>>,
+        committer: Option<Committer>,
+        ring_events: usize,
+    ) -> Self {
+        let next_table = u32::try_from(tables.len()).unwrap_or(u32::MAX);
+        let progress = Arc::new(Progress {
+            published: AtomicU64::new(revision),
+            opened: revision,
+            signal: signal::channel(revision).0,
+            failed: RwLock::new(None),
+        });
+        for table in tables.values() {
+            table.follow(Arc::clone(&progress));
+        }
+        Self(Arc::new(Shared {
+            tables: RwLock::new(tables),
+            sequencer: Mutex::new(Sequencer {
+                revision,
+                pending: HashMap::new(),
+                next_table,
+                committer,
+            }),
+            progress,
+            ring_events,
+        }))
+    }
+
+    /// The table of that name; made when it is not there.
+    pub fn table(&self, name: &str) -> Arc<Table> {
+        if let Some(table) = self.0.tables.read().get(name) {
+            return Arc::clone(table);
+        }
+        let mut tables = self.0.tables.write();
+        if let Some(table) = tables.get(name) {
+            return Arc::clone(table);
+        }
+        let id = {
+            let mut sequencer = self.0.sequencer.lock();
+            sequencer.next_table += 1;
+            sequencer.next_table
+        };
+        let opened = self.0.progress.opened;
+        let table = Arc::new(Table::new(
+            id,
+            name.to_owned(),
+            Vec::new(),
+            opened,
+            self.0.ring_events,
+        ));
+        table.follow(Arc::clone(&self.0.progress));
+        tables.insert(name.to_owned(), Arc::clone(&table));
+        table
+    }
+
+    /// Tables that exist, by name.
+    pub fn tables(&self) -> Vec<Arc<Table>> {
+        let mut tables: Vec<_> = self.0.tables.read().values().cloned().collect();
+        tables.sort_by(|a, b| a.name().cmp(b.name()));
+        tables
+    }
+
+    /// The newest revision readers can see.
+    pub fn revision(&self) -> u64 {
+        self.0.progress.published.load(Ordering::Acquire)
+    }
+
+    /// The newest version of an object, including one whose write is still on its way to disk:
+    /// what a read-modify-write must start from.
+    pub fn latest(&self, table: &Table, key: &str) -> Option<Arc<Stored>> {
+        let sequencer = self.0.sequencer.lock();
+        sequencer.current(table, key)
+    }
+
+    /// Waits until everything up to `revision` is visible (and, when durable, on disk).
+    pub async fn settled(&self, revision: u64) -> Result<(), WriteError> {
+        let mut receiver = self.0.progress.signal.subscribe();
+        loop {
+            if self.revision() >= revision {
+                return Ok(());
+            }
+            if let Some(reason) = self.0.progress.failed.read().clone() {
+                return Err(WriteError::Disk(reason));
+            }
+            if receiver.changed().await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    pub async fn create(
+        &self,
+        table: &Arc<Table>,
+        draft: Draft,
+    ) -> Result<Arc<Stored>, WriteError> {
+        self.write(table, draft, |current| match current {
+            Some(_) => Err(WriteError::Exists),
+            None => Ok(EventKind::Added),
+        })
+        .await
+    }
+
+    /// Replaces the version with revision `expected`.
+    pub async fn update(
+        &self,
+        table: &Arc<Table>,
+        draft: Draft,
+        expected: u64,
+    ) -> Result<Arc<Stored>, WriteError> {
+        self.write(table, draft, |current| {
+            expect(current, expected).map(|()| EventKind::Modified)
+        })
+        .await
+    }
+
+    /// Removes the version with revision `expected`; `last` is the state the event carries.
+    pub async fn delete(
+        &self,
+        table: &Arc<Table>,
+        last: Draft,
+        expected: u64,
+    ) -> Result<Arc<Stored>, WriteError> {
+        self.write(table, last, |current| {
+            expect(current, expected).map(|()| EventKind::Deleted)
+        })
+        .await
+    }
+
+    async fn write(
+        &self,
+        table: &Arc<Table>,
+        draft: Draft,
+        decide: impl FnOnce(Option<&Arc<Stored>>) -> Result<EventKind, WriteError>,
+    ) -> Result<Arc<Stored>, WriteError> {
+        let (stored, done) = {
+            let mut sequencer = self.0.sequencer.lock();
+            if let Some(reason) = self.0.progress.failed.read().clone() {
+                return Err(WriteError::Disk(reason));
+            }
+            let previous = sequencer.current(table, draft.key());
+            let kind = decide(previous.as_ref())?;
+            sequencer.revision += 1;
+            let stored = Arc::new(draft.stamp(sequencer.revision));
+            let event = Arc::new(Event::new(kind, Arc::clone(&stored), previous));
+            let write = commit::Write {
+                table: Arc::clone(table),
+                event,
+            };
+            (stored, sequencer.submit(write, &self.0.progress))
+        };
+        if let Some(done) = done {
+            match done.await {
+                Ok(result) => result?,
+                Err(_) => return Err(WriteError::Disk("the committer stopped".into())),
+            }
+        }
+        Ok(stored)
+    }
+
+    /// Writes what is still on its way and ends the committer.
+    pub async fn close(&self) {
+        let committer = self.0.sequencer.lock().committer.take();
+        if let Some(committer) = committer {
+            let _ = tokio::task::spawn_blocking(move || committer.finish()).await;
+        }
+    }
+}
+
+fn expect(current: Option<&Arc<Stored>>, expected: u64) -> Result<(), WriteError> {
+    match current {
+        None => Err(WriteError::Gone),
+        Some(stored) if stored.revision != expected => Err(WriteError::Changed),
+        Some(_) => Ok(()),
+    }
+}
+
+impl Sequencer {
+    fn current(&self, table: &Table, key: &str) -> Option<Arc<Stored>> {
+        if !self.pending.is_empty() {
+            // The map is keyed by shared strings: look the key up by value.
+            let probe = (table.id(), Arc::from(key));
+            if let Some(pending) = self.pending.get(&probe) {
+                return pending.object.clone();
+            }
+        }
+        table.get(key)
+    }
+
+    /// Hands a write on. Returns what to wait for, or `None` when it is visible already.
+    fn submit(
+        &mut self,
+        write: commit::Write,
+        progress: &Progress,
+    ) -> Option<tokio::sync::oneshot::Receiver<Result<(), WriteError>>> {
+        match &self.committer {
+            Some(committer) if committer.durability() == Durability::Durable => {
+                let key = (write.table.id(), Arc::clone(&write.event.object.key));
+                let object = match write.event.kind {
+                    EventKind::Deleted => None,
+                    _ => Some(Arc::clone(&write.event.object)),
+                };
+                self.pending.insert(
+                    key,
+                    Pending {
+                        revision: write.event.revision(),
+                        object,
+                    },
+                );
+                Some(committer.send_waiting(write))
+            }
+            Some(committer) => {
+                write.publish();
+                progress.advance(write.event.revision());
+                committer.send(write);
+                None
+            }
+            None => {
+                write.publish();
+                progress.advance(write.event.revision());
+                None
+            }
+        }
+    }
+}
+
+impl Progress {
+    fn advance(&self, revision: u64) {
+        self.published.store(revision, Ordering::Release);
+        self.signal.send_replace(revision);
+    }
+}
+
+impl Shared {
+    /// Makes a batch that is on disk visible.
+    fn publish(&self, batch: &[commit::Write]) {
+        for write in batch {
+            write.publish();
+        }
+        if let Some(last) = batch.last() {
+            self.progress.advance(last.event.revision());
+        }
+        let mut sequencer = self.sequencer.lock();
+        for write in batch {
+            let key = (write.table.id(), Arc::clone(&write.event.object.key));
+            let revision = write.event.revision();
+            if sequencer
+                .pending
+                .get(&key)
+                .is_some_and(|newest| newest.revision == revision)
+            {
+                sequencer.pending.remove(&key);
+            }
+        }
+    }
+
+    fn fail(&self, reason: &str) {
+        *self.progress.failed.write() = Some(reason.into());
+        self.progress.signal.send_modify(|_| {});
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,274 @@
+//! The model: whatever writers, watchers and restarts do, list + watch rebuild the exact state,
+//! each event arrives once and in order.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn draft(name: &str, value: u64) -> Draft {
+    let object = json!({
+        "apiVersion": "v1", "kind": "Thing",
+        "metadata": {"name": name, "uid": format!("u-{name}"), "labels": {"v": value.to_string()}},
+        "value": value,
+    });
+    Draft::new(&format!("ns/{name}"), &object, &[], 0)
+}
+
+/// A small random number generator: the test must be repeatable from its seed.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % below
+    }
+}
+
+/// Writes at random until told to stop; returns how many writes were acknowledged.
+async fn writer(store: Store, table: Arc<Table>, seed: u64, rounds: u64) -> u64 {
+    let mut random = Random(seed);
+    let mut done = 0;
+    for round in 0..rounds {
+        let name = format!("n{}", random.next(12));
+        let key = format!("ns/{name}");
+        let written = match store.latest(&table, &key) {
+            None => store.create(&table, draft(&name, round)).await,
+            Some(old) if random.next(4) == 0 => {
+                store.delete(&table, old.redraft(), old.revision).await
+            }
+            Some(old) => store.update(&table, draft(&name, round), old.revision).await,
+        };
+        match written {
+            Ok(_) => done += 1,
+            Err(WriteError::Disk(reason)) => panic!("{reason}"),
+            Err(_) => {}
+        }
+        if random.next(3) == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    done
+}
+
+type State = BTreeMap<String, u64>;
+
+fn state_of(objects: &[Arc<Stored>]) -> State {
+    objects.iter().map(|object| (object.key.to_string(), object.revision)).collect()
+}
+
+/// Follows from a list (or from a revision it remembers) and rebuilds the state, checking order.
+async fn watcher(store: Store, table: Arc<Table>, seed: u64, stop: Arc<AtomicBool>) -> State {
+    let mut random = Random(seed);
+    let (page, mut cursor) = table.list_and_watch(None);
+    let mut state = state_of(&page.objects);
+    let mut seen = page.revision;
+    loop {
+        let most = usize::try_from(1 + random.next(5)).expect("small");
+        match cursor.read(most) {
+            Batch::Events(events) => {
+                for event in events {
+                    assert!(event.revision() > seen, "events come once and in order");
+                    let known = state.get(&*event.object.key).copied();
+                    let before = event.previous.as_ref().map(|previous| previous.revision);
+                    assert_eq!(known, before, "an event follows the state before it");
+                    assert_eq!(event.kind == EventKind::Added, before.is_none());
+                    seen = event.revision();
+                    match event.kind {
+                        EventKind::Deleted => {
+                            state.remove(&*event.object.key);
+                        }
+                        _ => {
+                            state.insert(event.object.key.to_string(), seen);
+                        }
+                    }
+                }
+                if random.next(8) == 0 {
+                    // A connection breaks: go on from the last revision seen.
+                    match table.watch_from(seen) {
+                        Ok(fresh) => cursor = fresh,
+                        Err(error) => assert!(error.oldest > seen),
+                    }
+                }
+            }
+            Batch::Idle(revision) => {
+                assert!(revision >= seen);
+                if stop.load(Ordering::Acquire) && store.revision() == revision {
+                    return state;
+                }
+                tokio::task::yield_now().await;
+            }
+            Batch::Lost => {
+                assert!(table.watch_from(seen).is_err(), "only a lost revision ends a watch");
+                let (page, fresh) = table.list_and_watch(None);
+                state = state_of(&page.objects);
+                seen = page.revision;
+                cursor = fresh;
+            }
+        }
+    }
+}
+
+async fn exercise(store: &Store, seed: u64, rounds: u64) -> State {
+    let table = store.table("things");
+    let stop = Arc::new(AtomicBool::new(false));
+    let watchers: Vec<_> = (0..4)
+        .map(|n| tokio::spawn(watcher(store.clone(), Arc::clone(&table), seed + 100 + n, Arc::clone(&stop))))
+        .collect();
+    let writers: Vec<_> = (0..4)
+        .map(|n| tokio::spawn(writer(store.clone(), Arc::clone(&table), seed + n + 1, rounds)))
+        .collect();
+    for writer in writers {
+        writer.await.expect("a writer");
+    }
+    stop.store(true, Ordering::Release);
+    let truth = state_of(&table.all(None));
+    for watcher in watchers {
+        assert_eq!(watcher.await.expect("a watcher"), truth, "a watcher knows the exact state");
+    }
+    truth
+}
+
+fn options(folder: &tempfile::TempDir, durability: Durability) -> StoreOptions {
+    StoreOptions {
+        path: Some(folder.path().join("state.redb")),
+        durability,
+        ring_events: 64,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn watchers_rebuild_the_exact_state_in_memory() {
+    for seed in 1..20 {
+        let store = Store::open(&StoreOptions { ring_events: 32, ..StoreOptions::default() })
+            .expect("a store");
+        exercise(&store, seed * 7919, 200).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn restarts_lose_nothing_and_forget_old_revisions() {
+    for durability in [Durability::Durable, Durability::Relaxed] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut before: Option<(State, u64)> = None;
+        for seed in 1..4 {
+            let store = Store::open(&options(&folder, durability)).expect("a store");
+            let table = store.table("things");
+            if let Some((state, revision)) = before {
+                assert_eq!(state_of(&table.all(None)), state);
+                assert!(store.revision() >= revision);
+                assert!(table.watch_from(revision - 1).is_err(), "the past is gone");
+                assert!(table.watch_from(store.revision()).is_ok());
+            }
+            let state = exercise(&store, seed * 31, 40).await;
+            store.close().await;
+            before = Some((state, store.revision()));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_database_of_another_format_is_refused_with_instructions() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("state.redb");
+    {
+        let database = redb::Database::create(&path).expect("a database");
+        let transaction = database.begin_write().expect("a transaction");
+        let meta: redb::TableDefinition<'_, &str, u64> = redb::TableDefinition::new("meta");
+        transaction.open_table(meta).expect("a table").insert("format", 99).expect("a row");
+        transaction.commit().expect("committed");
+    }
+    let refused = Store::open(&StoreOptions { path: Some(path), ..StoreOptions::default() })
+        .expect_err("refused");
+    let text = refused.to_string();
+    assert!(text.contains("format 99") && text.contains("export"), "{text}");
+}
+
+#[tokio::test]
+async fn a_crash_skips_revisions_that_may_have_been_seen() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let copy = folder.path().join("copy.redb");
+    let store = Store::open(&options(&folder, Durability::Durable)).expect("a store");
+    let table = store.table("things");
+    store.create(&table, draft("a", 1)).await.expect("created");
+    let seen = store.revision();
+    std::fs::copy(folder.path().join("state.redb"), &copy).expect("a copy as after a crash");
+    let crashed = Store::open(&StoreOptions { path: Some(copy), ..StoreOptions::default() })
+        .expect("opens");
+    assert_eq!(state_of(&crashed.table("things").all(None)), state_of(&table.all(None)));
+    assert!(crashed.revision() > seen);
+    store.close().await;
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn pages_are_consistent_with_their_revision(
+        writes in proptest::collection::vec((0_u64..6, any::<bool>()), 1..40),
+        at in 0_usize..40,
+        limit in 1_usize..4,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(async {
+            let store = Store::memory();
+            let table = store.table("things");
+            let mut history = Vec::new();
+            for (position, (name, remove)) in writes.iter().enumerate() {
+                let name = format!("n{name}");
+                let key = format!("ns/{name}");
+                match store.latest(&table, &key) {
+                    None => drop(store.create(&table, draft(&name, position as u64)).await),
+                    Some(old) if *remove => drop(store.delete(&table, old.redraft(), old.revision).await),
+                    Some(old) => drop(store.update(&table, draft(&name, position as u64), old.revision).await),
+                }
+                history.push((store.revision(), state_of(&table.all(None))));
+            }
+            let (revision, expected) = &history[at % history.len()];
+            let mut found = State::new();
+            let mut after: Option<String> = None;
+            loop {
+                let query = PageQuery {
+                    namespace: Some("ns"),
+                    after: after.as_deref(),
+                    limit,
+                    at: Some(*revision),
+                };
+                let page = table.page(query, |_| true).expect("still known");
+                found.extend(state_of(&page.objects));
+                if page.remaining == 0 {
+                    break;
+                }
+                after = page.objects.last().map(|object| object.key.to_string());
+            }
+            assert_eq!(&found, expected);
+        });
+    }
+
+    #[test]
+    fn what_is_encoded_is_the_object_with_its_revision(
+        labels in proptest::collection::btree_map("[a-z]{1,5}", ".{0,8}", 0..4),
+        text in ".{0,40}",
+        revision in 1_u64..1_000_000_000,
+    ) {
+        let object = json!({
+            "spec": {"text": text, "resourceVersion": "kept"},
+            "kind": "Thing",
+            "metadata": {"labels": labels, "resourceVersion": "old", "uid": "u", "name": "n"},
+            "apiVersion": "v1",
+        });
+        let stored = Draft::new("n", &object, &[], 0).stamp(revision);
+        let mut expected = object.clone();
+        expected["metadata"]["resourceVersion"] = revision.to_string().into();
+        prop_assert_eq!(stored.value(), expected.clone());
+        let again = stored.redraft().stamp(revision + 1);
+        expected["metadata"]["resourceVersion"] = (revision + 1).to_string().into();
+        prop_assert_eq!(again.value(), expected);
+    }
+}

@@ -1,0 +1,121 @@
+//! Events and the position of one watcher in them.
+//!
+//! A watcher has no queue of its own: it reads the table's ring at its own pace. One that falls
+//! behind the ring is told so and its stream is closed.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use tokio::sync::watch as signal;
+
+use super::{Stored, Table};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    Added,
+    Modified,
+    Deleted,
+}
+
+impl EventKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Added => "ADDED",
+            Self::Modified => "MODIFIED",
+            Self::Deleted => "DELETED",
+        }
+    }
+}
+
+/// One change of one object.
+#[derive(Debug)]
+pub struct Event {
+    pub kind: EventKind,
+    /// The new state; for a deletion the last one, under the deletion's revision.
+    pub object: Arc<Stored>,
+    pub previous: Option<Arc<Stored>>,
+    line: OnceLock<Bytes>,
+}
+
+impl Event {
+    pub(super) fn new(kind: EventKind, object: Arc<Stored>, previous: Option<Arc<Stored>>) -> Self {
+        Self {
+            kind,
+            object,
+            previous,
+            line: OnceLock::new(),
+        }
+    }
+
+    pub fn revision(&self) -> u64 {
+        self.object.revision
+    }
+
+    /// The event as plain watchers receive it; encoded once for all of them.
+    pub fn line(&self) -> Bytes {
+        self.line
+            .get_or_init(|| line(self.kind, &self.object.bytes))
+            .clone()
+    }
+}
+
+/// One line of a watch stream.
+pub fn line(kind: EventKind, object: &[u8]) -> Bytes {
+    let mut line = Vec::with_capacity(object.len() + 32);
+    line.extend_from_slice(b"{\"type\":\"");
+    line.extend_from_slice(kind.name().as_bytes());
+    line.extend_from_slice(b"\",\"object\":");
+    line.extend_from_slice(object);
+    line.extend_from_slice(b"}\n");
+    Bytes::from(line)
+}
+
+/// What a watcher finds when it looks.
+#[derive(Debug)]
+pub enum Batch {
+    Events(Vec<Arc<Event>>),
+    /// Nothing new: everything up to this revision has been seen.
+    Idle(u64),
+    /// The ring has moved past the watcher.
+    Lost,
+}
+
+/// A watcher's position.
+#[derive(Debug)]
+pub struct Cursor {
+    table: Arc<Table>,
+    next: u64,
+    signal: signal::Receiver<u64>,
+}
+
+impl Cursor {
+    pub(super) fn new(table: Arc<Table>, next: u64, mut signal: signal::Receiver<u64>) -> Self {
+        signal.mark_unchanged();
+        Self {
+            table,
+            next,
+            signal,
+        }
+    }
+
+    /// The next events, without waiting.
+    pub fn read(&mut self, most: usize) -> Batch {
+        self.signal.mark_unchanged();
+        let batch = self.table.read(self.next, most);
+        if let Batch::Events(events) = &batch {
+            self.next += events.len() as u64;
+        }
+        batch
+    }
+
+    /// What a read would find, without moving.
+    pub fn peek(&self) -> Batch {
+        self.table.read(self.next, 1)
+    }
+
+    /// Waits until there may be something to read.
+    pub async fn changed(&mut self) {
+        // The table lives as long as this cursor, so the sender does too.
+        let _ = self.signal.changed().await;
+    }
+}

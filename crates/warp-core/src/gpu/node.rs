@@ -1,0 +1,292 @@
+//! What a node's labels and allocatable counts say about its devices.
+//!
+//! The readers follow what each vendor's labeller really writes, not what its documentation says:
+//! see the cases in the tests.
+
+use std::collections::BTreeMap;
+
+use super::{Model, Vendor, named};
+
+/// Price of one GPU for one hour, decimal, no currency.
+const PRICE_LABEL: &str = "gpu.warp.dev/gpu-hour-price";
+/// The first design's way of saying "cheap"; honoured where no price is given.
+const CHEAP_LABEL: &str = "gpu-orchestrator/cheap-node";
+const AMD_PREFIXES: [&str; 2] = ["amd.com/gpu.", "beta.amd.com/gpu."];
+
+type Labels = BTreeMap<String, String>;
+
+/// Whether one unit of a resource is a device of one's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    Exclusive,
+    /// Several pods hold the same device (time slicing, MPS, shared Intel devices).
+    Shared,
+    /// One unit is a part of a device: a MIG profile or an AMD partition mode.
+    Slice(String),
+}
+
+/// The devices a node offers under one resource name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    pub vendor: Vendor,
+    pub resource: String,
+    /// Allocatable units.
+    pub count: u64,
+    /// Every model the units may be. More than one only on mixed nodes, where the device plugin,
+    /// not the pod, chooses: a request is met only when all of them meet it. Empty = unknown.
+    pub models: Vec<&'static Model>,
+    /// Memory of the smallest unit in MiB, where labels or the catalogue tell.
+    pub memory_mib: Option<u64>,
+    pub sharing: Sharing,
+    /// The label that told the model, for pinning a pod to what was seen.
+    pub evidence: Option<(String, String)>,
+}
+
+/// What `read` found on one node, ordered by resource name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeGpus {
+    pub devices: Vec<Device>,
+}
+
+impl NodeGpus {
+    /// The vendor's devices a pod may hold alone.
+    pub fn exclusive(&self, vendor: Vendor) -> Option<&Device> {
+        self.devices.iter().find(|device| {
+            device.vendor == vendor && device.count > 0 && device.sharing == Sharing::Exclusive
+        })
+    }
+}
+
+/// Reads a node's labels and its allocatable counts by resource name.
+pub fn read(labels: &Labels, allocatable: &BTreeMap<String, u64>) -> NodeGpus {
+    let devices = allocatable
+        .iter()
+        .filter_map(|(resource, &count)| {
+            let vendor = Vendor::of_resource(resource)?;
+            let told = match vendor {
+                Vendor::Nvidia => nvidia(labels),
+                Vendor::Amd => amd(labels),
+                Vendor::Intel => intel(labels),
+                Vendor::Habana => habana(labels),
+            };
+            Some(told.device(vendor, resource, count))
+        })
+        .collect();
+    NodeGpus { devices }
+}
+
+/// The node's price per GPU and hour in millionths of the currency unit.
+pub fn hourly_price(labels: &Labels) -> Option<u64> {
+    decimal_micros(labels.get(PRICE_LABEL)?)
+}
+
+/// Whether the node is marked cheap the way the first design did it.
+pub fn cheap(labels: &Labels) -> bool {
+    labels.get(CHEAP_LABEL).is_some_and(|value| value == "true")
+}
+
+/// What one vendor's labels say, before counts are known.
+struct Told {
+    models: Vec<&'static Model>,
+    memory_mib: Option<u64>,
+    sharing: Sharing,
+    evidence: Option<(String, String)>,
+}
+
+impl Told {
+    fn nothing() -> Self {
+        Self {
+            models: Vec::new(),
+            memory_mib: None,
+            sharing: Sharing::Exclusive,
+            evidence: None,
+        }
+    }
+
+    fn device(mut self, vendor: Vendor, resource: &str, count: u64) -> Device {
+        self.models.retain(|model| model.vendor == vendor);
+        // A label that leaves the size open ("A100") is settled by the memory the node reports.
+        if self.models.len() > 1
+            && let Some(memory) = self.memory_mib
+            && self.sharing == Sharing::Exclusive
+            && same_family(&self.models)
+        {
+            let nearest = self
+                .models
+                .iter()
+                .copied()
+                .min_by_key(|model| (u64::from(model.memory_gib) * 1024).abs_diff(memory));
+            self.models = nearest.into_iter().collect();
+        }
+        let from_table = || {
+            let smallest = self.models.iter().map(|model| model.memory_gib).min()?;
+            Some(u64::from(smallest) * 1024)
+        };
+        Device {
+            vendor,
+            resource: resource.to_owned(),
+            count,
+            memory_mib: self.memory_mib.or_else(from_table),
+            models: self.models,
+            sharing: self.sharing,
+            evidence: self.evidence,
+        }
+    }
+}
+
+/// Sizes of one family share the words before the size (`A100-40GB`, `A100-80GB`).
+fn same_family(models: &[&'static Model]) -> bool {
+    let family = |model: &Model| model.name.split('-').next().map(str::to_owned);
+    models
+        .windows(2)
+        .all(|pair| family(pair[0]) == family(pair[1]))
+}
+
+/// GPU feature discovery: product with suffixes `-SHARED` and `-MIG-<profile>`, memory in MiB (of
+/// the slice, on MIG nodes). Clouds that label before it runs are the fallback.
+fn nvidia(labels: &Labels) -> Told {
+    const PRODUCT: &str = "nvidia.com/gpu.product";
+    const FALLBACKS: [&str; 2] = ["cloud.google.com/gke-accelerator", "accelerator"];
+    let product = labels
+        .get(PRODUCT)
+        .map(|value| (PRODUCT, value))
+        .or_else(|| {
+            FALLBACKS
+                .iter()
+                .find_map(|key| labels.get(*key).map(|value| (*key, value)))
+        });
+    let Some((key, product)) = product else {
+        return Told::nothing();
+    };
+    let (plain, mut sharing) = match (product.strip_suffix("-SHARED"), product.split_once("-MIG-"))
+    {
+        (Some(plain), _) => (plain, Sharing::Shared),
+        (None, Some((plain, profile))) => (plain, Sharing::Slice(profile.to_owned())),
+        (None, None) => (product.as_str(), Sharing::Exclusive),
+    };
+    let replicas = labels
+        .get("nvidia.com/gpu.replicas")
+        .and_then(|text| text.parse::<u64>().ok());
+    if sharing == Sharing::Exclusive && replicas.is_some_and(|replicas| replicas > 1) {
+        sharing = Sharing::Shared;
+    }
+    Told {
+        models: named(plain),
+        memory_mib: labels
+            .get("nvidia.com/gpu.memory")
+            .and_then(|text| text.parse().ok()),
+        sharing,
+        evidence: Some((key.to_owned(), product.clone())),
+    }
+}
+
+/// AMD's labeller writes `X=VALUE` only where all devices agree, `X.VALUE=COUNT` on mixed nodes,
+/// and the `beta.` form always. Memory is rounded GiB with a G; `family` is "AI" for every
+/// Instinct and says nothing.
+fn amd(labels: &Labels) -> Told {
+    let (products, evidence) = amd_values(labels, "product-name");
+    let (ids, id_evidence) = amd_values(labels, "device-id");
+    let mut models: Vec<&'static Model> = products.iter().flat_map(|text| named(text)).collect();
+    let mut evidence = evidence;
+    if models.is_empty() {
+        models = ids.iter().filter_map(|id| amd_device(id)).collect();
+        evidence = id_evidence;
+    }
+    models.dedup_by_key(|model| model.name);
+    let (sizes, _) = amd_values(labels, "vram");
+    let partition = labels
+        .get("amd.com/gpu.compute-memory-partition")
+        .filter(|mode| !mode.to_ascii_lowercase().starts_with("spx"));
+    Told {
+        models,
+        memory_mib: sizes
+            .iter()
+            .filter_map(|text| gibibytes(text))
+            .min()
+            .map(|gib| gib * 1024),
+        sharing: partition.map_or(Sharing::Exclusive, |mode| Sharing::Slice(mode.clone())),
+        evidence,
+    }
+}
+
+/// All values of one AMD property with the label that pins it (only where the node is uniform).
+fn amd_values(labels: &Labels, property: &str) -> (Vec<String>, Option<(String, String)>) {
+    let uniform = format!("{}{property}", AMD_PREFIXES[0]);
+    if let Some(value) = labels.get(&uniform) {
+        return (vec![value.clone()], Some((uniform, value.clone())));
+    }
+    let values = AMD_PREFIXES
+        .iter()
+        .map(|prefix| format!("{prefix}{property}."))
+        .map(|prefix| {
+            let found = labels.keys().filter_map(|key| key.strip_prefix(&prefix));
+            found.map(str::to_owned).collect::<Vec<_>>()
+        })
+        .find(|found| !found.is_empty());
+    (values.unwrap_or_default(), None)
+}
+
+/// PCI device ids of the Instinct line, virtual functions included.
+fn amd_device(id: &str) -> Option<&'static Model> {
+    let name = match id.to_ascii_lowercase().trim_start_matches("0x") {
+        "738c" => "MI100",
+        "7408" | "740c" => "MI250X",
+        "740f" => "MI210",
+        "74a1" | "74b5" | "74a9" | "74bd" => "MI300X",
+        "74a2" | "74a8" | "74b6" => "MI308X",
+        "74a5" | "74b9" => "MI325X",
+        "75a0" | "75b0" => "MI350X",
+        "75a3" | "75b3" => "MI355X",
+        _ => return None,
+    };
+    super::MODELS.iter().find(|model| model.name == name)
+}
+
+/// Intel's labels carry a product name and no memory.
+fn intel(labels: &Labels) -> Told {
+    const PRODUCT: &str = "gpu.intel.com/product";
+    let Some(product) = labels.get(PRODUCT) else {
+        return Told::nothing();
+    };
+    Told {
+        models: named(product),
+        evidence: Some((PRODUCT.to_owned(), product.clone())),
+        ..Told::nothing()
+    }
+}
+
+fn habana(labels: &Labels) -> Told {
+    const PRODUCT: &str = "habana.ai/gaudi.product";
+    let Some(product) = labels.get(PRODUCT) else {
+        return Told::nothing();
+    };
+    Told {
+        models: named(product),
+        evidence: Some((PRODUCT.to_owned(), product.clone())),
+        ..Told::nothing()
+    }
+}
+
+/// `192G` → 192.
+fn gibibytes(text: &str) -> Option<u64> {
+    text.trim_end_matches(['B', 'b'])
+        .trim_end_matches('i')
+        .trim_end_matches(['G', 'g'])
+        .parse()
+        .ok()
+}
+
+/// `2.49` → 2_490_000. More than six decimals, signs and exponents are no price.
+fn decimal_micros(text: &str) -> Option<u64> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || !digits(whole) || !digits(part) || part.len() > 6 {
+        return None;
+    }
+    let part: u64 = format!("{part:0<6}").parse().ok()?;
+    whole
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1_000_000)?
+        .checked_add(part)
+}

@@ -1,0 +1,267 @@
+use std::collections::BTreeMap;
+
+use super::*;
+
+fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect()
+}
+
+fn allocatable(pairs: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    pairs
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), *value))
+        .collect()
+}
+
+fn names(text: &str) -> Vec<&'static str> {
+    named(text).iter().map(|model| model.name).collect()
+}
+
+fn only(pairs: &[(&str, &str)], resource: &str) -> Device {
+    let mut devices = read(&labels(pairs), &allocatable(&[(resource, 8)])).devices;
+    assert_eq!(devices.len(), 1, "one resource, one device group");
+    devices.remove(0)
+}
+
+#[test]
+fn every_model_is_found_by_its_own_name_and_only_that() {
+    for model in MODELS {
+        assert_eq!(names(model.name), [model.name], "{}", model.name);
+        assert_eq!(
+            names(&model.name.to_lowercase().replace('-', " ")),
+            [model.name]
+        );
+    }
+}
+
+#[test]
+fn names_people_and_labels_write_are_read() {
+    let cases: &[(&str, &[&str])] = &[
+        ("nvidia-tesla-v100", &["V100-16GB", "V100-32GB"]),
+        ("Tesla-V100-SXM2-32GB", &["V100-32GB"]),
+        ("Tesla-T4", &["T4"]),
+        ("NVIDIA-A10G", &["A10"]),
+        ("a100", &["A100-40GB", "A100-80GB"]),
+        ("A100-80", &["A100-80GB"]),
+        ("NVIDIA-A100-SXM4-40GB", &["A100-40GB"]),
+        ("A100-SXM4-80GB", &["A100-80GB"]),
+        ("NVIDIA-L4", &["L4"]),
+        ("NVIDIA-L40S", &["L40S"]),
+        ("NVIDIA-H100-80GB-HBM3", &["H100-80GB"]),
+        ("NVIDIA-H100-NVL", &["H100-94GB"]),
+        ("NVIDIA-H200", &["H200"]),
+        ("NVIDIA-GeForce-RTX-3090", &["RTX-3090"]),
+        ("rtx4090", &["RTX-4090"]),
+        ("NVIDIA-RTX-A6000", &["A6000"]),
+        ("AMD_Instinct_MI300X_OAM", &["MI300X"]),
+        ("amd-mi100", &["MI100"]),
+        ("MI250", &["MI250X"]),
+        ("Max_1550", &["Max-1550"]),
+        ("Flex_170", &["Flex-170"]),
+        ("gaudi3", &["Gaudi3"]),
+        // Other products that carry a known name inside.
+        ("NVIDIA-GeForce-RTX-3090-Ti", &[]),
+        ("NVIDIA-GeForce-RTX-4090-D", &[]),
+        ("NVIDIA-RTX-6000-Ada-Generation", &[]),
+        ("NVIDIA-L40", &[]),
+        ("H1000", &[]),
+        ("", &[]),
+    ];
+    for (text, want) in cases {
+        assert_eq!(names(text), *want, "{text}");
+    }
+}
+
+#[test]
+fn a_nvidia_node_is_read_from_its_feature_labels() {
+    let device = only(
+        &[
+            ("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3"),
+            ("nvidia.com/gpu.memory", "81559"),
+        ],
+        "nvidia.com/gpu",
+    );
+    assert_eq!(device.models[0].name, "H100-80GB");
+    assert_eq!(device.memory_mib, Some(81559));
+    assert_eq!(device.sharing, Sharing::Exclusive);
+    assert_eq!(
+        device.evidence,
+        Some((
+            "nvidia.com/gpu.product".to_owned(),
+            "NVIDIA-H100-80GB-HBM3".to_owned()
+        ))
+    );
+}
+
+#[test]
+fn an_open_size_is_settled_by_the_memory_the_node_reports() {
+    for (memory, want) in [("40960", "A100-40GB"), ("81920", "A100-80GB")] {
+        let device = only(
+            &[
+                ("nvidia.com/gpu.product", "NVIDIA-A100"),
+                ("nvidia.com/gpu.memory", memory),
+            ],
+            "nvidia.com/gpu",
+        );
+        assert_eq!(
+            device.models.iter().map(|m| m.name).collect::<Vec<_>>(),
+            [want]
+        );
+    }
+}
+
+#[test]
+fn shared_and_sliced_nvidia_devices_are_not_exclusive() {
+    let cases = [
+        ("Tesla-T4-SHARED", Sharing::Shared),
+        (
+            "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb",
+            Sharing::Slice("1g.5gb".to_owned()),
+        ),
+    ];
+    for (product, want) in cases {
+        let gpus = read(
+            &labels(&[("nvidia.com/gpu.product", product)]),
+            &allocatable(&[("nvidia.com/gpu", 4)]),
+        );
+        assert_eq!(gpus.devices[0].sharing, want);
+        assert_eq!(gpus.exclusive(Vendor::Nvidia), None, "{product}");
+    }
+    let replicated = only(
+        &[
+            ("nvidia.com/gpu.product", "Tesla-T4"),
+            ("nvidia.com/gpu.replicas", "4"),
+        ],
+        "nvidia.com/gpu",
+    );
+    assert_eq!(replicated.sharing, Sharing::Shared);
+}
+
+#[test]
+fn a_uniform_amd_node_is_read_in_rounded_gib() {
+    let device = only(
+        &[
+            ("amd.com/gpu.product-name", "AMD_Instinct_MI300X_OAM"),
+            ("amd.com/gpu.vram", "192G"),
+            ("amd.com/gpu.family", "AI"),
+        ],
+        "amd.com/gpu",
+    );
+    assert_eq!(device.models[0].name, "MI300X");
+    assert_eq!(device.memory_mib, Some(192 * 1024));
+}
+
+#[test]
+fn a_mixed_amd_node_may_hand_out_any_of_its_models() {
+    let device = only(
+        &[
+            ("amd.com/gpu.product-name.AMD_Instinct_MI210", "4"),
+            ("amd.com/gpu.product-name.AMD_Instinct_MI300X_OAM", "4"),
+            ("amd.com/gpu.vram.64G", "4"),
+            ("amd.com/gpu.vram.192G", "4"),
+        ],
+        "amd.com/gpu",
+    );
+    assert_eq!(
+        device.models.iter().map(|m| m.name).collect::<Vec<_>>(),
+        ["MI210", "MI300X"]
+    );
+    assert_eq!(
+        device.memory_mib,
+        Some(64 * 1024),
+        "the smallest it may hand out"
+    );
+    assert_eq!(
+        device.evidence, None,
+        "no label pins a mixed node to one model"
+    );
+}
+
+#[test]
+fn amd_device_ids_stand_in_for_missing_product_names() {
+    let device = only(&[("beta.amd.com/gpu.device-id.74a5", "8")], "amd.com/gpu");
+    assert_eq!(device.models[0].name, "MI325X");
+    assert_eq!(device.memory_mib, Some(256 * 1024), "from the catalogue");
+}
+
+#[test]
+fn one_mi250x_is_two_devices_of_half_its_memory() {
+    let device = only(&[("amd.com/gpu.device-id", "7408")], "amd.com/gpu");
+    assert_eq!(
+        (device.models[0].name, device.models[0].devices_per_card),
+        ("MI250X", 2)
+    );
+    assert_eq!(device.memory_mib, Some(64 * 1024));
+}
+
+#[test]
+fn partitioned_amd_devices_are_slices() {
+    let pairs = [
+        ("amd.com/gpu.product-name", "AMD_Instinct_MI300X_OAM"),
+        ("amd.com/gpu.compute-memory-partition", "cpx_nps4"),
+    ];
+    assert_eq!(
+        only(&pairs, "amd.com/gpu").sharing,
+        Sharing::Slice("cpx_nps4".to_owned())
+    );
+    let whole = [
+        pairs[0],
+        ("amd.com/gpu.compute-memory-partition", "spx_nps1"),
+    ];
+    assert_eq!(only(&whole, "amd.com/gpu").sharing, Sharing::Exclusive);
+}
+
+#[test]
+fn intel_devices_come_under_either_driver() {
+    for resource in ["gpu.intel.com/i915", "gpu.intel.com/xe"] {
+        let device = only(&[("gpu.intel.com/product", "Max_1550")], resource);
+        assert_eq!(
+            (device.vendor, device.models[0].name),
+            (Vendor::Intel, "Max-1550")
+        );
+        assert_eq!(device.resource, resource);
+    }
+}
+
+#[test]
+fn a_label_of_another_vendor_names_no_model() {
+    let device = only(
+        &[("nvidia.com/gpu.product", "AMD_Instinct_MI300X")],
+        "nvidia.com/gpu",
+    );
+    assert!(device.models.is_empty());
+}
+
+#[test]
+fn unlabelled_devices_are_counted_with_unknown_model() {
+    let device = only(&[], "nvidia.com/gpu");
+    assert_eq!(
+        (device.count, device.models.len(), device.memory_mib),
+        (8, 0, None)
+    );
+}
+
+#[test]
+fn prices_are_decimal_and_anything_else_is_no_price() {
+    let price = |text: &str| hourly_price(&labels(&[("gpu.warp.dev/gpu-hour-price", text)]));
+    assert_eq!(price("2.49"), Some(2_490_000));
+    assert_eq!(price("3"), Some(3_000_000));
+    assert_eq!(price("0"), Some(0));
+    for bad in [
+        "",
+        "-1",
+        "1e3",
+        ".5",
+        "1.2345678",
+        "1,5",
+        "free",
+        "99999999999999999999",
+    ] {
+        assert_eq!(price(bad), None, "{bad}");
+    }
+    assert!(cheap(&labels(&[("gpu-orchestrator/cheap-node", "true")])));
+    assert!(!cheap(&labels(&[("gpu-orchestrator/cheap-node", "no")])));
+}

@@ -1,0 +1,58 @@
+//! How many objects of each kind every namespace has, from the metadata that garbage collection watches anyway.
+
+use std::collections::BTreeMap;
+
+use kube::api::PartialObjectMeta;
+use parking_lot::{Mutex, RwLock};
+
+use crate::informer::Cache;
+
+type Listener = Box<dyn Fn(&str) + Send + Sync>;
+
+#[derive(Default)]
+pub(crate) struct Census {
+    /// (group, plural) → every object's metadata.
+    kinds: Mutex<BTreeMap<(String, String), Cache<PartialObjectMeta>>>,
+    listeners: RwLock<Vec<Listener>>,
+}
+
+impl std::fmt::Debug for Census {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Census").finish_non_exhaustive()
+    }
+}
+
+impl Census {
+    pub(super) fn watch(&self, group: &str, plural: &str, cache: Cache<PartialObjectMeta>) {
+        self.kinds
+            .lock()
+            .insert((group.to_owned(), plural.to_owned()), cache);
+    }
+
+    pub(super) fn forget(&self, group: &str, plural: &str) {
+        self.kinds
+            .lock()
+            .remove(&(group.to_owned(), plural.to_owned()));
+    }
+
+    /// Calls `listener` with every namespace in which an object came or went.
+    pub(super) fn listen(&self, listener: impl Fn(&str) + Send + Sync + 'static) {
+        self.listeners.write().push(Box::new(listener));
+    }
+
+    pub(super) fn changed(&self, namespace: &str) {
+        for listener in self.listeners.read().iter() {
+            listener(namespace);
+        }
+    }
+
+    /// None when the kind is not served.
+    pub(super) fn count(&self, group: &str, plural: &str, namespace: &str) -> Option<usize> {
+        let cache = self
+            .kinds
+            .lock()
+            .get(&(group.to_owned(), plural.to_owned()))
+            .cloned()?;
+        Some(cache.in_namespace(namespace).len())
+    }
+}

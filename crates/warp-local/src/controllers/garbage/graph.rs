@@ -1,0 +1,324 @@
+//! Who owns whom, over every kind, and what follows from it for one object. No I/O: owners that are not in the graph are
+//! asked for by the caller and handed in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use serde_json::json;
+
+use crate::controllers::plan::{Action, Encoding, Kind, Plan, Propagation, Removal};
+use crate::informer::Key;
+
+const FOREGROUND: &str = "foregroundDeletion";
+const ORPHAN: &str = "orphan";
+
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) kind: Arc<Kind>,
+    pub(super) key: Key,
+    version: String,
+    pub(super) owners: Vec<OwnerReference>,
+    finalizers: Vec<String>,
+    deleting: bool,
+}
+
+impl Node {
+    pub(super) fn new(kind: Arc<Kind>, meta: &ObjectMeta) -> Self {
+        Self {
+            kind,
+            key: Key::new(
+                meta.namespace.as_deref().unwrap_or_default(),
+                meta.name.as_deref().unwrap_or_default(),
+            ),
+            version: meta.resource_version.clone().unwrap_or_default(),
+            owners: meta.owner_references.clone().unwrap_or_default(),
+            finalizers: meta.finalizers.clone().unwrap_or_default(),
+            deleting: meta.deletion_timestamp.is_some(),
+        }
+    }
+
+    fn has(&self, finalizer: &str) -> bool {
+        self.finalizers.iter().any(|known| known == finalizer)
+    }
+
+    /// Being deleted, but only after its dependents.
+    fn waits_for_dependents(&self) -> bool {
+        self.deleting && self.has(FOREGROUND)
+    }
+}
+
+/// What is known of an owner named by a reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    Solid,
+    /// Being deleted in the foreground: waits for its dependents.
+    Waiting,
+    Absent,
+    /// Cannot be said: its kind is not served, or the reference cannot be followed. Never a reason to delete.
+    Unknown,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Graph {
+    nodes: BTreeMap<String, Node>,
+    dependents: BTreeMap<String, BTreeSet<String>>,
+    /// Owners known not to exist: (namespace of the dependent, uid). A uid never comes back.
+    absent: BTreeSet<(Arc<str>, String)>,
+}
+
+const ABSENT_REMEMBERED: usize = 10_000;
+
+impl Graph {
+    /// Takes an object's newest state; the uids to look at because of it.
+    pub(super) fn put(&mut self, uid: &str, node: Node) -> Vec<String> {
+        let old = self.nodes.get(uid);
+        let owners_changed = old.is_none_or(|old| old.owners != node.owners);
+        let relevant = owners_changed
+            || old.is_none_or(|old| {
+                old.deleting != node.deleting || old.finalizers != node.finalizers
+            });
+        let mut look = Vec::new();
+        if owners_changed {
+            for owner in old.map(|old| old.owners.clone()).unwrap_or_default() {
+                self.disown(&owner.uid, uid);
+                // An owner that waits in the foreground may have waited for this one only.
+                if self
+                    .nodes
+                    .get(&owner.uid)
+                    .is_some_and(Node::waits_for_dependents)
+                {
+                    look.push(owner.uid);
+                }
+            }
+            for owner in &node.owners {
+                self.dependents
+                    .entry(owner.uid.clone())
+                    .or_default()
+                    .insert(uid.to_owned());
+            }
+        }
+        if relevant && (!node.owners.is_empty() || node.deleting) {
+            look.push(uid.to_owned());
+        }
+        self.nodes.insert(uid.to_owned(), node);
+        look
+    }
+
+    pub(super) fn remove(&mut self, uid: &str) -> Vec<String> {
+        let Some(node) = self.nodes.remove(uid) else {
+            return Vec::new();
+        };
+        let mut look: Vec<String> = self
+            .dependents
+            .get(uid)
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect();
+        for owner in node.owners {
+            self.disown(&owner.uid, uid);
+            if self
+                .nodes
+                .get(&owner.uid)
+                .is_some_and(Node::waits_for_dependents)
+            {
+                look.push(owner.uid);
+            }
+        }
+        look
+    }
+
+    fn disown(&mut self, owner: &str, dependent: &str) {
+        if let Some(dependents) = self.dependents.get_mut(owner) {
+            dependents.remove(dependent);
+            if dependents.is_empty() {
+                self.dependents.remove(owner);
+            }
+        }
+    }
+
+    pub(super) fn remember_absent(&mut self, namespace: &Arc<str>, uid: &str) {
+        if self.absent.len() >= ABSENT_REMEMBERED {
+            self.absent.clear();
+        }
+        self.absent.insert((namespace.clone(), uid.to_owned()));
+    }
+
+    pub(super) fn node(&self, uid: &str) -> Option<&Node> {
+        self.nodes.get(uid)
+    }
+
+    /// What the graph itself knows of an owner of `node`; none when it must be asked for.
+    pub(super) fn owner(&self, node: &Node, reference: &OwnerReference) -> Option<Owner> {
+        if self
+            .absent
+            .contains(&(node.key.namespace.clone(), reference.uid.clone()))
+        {
+            return Some(Owner::Absent);
+        }
+        let owner = self.nodes.get(&reference.uid)?;
+        let same_place =
+            owner.key.namespace.is_empty() || owner.key.namespace == node.key.namespace;
+        let as_named = *owner.key.name == *reference.name
+            && owner.kind.kind == reference.kind
+            && group_of(&owner.kind.api_version) == group_of(&reference.api_version);
+        if !same_place || !as_named {
+            return None;
+        }
+        Some(if owner.waits_for_dependents() {
+            Owner::Waiting
+        } else {
+            Owner::Solid
+        })
+    }
+
+    /// What to do about `uid`, given what is known of each of its owners, and whom to look at next.
+    pub(super) fn plan(&self, uid: &str, owners: &[Owner]) -> (Plan, Vec<String>) {
+        let Some(node) = self.nodes.get(uid) else {
+            return (Plan::default(), Vec::new());
+        };
+        if node.deleting {
+            return self.plan_deleting(uid, node);
+        }
+        (self.plan_owned(uid, node, owners), Vec::new())
+    }
+
+    fn plan_deleting(&self, uid: &str, node: &Node) -> (Plan, Vec<String>) {
+        let mut plan = Plan::default();
+        let mut look = Vec::new();
+        let dependents = self
+            .dependents
+            .get(uid)
+            .into_iter()
+            .flatten()
+            .filter_map(|uid| Some((uid, self.nodes.get(uid)?)));
+        if node.has(ORPHAN) {
+            for (_, dependent) in dependents {
+                plan.push(dependent.with_owners(|owner| (owner.uid != uid).then(|| owner.clone())));
+            }
+            plan.push(node.without_finalizer(ORPHAN));
+        } else if node.has(FOREGROUND) {
+            let blocking: Vec<_> = dependents
+                .filter(|(_, dependent)| blocks(dependent, uid))
+                .collect();
+            if blocking.is_empty() {
+                plan.push(node.without_finalizer(FOREGROUND));
+            }
+            look.extend(
+                blocking
+                    .into_iter()
+                    .filter(|(_, dependent)| !dependent.deleting)
+                    .map(|(uid, _)| uid.clone()),
+            );
+        }
+        (plan, look)
+    }
+
+    fn plan_owned(&self, uid: &str, node: &Node, owners: &[Owner]) -> Plan {
+        let mut plan = Plan::default();
+        let any = |wanted: Owner| owners.contains(&wanted);
+        if owners.is_empty() || any(Owner::Unknown) {
+            return plan;
+        }
+        if any(Owner::Solid) {
+            if any(Owner::Absent) || any(Owner::Waiting) {
+                let solid: BTreeSet<&str> = node
+                    .owners
+                    .iter()
+                    .zip(owners)
+                    .filter(|(_, state)| **state == Owner::Solid)
+                    .map(|(owner, _)| owner.uid.as_str())
+                    .collect();
+                plan.push(node.with_owners(|owner| {
+                    solid.contains(owner.uid.as_str()).then(|| owner.clone())
+                }));
+            }
+            return plan;
+        }
+        let mut dependents = self
+            .dependents
+            .get(uid)
+            .into_iter()
+            .flatten()
+            .filter_map(|uid| self.nodes.get(uid))
+            .peekable();
+        let mut version = Some(node.version.clone());
+        let propagation = if any(Owner::Waiting) && dependents.peek().is_some() {
+            // A dependent that itself waits for its dependents closes a circle: somebody must stop blocking.
+            let blocking = node
+                .owners
+                .iter()
+                .any(|owner| owner.block_owner_deletion == Some(true));
+            if blocking && dependents.any(Node::waits_for_dependents) {
+                let free = |owner: &OwnerReference| {
+                    Some(OwnerReference {
+                        block_owner_deletion: Some(false),
+                        ..owner.clone()
+                    })
+                };
+                plan.push(node.with_owners(free));
+                version = None;
+            }
+            Propagation::Foreground
+        } else if node.has(ORPHAN) {
+            Propagation::Orphan
+        } else if node.has(FOREGROUND) {
+            Propagation::Foreground
+        } else {
+            Propagation::Background
+        };
+        plan.push(Action::Delete {
+            kind: (*node.kind).clone(),
+            key: node.key.clone(),
+            uid: uid.to_owned(),
+            // An owner may have been added that the graph has not seen yet.
+            version,
+            options: Removal {
+                grace_seconds: None,
+                propagation: Some(propagation),
+            },
+            outcome: None,
+        });
+        plan
+    }
+}
+
+impl Node {
+    fn patch(&self, metadata: serde_json::Value) -> Action {
+        let mut metadata = metadata;
+        metadata["resourceVersion"] = self.version.clone().into();
+        Action::Patch {
+            kind: (*self.kind).clone(),
+            key: self.key.clone(),
+            sub: None,
+            encoding: Encoding::Merge,
+            patch: json!({ "metadata": metadata }),
+        }
+    }
+
+    fn with_owners(&self, keep: impl Fn(&OwnerReference) -> Option<OwnerReference>) -> Action {
+        let owners: Vec<_> = self.owners.iter().filter_map(keep).collect();
+        self.patch(json!({ "ownerReferences": if owners.is_empty() { serde_json::Value::Null } else { json!(owners) } }))
+    }
+
+    fn without_finalizer(&self, finalizer: &str) -> Action {
+        let left: Vec<_> = self
+            .finalizers
+            .iter()
+            .filter(|known| *known != finalizer)
+            .collect();
+        self.patch(json!({ "finalizers": left }))
+    }
+}
+
+fn blocks(dependent: &Node, owner: &str) -> bool {
+    dependent
+        .owners
+        .iter()
+        .any(|reference| reference.uid == owner && reference.block_owner_deletion == Some(true))
+}
+
+pub(super) fn group_of(api_version: &str) -> &str {
+    api_version.split_once('/').map_or("", |(group, _)| group)
+}

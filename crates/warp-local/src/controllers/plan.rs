@@ -1,0 +1,287 @@
+//! What a controller wants done, as plain data. Deciding makes a [`Plan`]; only the executor acts on one.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Resource;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::informer::Key;
+
+/// Names a kind for requests.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Kind {
+    pub(crate) api_version: String,
+    pub(crate) kind: String,
+    pub(crate) plural: String,
+}
+
+impl Kind {
+    pub(crate) fn of<K: Resource<DynamicType = ()>>() -> Self {
+        Self {
+            api_version: K::api_version(&()).into_owned(),
+            kind: K::kind(&()).into_owned(),
+            plural: K::plural(&()).into_owned(),
+        }
+    }
+
+    /// The path of the collection this kind has in `namespace`, or in the whole cluster.
+    pub(crate) fn path(&self, namespace: Option<&str>) -> String {
+        let root = if self.api_version.contains('/') {
+            "apis"
+        } else {
+            "api"
+        };
+        match namespace {
+            Some(namespace) => format!(
+                "/{root}/{}/namespaces/{namespace}/{}",
+                self.api_version, self.plural
+            ),
+            None => format!("/{root}/{}/{}", self.api_version, self.plural),
+        }
+    }
+}
+
+/// An event for users, as `kubectl describe` shows it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Note {
+    pub(crate) about: ObjectReference,
+    pub(crate) warning: bool,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+}
+
+/// What is told about one create or delete once its outcome is known. `{}` in a text becomes the object's name, or the
+/// error.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Outcome {
+    pub(crate) about: ObjectReference,
+    pub(crate) done: (&'static str, &'static str),
+    pub(crate) failed: (&'static str, &'static str),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Encoding {
+    Merge,
+    Strategic,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Action {
+    Create {
+        kind: Kind,
+        namespace: Option<String>,
+        object: Value,
+        outcome: Option<Outcome>,
+    },
+    /// Posts to or replaces a subresource (`binding`, `finalize`).
+    Sub {
+        kind: Kind,
+        key: Key,
+        sub: &'static str,
+        put: bool,
+        object: Value,
+    },
+    Patch {
+        kind: Kind,
+        key: Key,
+        sub: Option<&'static str>,
+        encoding: Encoding,
+        patch: Value,
+    },
+    Delete {
+        kind: Kind,
+        key: Key,
+        uid: String,
+        version: Option<String>,
+        options: Removal,
+        outcome: Option<Outcome>,
+    },
+    Note(Note),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Removal {
+    pub(crate) grace_seconds: Option<u32>,
+    pub(crate) propagation: Option<Propagation>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Propagation {
+    Background,
+    Foreground,
+    Orphan,
+}
+
+/// What to do, in this order, and when to look again.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Plan {
+    pub(crate) actions: Vec<Action>,
+    pub(crate) again: Option<Timestamp>,
+}
+
+impl Plan {
+    pub(crate) fn push(&mut self, action: Action) {
+        self.actions.push(action);
+    }
+
+    pub(crate) fn look_again(&mut self, at: Timestamp) {
+        self.again = Some(self.again.map_or(at, |known| known.min(at)));
+    }
+
+    pub(crate) fn note(
+        &mut self,
+        about: ObjectReference,
+        warning: bool,
+        reason: &str,
+        message: String,
+    ) {
+        self.push(Action::Note(Note {
+            about,
+            warning,
+            reason: reason.to_owned(),
+            message,
+        }));
+    }
+
+    /// Writes `new` as the status of `object`, if it differs from `old`; refused by the server when the object changed
+    /// in between.
+    pub(crate) fn status<K, S>(&mut self, object: &K, old: Option<&S>, new: &S)
+    where
+        K: Resource<DynamicType = ()>,
+        S: Serialize,
+    {
+        self.status_and_annotations(object, old, new, None);
+    }
+
+    /// Like [`Plan::status`], with annotations in the same write: through the status they change no generation.
+    pub(crate) fn status_and_annotations<K, S>(
+        &mut self,
+        object: &K,
+        old: Option<&S>,
+        new: &S,
+        annotations: Option<Value>,
+    ) where
+        K: Resource<DynamicType = ()>,
+        S: Serialize,
+    {
+        let old = old.map_or_else(|| json!({}), as_json);
+        let difference = merge_difference(&old, &as_json(new));
+        if difference.is_none() && annotations.is_none() {
+            return;
+        }
+        let mut meta = Map::new();
+        if let Some(version) = &object.meta().resource_version {
+            meta.insert("resourceVersion".to_owned(), Value::String(version.clone()));
+        }
+        if let Some(uid) = &object.meta().uid {
+            meta.insert("uid".to_owned(), Value::String(uid.clone()));
+        }
+        if let Some(annotations) = annotations {
+            meta.insert("annotations".to_owned(), annotations);
+        }
+        self.push(Action::Patch {
+            kind: Kind::of::<K>(),
+            key: Key::of(object),
+            sub: Some("status"),
+            encoding: Encoding::Merge,
+            patch: json!({ "metadata": meta, "status": difference.unwrap_or_else(|| json!({})) }),
+        });
+    }
+
+    /// Merges `patch` into `object` if it is still the same object (by uid).
+    pub(crate) fn patch<K: Resource<DynamicType = ()>>(
+        &mut self,
+        object: &K,
+        encoding: Encoding,
+        mut patch: Value,
+    ) {
+        if let (Some(uid), Some(map)) = (&object.meta().uid, patch.as_object_mut()) {
+            let meta = map.entry("metadata").or_insert_with(|| json!({}));
+            meta["uid"] = Value::String(uid.clone());
+        }
+        self.push(Action::Patch {
+            kind: Kind::of::<K>(),
+            key: Key::of(object),
+            sub: None,
+            encoding,
+            patch,
+        });
+    }
+
+    pub(crate) fn delete<K: Resource<DynamicType = ()>>(
+        &mut self,
+        object: &K,
+        options: Removal,
+        outcome: Option<Outcome>,
+    ) {
+        self.push(Action::Delete {
+            kind: Kind::of::<K>(),
+            key: Key::of(object),
+            uid: object.meta().uid.clone().unwrap_or_default(),
+            version: None,
+            options,
+            outcome,
+        });
+    }
+
+    pub(crate) fn create<K>(&mut self, object: &K, outcome: Option<Outcome>)
+    where
+        K: Resource<DynamicType = ()> + Serialize,
+    {
+        let namespace = object.meta().namespace.clone();
+        self.push(Action::Create {
+            kind: Kind::of::<K>(),
+            namespace,
+            object: as_json(object),
+            outcome,
+        });
+    }
+}
+
+/// A reference to `object` for events.
+pub(crate) fn about<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
+    let meta = object.meta();
+    ObjectReference {
+        api_version: Some(K::api_version(&()).into_owned()),
+        kind: Some(K::kind(&()).into_owned()),
+        namespace: meta.namespace.clone(),
+        name: meta.name.clone(),
+        uid: meta.uid.clone(),
+        resource_version: meta.resource_version.clone(),
+        ..ObjectReference::default()
+    }
+}
+
+/// The JSON of a value of the Kubernetes API.
+pub(crate) fn as_json<S: Serialize>(value: &S) -> Value {
+    serde_json::to_value(value)
+        .expect("kubernetes API types have string keys and no failing serialisers")
+}
+
+/// The JSON merge patch that turns `old` into `new`; none when they are equal.
+pub(crate) fn merge_difference(old: &Value, new: &Value) -> Option<Value> {
+    if old == new {
+        return None;
+    }
+    let (Value::Object(before), Value::Object(after)) = (old, new) else {
+        return Some(new.clone());
+    };
+    let mut patch = Map::new();
+    for name in before.keys().filter(|name| !after.contains_key(*name)) {
+        patch.insert(name.clone(), Value::Null);
+    }
+    for (name, value) in after {
+        match before.get(name) {
+            Some(known) => {
+                if let Some(change) = merge_difference(known, value) {
+                    patch.insert(name.clone(), change);
+                }
+            }
+            None => {
+                patch.insert(name.clone(), value.clone());
+            }
+        }
+    }
+    Some(Value::Object(patch))
+}

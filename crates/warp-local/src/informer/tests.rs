@@ -1,0 +1,106 @@
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use parking_lot::Mutex;
+use proptest::prelude::*;
+
+use super::*;
+
+fn pod(name: u8, node: u8, version: u64) -> Pod {
+    Pod {
+        metadata: ObjectMeta {
+            name: Some(format!("p{name}")),
+            namespace: Some("ns".to_owned()),
+            uid: Some(format!("u{name}")),
+            resource_version: Some(version.to_string()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PodSpec {
+            node_name: Some(format!("n{node}")),
+            ..PodSpec::default()
+        }),
+        status: None,
+    }
+}
+
+fn node_of(pod: &Pod) -> Option<String> {
+    pod.spec.as_ref()?.node_name.clone()
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u8, u8),
+    Remove(u8),
+    Replace(Vec<(u8, u8)>),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (0..6u8, 0..3u8).prop_map(|(name, node)| Step::Put(name, node)),
+        (0..6u8).prop_map(Step::Remove),
+        proptest::collection::vec((0..6u8, 0..3u8), 0..6).prop_map(Step::Replace),
+    ]
+}
+
+proptest! {
+    /// Whatever arrives, an index finds exactly the objects a scan would find, and listeners can rebuild the state.
+    #[test]
+    fn indexes_and_listeners_agree_with_the_objects(steps in proptest::collection::vec(step(), 0..40)) {
+        let cache = Cache::new(&[node_of as IndexBy<Pod>]);
+        let heard: Arc<Mutex<BTreeMap<Key, Arc<Pod>>>> = Arc::default();
+        let hears = heard.clone();
+        cache.listen(move |old, new| {
+            let mut heard = hears.lock();
+            if let Some(old) = old {
+                heard.remove(&Key::of(&**old));
+            }
+            if let Some(new) = new {
+                heard.insert(Key::of(&**new), new.clone());
+            }
+        });
+        for (version, step) in (10..).zip(steps) {
+            match step {
+                Step::Put(name, node) => cache.put(pod(name, node, version)),
+                Step::Remove(name) => cache.remove(&pod(name, 0, version)),
+                Step::Replace(pods) => {
+                    let named: BTreeMap<_, _> = pods.into_iter().collect();
+                    let pods = named.into_iter().map(|(name, node)| pod(name, node, version)).collect();
+                    cache.replace(pods, Some(&version.to_string()));
+                }
+            }
+            for node in 0..3 {
+                let value = format!("n{node}");
+                let scanned: Vec<_> = cache.all().into_iter().filter(|pod| node_of(pod).as_ref() == Some(&value)).collect();
+                prop_assert_eq!(cache.by(0, &value), scanned);
+            }
+            let all: Vec<_> = heard.lock().values().cloned().collect();
+            prop_assert_eq!(all, cache.all());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_own_write_is_waited_for_by_version_and_a_deletion_by_uid() {
+    let cache = Cache::<Pod>::new(&[]);
+    cache.replace(vec![pod(1, 0, 5)], Some("7"));
+    cache.synced().await;
+    cache.seen(7).await;
+    let later = cache.clone();
+    let key = Key::new("ns", "p1");
+    let (waited, ()) = tokio::join!(
+        async {
+            cache.seen(9).await;
+            cache.gone(&key, "u1").await;
+            cache.get(&key)
+        },
+        async {
+            later.put(pod(2, 0, 8));
+            tokio::task::yield_now().await;
+            later.put(pod(2, 0, 9));
+            tokio::task::yield_now().await;
+            later.remove(&pod(1, 0, 10));
+        }
+    );
+    assert_eq!(waited, None);
+}

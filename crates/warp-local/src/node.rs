@@ -1,0 +1,23 @@
+//! Nodes that run pods: the part of the embedded engine a kubelet plays elsewhere.
+//!
+//! One pure state machine ([`lifecycle`]) decides what happens to a pod next; a [`Runtime`] makes it
+//! happen (simulated, processes, Docker) and reports back as [`facts::Event`]s; a [`Host`] joins both to
+//! the API. Nodes speak only the Kubernetes API and never decide where a pod runs.
+
+pub mod access;
+mod contents;
+pub mod devices;
+pub mod facts;
+pub mod fleet;
+pub mod host;
+pub mod lifecycle;
+pub mod process;
+pub mod runtime;
+pub mod simulated;
+pub mod timeline;
+
+pub use facts::{Event, Exit, Facts};
+pub use host::Host;
+pub use lifecycle::{Action, Step, step};
+pub use runtime::Runtime;
+pub use simulated::Simulated;

@@ -1,0 +1,159 @@
+//! Logs, exec and ports of the pods of this process, as the embedded API server asks for them.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use futures::stream::{BoxStream, StreamExt};
+use k8s_openapi::api::core::v1::Pod;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::sync::oneshot;
+use warp_apiserver::codec::status::Status;
+use warp_apiserver::hooks::{ContainerRef, ExecOptions, ExecSession, Exit, HookFuture, LogOptions, NodeHooks};
+
+pub type LogStream = BoxStream<'static, Result<Bytes, std::io::Error>>;
+
+/// How much of a stream waits for its reader.
+const BUFFER: usize = 64 * 1024;
+
+/// What a runtime lets people see of its containers.
+pub trait Access: Send + Sync + std::fmt::Debug {
+    fn logs(&self, pod: &Pod, container: &str, options: &LogOptions) -> Result<LogStream, Status>;
+
+    /// Starts a command in the container, with its ends wired to `session`.
+    fn exec(&self, pod: &Pod, container: &str, options: &ExecOptions) -> Result<ExecSession, Status>;
+
+    /// The address ports of the pod are reached at, if they are.
+    fn address(&self, pod: &Pod) -> Option<String>;
+}
+
+/// Made before the nodes are, and told of them when they exist.
+#[derive(Clone, Debug, Default)]
+pub struct Hooks(Arc<OnceLock<Arc<dyn Access>>>);
+
+impl Hooks {
+    /// The first call counts.
+    pub fn connect_to(&self, access: Arc<dyn Access>) {
+        self.0.set(access).ok();
+    }
+
+    fn find(&self, target: &ContainerRef) -> Result<(Arc<dyn Access>, Pod, String), Status> {
+        let access = self.0.get().ok_or_else(|| Status::unavailable("the nodes are still starting; try again"))?;
+        let pod: Pod = serde_json::from_value(target.object.clone())
+            .map_err(|error| Status::internal(format!("pod {} cannot be read: {error}", target.pod)))?;
+        let container = if target.container.is_empty() {
+            let first = pod.spec.as_ref().and_then(|spec| spec.containers.first());
+            first.map(|container| container.name.clone()).unwrap_or_default()
+        } else {
+            target.container.clone()
+        };
+        Ok((access.clone(), pod, container))
+    }
+}
+
+fn ready<T: Send + 'static>(result: Result<T, Status>) -> HookFuture<T> {
+    Box::pin(std::future::ready(result))
+}
+
+impl NodeHooks for Hooks {
+    fn logs(&self, target: ContainerRef, options: LogOptions) -> HookFuture<LogStream> {
+        ready(self.find(&target).and_then(|(access, pod, container)| access.logs(&pod, &container, &options)))
+    }
+
+    fn exec(&self, target: ContainerRef, options: ExecOptions) -> HookFuture<ExecSession> {
+        ready(self.find(&target).and_then(|(access, pod, container)| access.exec(&pod, &container, &options)))
+    }
+
+    fn attach(&self, _target: ContainerRef, _options: ExecOptions) -> HookFuture<ExecSession> {
+        ready(Err(Status::not_implemented(
+            "local nodes keep no terminal to attach to: read the logs with `warp logs -f`, or run a command with `warp exec`",
+        )))
+    }
+
+    fn connect(&self, target: ContainerRef, port: u16) -> HookFuture<DuplexStream> {
+        let found = self.find(&target).and_then(|(access, pod, _)| {
+            access.address(&pod).ok_or_else(|| Status::not_implemented("a simulated pod listens on no port"))
+        });
+        let address = match found {
+            Ok(address) => address,
+            Err(status) => return ready(Err(status)),
+        };
+        Box::pin(async move {
+            let mut stream = tokio::net::TcpStream::connect((address.as_str(), port))
+                .await
+                .map_err(|error| Status::plain_failure(format!("failed to connect to port {port} of the pod: {error}")))?;
+            let (mut inside, outside) = tokio::io::duplex(BUFFER);
+            tokio::spawn(async move { tokio::io::copy_bidirectional(&mut stream, &mut inside).await });
+            Ok(outside)
+        })
+    }
+}
+
+/// A session that prints something and ends: for commands that are only said to have run.
+pub(crate) fn said(output: &str, code: i32) -> ExecSession {
+    let (inside, stdout) = tokio::io::duplex(output.len().max(1));
+    let (send, exit) = oneshot::channel();
+    let output = output.to_owned();
+    tokio::spawn(async move {
+        let mut inside = inside;
+        inside.write_all(output.as_bytes()).await.ok();
+        drop(inside);
+        send.send(Exit::Code(code)).ok();
+    });
+    ExecSession {
+        stdin: None,
+        stdout: Some(stdout),
+        stderr: None,
+        resize: None,
+        exit,
+    }
+}
+
+/// Wires a child process to a session.
+pub(crate) fn wire(mut child: tokio::process::Child, options: &ExecOptions) -> ExecSession {
+    let (send, exit) = oneshot::channel();
+    let stdin = child.stdin.take().filter(|_| options.stdin).map(|mut to| {
+        let (outside, mut inside) = tokio::io::duplex(BUFFER);
+        tokio::spawn(async move {
+            tokio::io::copy(&mut inside, &mut to).await.ok();
+            to.shutdown().await.ok();
+        });
+        outside
+    });
+    let stdout = child.stdout.take().map(outgoing);
+    let stderr = child.stderr.take().map(outgoing);
+    tokio::spawn(async move {
+        let outcome = match child.wait().await {
+            Ok(status) => {
+                use std::os::unix::process::ExitStatusExt;
+                Exit::Code(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default()))
+            }
+            Err(error) => Exit::Failed(error.to_string()),
+        };
+        send.send(outcome).ok();
+    });
+    ExecSession {
+        stdin,
+        stdout,
+        stderr,
+        resize: None,
+        exit,
+    }
+}
+
+fn outgoing(mut from: impl tokio::io::AsyncRead + Unpin + Send + 'static) -> DuplexStream {
+    let (mut inside, outside) = tokio::io::duplex(BUFFER);
+    tokio::spawn(async move {
+        let mut buffer = vec![0; 8192];
+        while let Ok(read @ 1..) = from.read(&mut buffer).await {
+            if inside.write_all(&buffer[..read]).await.is_err() {
+                return;
+            }
+        }
+    });
+    outside
+}
+
+/// A stream of text that is all there already.
+pub(crate) fn text(bytes: Vec<u8>) -> LogStream {
+    futures::stream::iter((!bytes.is_empty()).then(|| Ok(Bytes::from(bytes)))).boxed()
+}

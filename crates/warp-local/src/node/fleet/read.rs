@@ -1,0 +1,379 @@
+//! Reading a fleet file: strict, with the line, the field and the nearest name in every complaint.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Taint;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde::Deserialize;
+use warp_core::gpu::{self, Model};
+
+use super::super::simulated::Defaults;
+use super::{Fleet, PROVIDER_LABEL, Shape, labels};
+
+/// More than a laptop can hold; a larger number is a typo.
+const MOST_NODES: u64 = 50_000;
+
+/// A fleet file that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("failed to read {place}: {what}")]
+pub struct FleetError {
+    place: String,
+    what: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct File {
+    #[serde(default)]
+    defaults: FileDefaults,
+    pools: Vec<Pool>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct FileDefaults {
+    pull_time: Option<String>,
+    run_time: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Pool {
+    name: String,
+    #[serde(default = "one")]
+    count: u64,
+    gpu: Option<String>,
+    gpus: Option<u32>,
+    cpu: Option<Amount>,
+    memory: Option<Amount>,
+    storage: Option<Amount>,
+    pods: Option<Amount>,
+    #[serde(default)]
+    resources: BTreeMap<String, Amount>,
+    zone: Option<String>,
+    region: Option<String>,
+    provider: Option<String>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+    #[serde(default)]
+    taints: Vec<FileTaint>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileTaint {
+    key: String,
+    value: Option<String>,
+    effect: String,
+}
+
+/// `64`, `0.5` or `512Gi`: a number and a text are the same thing here.
+#[derive(Clone, Deserialize)]
+#[serde(untagged)]
+enum Amount {
+    Whole(u64),
+    Fraction(f64),
+    Text(String),
+}
+
+impl Amount {
+    fn text(&self) -> String {
+        match self {
+            Self::Whole(number) => number.to_string(),
+            Self::Fraction(number) => number.to_string(),
+            Self::Text(text) => text.clone(),
+        }
+    }
+}
+
+fn one() -> u64 {
+    1
+}
+
+pub(super) fn fleet(text: &str, name: &str) -> Result<Fleet, FleetError> {
+    let file: File = serde_saphyr::from_str(text).map_err(|error| explain(&error, name))?;
+    let at = |field: &str, what: String| FleetError {
+        place: match line_of(text, field) {
+            Some(line) => format!("{name}, line {line}"),
+            None => name.to_owned(),
+        },
+        what,
+    };
+    let length = |field: &str, value: Option<&String>| {
+        value
+            .map(|value| {
+                length(value).ok_or_else(|| {
+                    at(
+                        value,
+                        format!(
+                            "{field}: \"{value}\" is not a length of time; write 30s, 2m or 1h30m"
+                        ),
+                    )
+                })
+            })
+            .transpose()
+    };
+    let defaults = Defaults {
+        pull_time: length("pullTime", file.defaults.pull_time.as_ref())?.unwrap_or(Duration::ZERO),
+        run_time: length("runTime", file.defaults.run_time.as_ref())?,
+    };
+    let total = file
+        .pools
+        .iter()
+        .try_fold(0u64, |sum, pool| sum.checked_add(pool.count));
+    if total.is_none_or(|total| total > MOST_NODES) {
+        return Err(at("count", format!("more than {MOST_NODES} nodes")));
+    }
+    if total == Some(0) {
+        return Err(at(
+            "pools",
+            "the fleet has no nodes; add a pool with a name".to_owned(),
+        ));
+    }
+    let mut nodes: Vec<Shape> = Vec::new();
+    let mut names = std::collections::BTreeSet::new();
+    for pool in &file.pools {
+        if !names.insert(&pool.name) {
+            return Err(at(
+                &pool.name,
+                format!(
+                    "two pools are called \"{}\"; give each its own name",
+                    pool.name
+                ),
+            ));
+        }
+        pool_nodes(pool, &mut nodes)
+            .map_err(|(field, what)| at(&field, format!("pool \"{}\": {what}", pool.name)))?;
+    }
+    Ok(Fleet { nodes, defaults })
+}
+
+/// Adds a pool's nodes; an error names the text to look for in the file.
+fn pool_nodes(pool: &Pool, nodes: &mut Vec<Shape>) -> Result<(), (String, String)> {
+    if !is_name(&pool.name) {
+        let what = "a name has lower-case letters, digits and \"-\", at most 50 of them, and begins and ends with a letter or digit";
+        return Err((pool.name.clone(), what.to_owned()));
+    }
+    let model = pool.gpu.as_deref().map(model).transpose()?;
+    let gpus = match (&model, pool.gpus) {
+        (Some(_), count) => count.unwrap_or(8),
+        (None, None | Some(0)) => 0,
+        (None, Some(_)) => {
+            return Err((
+                "gpus".to_owned(),
+                "gpus is given but not gpu; name the model, for example gpu: L4".to_owned(),
+            ));
+        }
+    };
+    let capacity = capacity(pool, gpus)?;
+    let taints = taints(pool)?;
+    for index in 0..pool.count {
+        let name = format!("{}-{index}", pool.name);
+        let number = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+        nodes.push(Shape {
+            labels: node_labels(pool, &name, model, gpus),
+            annotations: pool.annotations.clone(),
+            taints: taints.clone(),
+            capacity: capacity.clone(),
+            devices: model
+                .map(|model| (model.vendor.resources()[0].to_owned(), gpus))
+                .into_iter()
+                .collect(),
+            address: std::net::Ipv4Addr::from(0x0a00_0001 + (number & 0x007f_ffff)).to_string(),
+            runtime: "simulated://1".to_owned(),
+            provider: provider(pool),
+            name,
+        });
+    }
+    Ok(())
+}
+
+fn provider(pool: &Pool) -> String {
+    pool.provider
+        .clone()
+        .unwrap_or_else(|| "simulated".to_owned())
+}
+
+fn node_labels(
+    pool: &Pool,
+    name: &str,
+    model: Option<&Model>,
+    gpus: u32,
+) -> BTreeMap<String, String> {
+    let mut labels = model
+        .map(|model| labels::of(model, gpus))
+        .unwrap_or_default();
+    let fixed = [
+        ("kubernetes.io/hostname", name.to_owned()),
+        ("kubernetes.io/os", "linux".to_owned()),
+        ("kubernetes.io/arch", "amd64".to_owned()),
+        ("node.kubernetes.io/instance-type", pool.name.clone()),
+        (PROVIDER_LABEL, provider(pool)),
+    ];
+    labels.extend(fixed.map(|(key, value)| (key.to_owned(), value)));
+    for (key, value) in [
+        ("topology.kubernetes.io/zone", &pool.zone),
+        ("topology.kubernetes.io/region", &pool.region),
+    ] {
+        if let Some(value) = value {
+            labels.insert(key.to_owned(), value.clone());
+        }
+    }
+    labels.extend(pool.labels.clone());
+    labels
+}
+
+fn capacity(pool: &Pool, gpus: u32) -> Result<BTreeMap<String, Quantity>, (String, String)> {
+    let per_gpu = u64::from(gpus.max(1));
+    let given = [
+        ("cpu", pool.cpu.clone(), (12 * per_gpu).to_string()),
+        ("memory", pool.memory.clone(), format!("{}Gi", 64 * per_gpu)),
+        ("ephemeral-storage", pool.storage.clone(), "1Ti".to_owned()),
+        ("pods", pool.pods.clone(), "110".to_owned()),
+    ];
+    let mut capacity = BTreeMap::new();
+    for (name, amount, default) in given {
+        let text = amount.map_or(default, |amount| amount.text());
+        capacity.insert(name.to_owned(), quantity(name, text)?);
+    }
+    for (name, amount) in &pool.resources {
+        capacity.insert(name.clone(), quantity(name, amount.text())?);
+    }
+    Ok(capacity)
+}
+
+fn quantity(field: &str, text: String) -> Result<Quantity, (String, String)> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let suffix = &text[digits.len()..];
+    let known = [
+        "", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei",
+    ];
+    if digits.parse::<f64>().is_ok_and(|number| number >= 0.0) && known.contains(&suffix) {
+        return Ok(Quantity(text));
+    }
+    let what = format!("{field}: \"{text}\" is not an amount; write 8, 500m or 64Gi");
+    Err((text, what))
+}
+
+fn taints(pool: &Pool) -> Result<Vec<Taint>, (String, String)> {
+    const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+    pool.taints
+        .iter()
+        .map(|taint| {
+            if !EFFECTS.contains(&taint.effect.as_str()) {
+                let what = format!(
+                    "taint effect \"{}\" is not known{}",
+                    taint.effect,
+                    hint(&taint.effect, EFFECTS)
+                );
+                return Err((taint.effect.clone(), what));
+            }
+            Ok(Taint {
+                key: taint.key.clone(),
+                value: taint.value.clone(),
+                effect: taint.effect.clone(),
+                time_added: None,
+            })
+        })
+        .collect()
+}
+
+fn model(name: &str) -> Result<&'static Model, (String, String)> {
+    let found = gpu::named(name);
+    match found.as_slice() {
+        [one] => Ok(one),
+        [] => {
+            let names = gpu::MODELS.iter().map(|model| model.name);
+            Err((
+                name.to_owned(),
+                format!("gpu \"{name}\" is not known{}", hint(name, names)),
+            ))
+        }
+        several => {
+            let names: Vec<&str> = several.iter().map(|model| model.name).collect();
+            Err((
+                name.to_owned(),
+                format!("gpu \"{name}\" may be {}; say which", names.join(" or ")),
+            ))
+        }
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    (1..=50).contains(&text.len())
+        && text.bytes().all(|byte| inner(byte) || byte == b'-')
+        && text.bytes().next().is_some_and(inner)
+        && text.bytes().next_back().is_some_and(inner)
+}
+
+fn length(text: &str) -> Option<Duration> {
+    Duration::try_from(text.parse::<jiff::SignedDuration>().ok()?).ok()
+}
+
+fn explain(error: &serde_saphyr::Error, name: &str) -> FleetError {
+    let place = match error.location() {
+        Some(location) => format!("{name}, line {}", location.line()),
+        None => name.to_owned(),
+    };
+    let what = match error.without_snippet() {
+        serde_saphyr::Error::SerdeUnknownField {
+            field, expected, ..
+        } => {
+            format!(
+                "field \"{field}\" is not known{}",
+                hint(field, expected.iter().copied())
+            )
+        }
+        serde_saphyr::Error::SerdeMissingField { field, .. } => {
+            format!("field \"{field}\" is missing")
+        }
+        other => other
+            .to_string()
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned(),
+    };
+    FleetError { place, what }
+}
+
+/// `; did you mean "x"?`, or the list when nothing is near.
+fn hint<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let known: Vec<&str> = known.into_iter().collect();
+    let lower = text.to_ascii_lowercase();
+    let near = known
+        .iter()
+        .map(|name| (distance(&lower, &name.to_ascii_lowercase()), name))
+        .min();
+    match near {
+        Some((far, name)) if far <= 3 && far < text.len() => format!("; did you mean \"{name}\"?"),
+        _ => format!("; known are {}", known.join(", ")),
+    }
+}
+
+/// Edits between two short words.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// The first line that holds `text` as a value or key.
+fn line_of(file: &str, text: &str) -> Option<usize> {
+    file.lines()
+        .position(|line| !line.trim_start().starts_with('#') && line.contains(text))
+        .map(|index| index + 1)
+}

@@ -1,0 +1,95 @@
+//! Fleet files: what they become, and what is said about the ones that are wrong.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use warp_core::gpu;
+
+use super::{Fleet, PROVIDER_LABEL};
+
+#[test]
+fn every_model_of_the_catalogue_is_read_back_from_its_node_labels() {
+    for model in gpu::MODELS {
+        let fleet = Fleet::uniform(1, model.name, 4).unwrap();
+        let shape = &fleet.nodes[0];
+        let counts = shape
+            .devices
+            .iter()
+            .map(|(name, count)| (name.clone(), u64::from(*count)))
+            .collect();
+        let seen = gpu::read(&shape.labels, &counts);
+        let device = seen.exclusive(model.vendor).unwrap();
+        let names: Vec<&str> = device.models.iter().map(|found| found.name).collect();
+        assert_eq!(names, [model.name]);
+        assert_eq!(device.count, 4);
+    }
+}
+
+#[test]
+fn the_demo_fleet_mixes_vendors_and_every_node_names_its_provider() {
+    let fleet = Fleet::demo();
+    let vendors: std::collections::BTreeSet<&String> = fleet
+        .nodes
+        .iter()
+        .flat_map(|node| node.devices.keys())
+        .collect();
+    assert!(vendors.len() > 1);
+    for shape in &fleet.nodes {
+        assert_eq!(
+            shape.labels.get(PROVIDER_LABEL).map(String::as_str),
+            Some("simulated")
+        );
+        let object = shape.object(&shape.devices, Time(jiff::Timestamp::UNIX_EPOCH));
+        let status = object.status.unwrap();
+        assert_eq!(status.capacity, status.allocatable);
+    }
+}
+
+#[test]
+fn a_wrong_file_is_answered_with_line_field_and_nearest_name() {
+    let cases = [
+        (
+            "pools:\n- name: a\n  gpuss: 4\n",
+            "line 3",
+            "did you mean \"gpus\"?",
+        ),
+        (
+            "pools:\n- name: a\n  gpu: H10O-80GB\n",
+            "line 3",
+            "did you mean \"H100-80GB\"?",
+        ),
+        (
+            "pools:\n- name: a\n  gpu: A100\n",
+            "line 3",
+            "A100-40GB or A100-80GB",
+        ),
+        ("pools:\n- name: a\n  gpus: 4\n", "line 3", "gpu: L4"),
+        ("pools:\n- name: a\n  memory: 12 GB\n", "line 3", "64Gi"),
+        ("pools:\n- name: A_b\n", "line 2", "lower-case"),
+        ("pools:\n- name: a\n- name: a\n", "line 2", "two pools"),
+        ("pools:\n- count: 3\n", "line 2", "\"name\" is missing"),
+        ("pools: []\n", "line 1", "no nodes"),
+        (
+            "pools:\n- name: a\n  count: 99999999\n",
+            "line 3",
+            "more than",
+        ),
+        (
+            "pools:\n- name: a\n  taints:\n  - key: x\n    effect: NoShedule\n",
+            "line 5",
+            "did you mean \"NoSchedule\"?",
+        ),
+        (
+            "defaults:\n  runTime: soon\npools:\n- name: a\n",
+            "line 2",
+            "1h30m",
+        ),
+        ("pools: {\n", "fleet.yaml", ""),
+        ("", "fleet.yaml", ""),
+    ];
+    for (text, place, what) in cases {
+        let error = Fleet::parse(text, "fleet.yaml").unwrap_err().to_string();
+        assert!(
+            error.contains(place) && error.contains(what),
+            "{text:?} gave {error:?}"
+        );
+    }
+}

@@ -1,0 +1,600 @@
+//! The loop over every pod of the host's nodes: news in (watch, reports, timers, write results), steps of
+//! the state machine, actions and writes out. Nothing in it waits for the network.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{HostIP, Node, Pod, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Api;
+use kube::runtime::{WatchStreamExt, watcher};
+use tokio::sync::{Semaphore, mpsc};
+
+use super::super::devices::Ledger;
+use super::super::facts::{Event, Facts, Sandbox};
+use super::super::fleet::Shape;
+use super::super::lifecycle::{Step, step};
+use super::super::runtime::{Due, Refusal, Report, Runtime};
+use super::writes::{Outcome, Write, Written, says};
+use super::{Host, Options, Silent, nodes, notes};
+use crate::controllers::Clock;
+use crate::controllers::events::Recorder;
+
+const FIRST_RETRY: Duration = Duration::from_millis(200);
+const LONGEST_RETRY: Duration = Duration::from_secs(10);
+/// A step that asks for actions is followed by another; a pod that never settles is a bug, not a loop.
+const MOST_STEPS: usize = 64;
+/// The component name in events.
+const COMPONENT: &str = "kubelet";
+
+type Watch<K> = Pin<Box<dyn Stream<Item = watcher::Result<watcher::Event<K>>> + Send>>;
+
+struct Member {
+    shape: Shape,
+    ledger: Ledger,
+    lost: bool,
+}
+
+struct Tracked {
+    pod: Arc<Pod>,
+    facts: Facts,
+    node: String,
+    /// A write is on its way.
+    writing: bool,
+    /// The version our last write made: older news is no news about the status.
+    version: u64,
+    removed: bool,
+    failures: u32,
+    not_before: Option<Timestamp>,
+    wake: Option<Timestamp>,
+}
+
+/// An entry of the timer queue, the earliest first.
+struct Timer {
+    at: Timestamp,
+    order: u64,
+    uid: String,
+    event: Option<Event>,
+}
+
+impl PartialEq for Timer {
+    fn eq(&self, other: &Self) -> bool {
+        self.order == other.order
+    }
+}
+
+impl Eq for Timer {}
+
+impl PartialOrd for Timer {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Timer {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+enum News {
+    Pod(watcher::Event<Pod>),
+    Node(watcher::Event<Node>),
+    Report(Report),
+    Written(Written),
+    Time,
+    Nothing,
+}
+
+pub(super) struct Loop {
+    client: kube::Client,
+    clock: Clock,
+    runtime: Arc<dyn Runtime>,
+    reports: mpsc::UnboundedReceiver<Report>,
+    options: Options,
+    recorder: Recorder,
+    silent: Silent,
+    members: BTreeMap<String, Member>,
+    pods: BTreeMap<String, Tracked>,
+    /// Uids of a list under way.
+    listing: BTreeSet<String>,
+    timers: BinaryHeap<Reverse<Timer>>,
+    order: u64,
+    permits: Arc<Semaphore>,
+    written: mpsc::UnboundedReceiver<Written>,
+    results: mpsc::UnboundedSender<Written>,
+}
+
+impl Loop {
+    pub(super) fn new(host: Host, silent: Silent, recorder: Recorder) -> Self {
+        let (results, written) = mpsc::unbounded_channel();
+        let members = host
+            .shapes
+            .into_iter()
+            .map(|shape| {
+                let member = Member {
+                    ledger: Ledger::new(shape.devices.clone()),
+                    shape,
+                    lost: false,
+                };
+                (member.shape.name.clone(), member)
+            })
+            .collect();
+        // A runtime that reports nothing by itself gets a channel that stays open and empty.
+        let reports = host.reports.unwrap_or_else(|| mpsc::unbounded_channel().1);
+        Self {
+            client: host.client,
+            clock: host.clock,
+            runtime: host.runtime,
+            reports,
+            permits: Arc::new(Semaphore::new(host.options.writes)),
+            options: host.options,
+            recorder,
+            silent,
+            members,
+            pods: BTreeMap::new(),
+            listing: BTreeSet::new(),
+            timers: BinaryHeap::new(),
+            order: 0,
+            written,
+            results,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        let mut pods = self.watch_pods();
+        let mut nodes = self.watch_nodes();
+        loop {
+            match self.news(&mut pods, &mut nodes).await {
+                News::Pod(event) => self.pod_event(event),
+                News::Node(event) => self.node_event(event).await,
+                News::Report(report) => {
+                    self.note(&report.uid, report.event);
+                    self.advance(&report.uid);
+                }
+                News::Written(written) => self.write_done(written),
+                News::Time => self.fire(),
+                News::Nothing => {}
+            }
+        }
+    }
+
+    fn watch_pods(&self) -> Watch<Pod> {
+        // A field selector names one value: one node is asked for by name, several by "any node".
+        let fields = match self.members.keys().next() {
+            Some(only) if self.members.len() == 1 => format!("spec.nodeName={only}"),
+            _ => "spec.nodeName!=".to_owned(),
+        };
+        let config = watcher::Config::default().fields(&fields);
+        watcher(Api::<Pod>::all(self.client.clone()), config)
+            .default_backoff()
+            .boxed()
+    }
+
+    fn watch_nodes(&self) -> Watch<Node> {
+        watcher(
+            Api::<Node>::all(self.client.clone()),
+            watcher::Config::default(),
+        )
+        .default_backoff()
+        .boxed()
+    }
+
+    async fn news(&mut self, pods: &mut Watch<Pod>, nodes: &mut Watch<Node>) -> News {
+        let now = self.clock.now();
+        let pause = self.timers.peek().map(|Reverse(timer)| {
+            Duration::try_from(timer.at.duration_since(now)).unwrap_or_default()
+        });
+        let timer = async {
+            match pause {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some(written) = self.written.recv() => News::Written(written),
+            Some(report) = self.reports.recv() => News::Report(report),
+            Some(event) = pods.next() => heard(event, News::Pod),
+            Some(event) = nodes.next() => heard(event, News::Node),
+            () = timer => News::Time,
+        }
+    }
+
+    fn pod_event(&mut self, event: watcher::Event<Pod>) {
+        match event {
+            watcher::Event::Init => self.listing.clear(),
+            watcher::Event::InitApply(pod) => {
+                self.listing.extend(pod.metadata.uid.clone());
+                self.pod_seen(pod);
+            }
+            watcher::Event::InitDone => {
+                let listed = std::mem::take(&mut self.listing);
+                let gone: Vec<String> = self
+                    .pods
+                    .keys()
+                    .filter(|uid| !listed.contains(*uid))
+                    .cloned()
+                    .collect();
+                for uid in gone {
+                    self.pod_gone(&uid);
+                }
+                self.runtime.keep_only(&listed);
+            }
+            watcher::Event::Apply(pod) => self.pod_seen(pod),
+            watcher::Event::Delete(pod) => {
+                if let Some(uid) = &pod.metadata.uid {
+                    self.pod_gone(uid);
+                }
+            }
+        }
+    }
+
+    fn pod_seen(&mut self, mut pod: Pod) {
+        let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()) else {
+            return;
+        };
+        let Some(uid) = pod
+            .metadata
+            .uid
+            .clone()
+            .filter(|_| self.members.contains_key(&node))
+        else {
+            return;
+        };
+        pod.metadata.managed_fields = None;
+        let version = version(&pod);
+        if let Some(tracked) = self.pods.get_mut(&uid) {
+            if version >= tracked.version && !tracked.writing {
+                tracked.facts.reported.clone_from(&pod.status);
+            }
+            tracked.pod = Arc::new(pod);
+        } else {
+            self.take_on(&uid, node, pod);
+        }
+        self.advance(&uid);
+    }
+
+    /// A pod this process sees for the first time: new, or under way since before it started.
+    fn take_on(&mut self, uid: &str, node: String, pod: Pod) {
+        let now = self.clock.now();
+        let mut facts = Facts::from_object(&pod, now);
+        let pod = Arc::new(pod);
+        let known = pod
+            .status
+            .as_ref()
+            .is_some_and(|status| status.start_time.is_some());
+        let ended = facts.sandbox == Sandbox::Gone;
+        let mut due = Vec::new();
+        if !ended && let Some(member) = self.members.get_mut(&node) {
+            let refusal = admit(&*self.runtime, member, uid, &pod, &mut facts, known);
+            if let Some(Refusal { reason, message }) = refusal {
+                self.recorder
+                    .record(COMPONENT, notes::about_refusal(&pod, &reason, &message));
+                facts.refused = Some((reason, message));
+            }
+            if known {
+                due = self.runtime.adopt(&pod, &facts, now);
+            }
+        }
+        let tracked = Tracked {
+            pod,
+            facts,
+            node,
+            writing: false,
+            version: 0,
+            removed: false,
+            failures: 0,
+            not_before: None,
+            wake: None,
+        };
+        self.pods.insert(uid.to_owned(), tracked);
+        self.expect(uid, due);
+    }
+
+    fn pod_gone(&mut self, uid: &str) {
+        let Some(tracked) = self.pods.remove(uid) else {
+            return;
+        };
+        if let Some(member) = self.members.get_mut(&tracked.node) {
+            member.ledger.release(uid);
+        }
+        self.runtime.forget(&tracked.pod);
+    }
+
+    /// Queues events that are known to come; the ones that are due are taken in at once.
+    fn expect(&mut self, uid: &str, due: Vec<Due>) {
+        let now = self.clock.now();
+        for Due { at, event } in due {
+            if at <= now {
+                self.note(uid, event);
+            } else {
+                self.at(at, uid, Some(event));
+            }
+        }
+    }
+
+    fn at(&mut self, at: Timestamp, uid: &str, event: Option<Event>) {
+        self.order += 1;
+        self.timers.push(Reverse(Timer {
+            at,
+            order: self.order,
+            uid: uid.to_owned(),
+            event,
+        }));
+    }
+
+    fn fire(&mut self) {
+        let now = self.clock.now();
+        while self
+            .timers
+            .peek()
+            .is_some_and(|Reverse(timer)| timer.at <= now)
+        {
+            let Some(Reverse(timer)) = self.timers.pop() else {
+                return;
+            };
+            match timer.event {
+                Some(event) => self.note(&timer.uid, event),
+                None => {
+                    if let Some(tracked) = self.pods.get_mut(&timer.uid) {
+                        tracked.wake = None;
+                    }
+                }
+            }
+            self.advance(&timer.uid);
+        }
+    }
+
+    fn note(&mut self, uid: &str, event: Event) {
+        let Some(tracked) = self.pods.get_mut(uid) else {
+            return;
+        };
+        if let Some(note) = notes::about_event(&tracked.pod, &tracked.facts, &event)
+            && (note.warning || self.options.chatty)
+        {
+            self.recorder.record(COMPONENT, note);
+        }
+        if let Some(spec) = &tracked.pod.spec {
+            tracked.facts.note(spec, event);
+        }
+    }
+
+    /// Steps a pod until it settles, then reports what changed.
+    fn advance(&mut self, uid: &str) {
+        for _ in 0..MOST_STEPS {
+            let now = self.clock.now();
+            let Some(tracked) = self.pods.get_mut(uid) else {
+                return;
+            };
+            let next = step(&tracked.pod, &tracked.facts, now);
+            if next.actions.is_empty() {
+                return self.settled(uid, next, now);
+            }
+            let mut due = Vec::new();
+            for action in &next.actions {
+                if let Some(note) = notes::about_action(&tracked.pod, action)
+                    && self.options.chatty
+                {
+                    self.recorder.record(COMPONENT, note);
+                }
+                tracked.facts.begin(action, now);
+                due.extend(self.runtime.act(&tracked.pod, &tracked.facts, action, now));
+            }
+            self.expect(uid, due);
+        }
+        tracing::error!(
+            pod = uid,
+            "the pod does not settle; it is looked at again when it changes"
+        );
+    }
+
+    fn settled(&mut self, uid: &str, next: Step, now: Timestamp) {
+        let Some(tracked) = self.pods.get_mut(uid) else {
+            return;
+        };
+        if let Some(again) = next.again
+            && tracked.wake.is_none_or(|wake| again < wake)
+        {
+            tracked.wake = Some(again);
+            self.at(again, uid, None);
+        }
+        let Some(tracked) = self.pods.get_mut(uid) else {
+            return;
+        };
+        let Some(member) = self.members.get_mut(&tracked.node) else {
+            return;
+        };
+        if matches!(next.status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+            member.ledger.release(uid);
+        }
+        let waiting = tracked.not_before.is_some_and(|at| now < at);
+        if member.lost || tracked.writing || waiting || tracked.removed {
+            return;
+        }
+        let status = with_host(next.status, &member.shape);
+        let write = if !says(tracked.facts.reported.as_ref(), &status) {
+            Write::status(&tracked.pod, status)
+        } else if next.finished {
+            Write::remove(&tracked.pod)
+        } else {
+            return;
+        };
+        tracked.writing = true;
+        let (client, permits, results) = (
+            self.client.clone(),
+            self.permits.clone(),
+            self.results.clone(),
+        );
+        tokio::spawn(async move {
+            let _permit = permits.acquire_owned().await;
+            // Nobody listens any more only when the host has ended.
+            results.send(write.send(&client).await).ok();
+        });
+    }
+
+    fn write_done(&mut self, written: Written) {
+        let now = self.clock.now();
+        let uid = written.uid;
+        let Some(tracked) = self.pods.get_mut(&uid) else {
+            return;
+        };
+        tracked.writing = false;
+        match written.outcome {
+            Outcome::Reported { status, version } => {
+                tracked.failures = 0;
+                tracked.not_before = None;
+                tracked.version = tracked.version.max(version);
+                tracked.facts.reported = Some(*status);
+            }
+            // The watch tells when it is gone, and what became of it.
+            Outcome::Removed | Outcome::Gone => tracked.removed = true,
+            Outcome::Failed(why) => {
+                tracing::warn!(pod = tracked.pod.metadata.name, %why, "status not written, trying again");
+                let delay =
+                    (FIRST_RETRY * 2u32.saturating_pow(tracked.failures.min(8))).min(LONGEST_RETRY);
+                tracked.failures += 1;
+                tracked.not_before = Some(now + delay);
+                self.at(now + delay, &uid, None);
+            }
+        }
+        self.advance(&uid);
+    }
+
+    async fn node_event(&mut self, event: watcher::Event<Node>) {
+        let (node, gone) = match event {
+            watcher::Event::Apply(node) | watcher::Event::InitApply(node) => (node, false),
+            watcher::Event::Delete(node) => (node, true),
+            watcher::Event::Init | watcher::Event::InitDone => return,
+        };
+        let name = node.metadata.name.clone().unwrap_or_default();
+        let now = self.clock.now();
+        let Some(member) = self.members.get_mut(&name) else {
+            return;
+        };
+        let health = self.runtime.health(&node);
+        let was_lost = member.lost;
+        member.lost = health.lost || gone;
+        if member.lost {
+            self.silent.write().insert(name.clone());
+            return;
+        }
+        self.silent.write().remove(&name);
+        let hit = member.ledger.set_broken(health.broken);
+        if let Some(status) =
+            nodes::correction(&member.shape, &member.ledger.healthy(), &node, &Time(now))
+        {
+            let (client, name) = (self.client.clone(), name.clone());
+            tokio::spawn(async move {
+                if let Err(error) = nodes::write_status(&client, &name, &status).await {
+                    tracing::warn!(node = %name, %error, "node status not written");
+                }
+            });
+        }
+        for uid in hit {
+            self.devices_lost(&uid, now);
+        }
+        if was_lost {
+            let own: Vec<String> = self
+                .pods
+                .iter()
+                .filter(|(_, tracked)| tracked.node == name)
+                .map(|(uid, _)| uid.clone())
+                .collect();
+            for uid in own {
+                self.advance(&uid);
+            }
+        }
+    }
+
+    fn devices_lost(&mut self, uid: &str, now: Timestamp) {
+        let Some(tracked) = self.pods.get(uid) else {
+            return;
+        };
+        let Some(member) = self.members.get(&tracked.node) else {
+            return;
+        };
+        let hit: Vec<String> = tracked
+            .facts
+            .devices
+            .iter()
+            .filter(|(_, held)| {
+                held.iter().any(|(resource, numbers)| {
+                    numbers
+                        .iter()
+                        .any(|number| member.ledger.is_broken(resource, *number))
+                })
+            })
+            .map(|(container, _)| container.clone())
+            .collect();
+        let due = self
+            .runtime
+            .device_lost(&tracked.pod, &tracked.facts, &hit, now);
+        self.expect(uid, due);
+        self.advance(uid);
+    }
+}
+
+/// Whether the node takes the pod, and which devices it gets. A pod that already ran here keeps what it has.
+fn admit(
+    runtime: &dyn Runtime,
+    member: &mut Member,
+    uid: &str,
+    pod: &Pod,
+    facts: &mut Facts,
+    known: bool,
+) -> Option<Refusal> {
+    let spec = pod.spec.as_ref()?;
+    if known && let Some(held) = runtime.held_devices(pod) {
+        member.ledger.retake(uid, &held);
+        facts.devices = held;
+        return None;
+    }
+    if !known && let Err(refusal) = runtime.admit(pod) {
+        return Some(refusal);
+    }
+    match member.ledger.take(uid, spec) {
+        Ok(devices) => {
+            facts.devices = devices;
+            None
+        }
+        Err(_) if known => None,
+        Err(unavailable) => Some(Refusal {
+            reason: "UnexpectedAdmissionError".to_owned(),
+            message: unavailable.to_string(),
+        }),
+    }
+}
+
+fn with_host(mut status: PodStatus, shape: &Shape) -> PodStatus {
+    status.host_ip = Some(shape.address.clone());
+    status.host_ips = Some(vec![HostIP {
+        ip: shape.address.clone(),
+    }]);
+    status
+}
+
+fn version(pod: &Pod) -> u64 {
+    pod.metadata
+        .resource_version
+        .as_ref()
+        .and_then(|version| version.parse().ok())
+        .unwrap_or_default()
+}
+
+fn heard<K>(
+    event: watcher::Result<watcher::Event<K>>,
+    news: impl Fn(watcher::Event<K>) -> News,
+) -> News {
+    match event {
+        Ok(event) => news(event),
+        Err(error) => {
+            tracing::warn!(%error, "watch interrupted, starting again");
+            News::Nothing
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! From a container's description to the command that runs: words, environment, folder, devices.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::sweep::MARK;
+use super::wire::Launch;
+use super::{COMMAND_ANNOTATION, LOCAL_IMAGE, Shared};
+use crate::node::contents::ContentError;
+use crate::node::contents::environment::{Scope, Sources, expand};
+use crate::node::contents::volumes::Volumes;
+use crate::node::devices::Devices;
+
+/// Variables of Warp's own environment a container sees; the rest is nobody's business.
+const INHERITED: [&str; 7] = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR"];
+/// Where the folders of a container's mounts are found: `$WARP_ROOT/data` is the mount at `/data`. It
+/// is unset on a cluster, so `${WARP_ROOT}/data` is right in both places.
+const ROOT: &str = "WARP_ROOT";
+const DEFAULT_LAST_WORD: &str = "/dev/termination-log";
+
+/// Why an image cannot be run, or the words its container begins with.
+pub(super) fn entry(pod: &Pod, container: &Container) -> Result<Vec<String>, String> {
+    let image = container.image.as_deref().unwrap_or_default();
+    let annotations = pod.metadata.annotations.as_ref();
+    let own = format!("{COMMAND_ANNOTATION}.{}", container.name);
+    let told = annotations.and_then(|all| all.get(&own).or_else(|| all.get(COMMAND_ANNOTATION)));
+    if let Some(text) = told {
+        return serde_json::from_str(text).map_err(|error| {
+            format!("annotation {COMMAND_ANNOTATION} must be a JSON list of words: {error}")
+        });
+    }
+    let Some(program) = image.strip_prefix(LOCAL_IMAGE) else {
+        return Err(format!(
+            "a process node has no images, so \"{image}\" stands for nothing here: use image {LOCAL_IMAGE}, name the command in the annotation {COMMAND_ANNOTATION}, or start Docker"
+        ));
+    };
+    if program.starts_with('/') {
+        return Ok(vec![program.to_owned()]);
+    }
+    Ok(Vec::new())
+}
+
+/// The folder that shows a container's mounts.
+fn root(folder: &Path, container: &Container) -> PathBuf {
+    folder.join("root").join(&container.name)
+}
+
+/// Links every mount below the container's root.
+fn link_mounts(
+    root: &Path,
+    container: &Container,
+    volumes: &Volumes,
+) -> Result<Vec<(String, PathBuf)>, ContentError> {
+    let failed = |path: &Path, source| ContentError::Write {
+        path: path.display().to_string(),
+        source,
+    };
+    std::fs::create_dir_all(root).map_err(|source| failed(root, source))?;
+    let mut mounts = Vec::new();
+    for mount in container.volume_mounts.iter().flatten() {
+        let Some(volume) = volumes.get(&mount.name) else {
+            continue;
+        };
+        let inner = mount.sub_path.as_deref().unwrap_or_default();
+        if Path::new(inner).is_absolute() || inner.split('/').any(|part| part == "..") {
+            return Err(ContentError::Unsupported(format!(
+                "subPath \"{inner}\" leads out of its volume"
+            )));
+        }
+        let target = volume.join(inner);
+        if !inner.is_empty() && !target.exists() {
+            std::fs::create_dir_all(&target).map_err(|source| failed(&target, source))?;
+        }
+        let link = root.join(mount.mount_path.trim_matches('/'));
+        if let Some(parent) = link.parent() {
+            std::fs::create_dir_all(parent).map_err(|source| failed(parent, source))?;
+        }
+        match std::os::unix::fs::symlink(&target, &link) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(failed(&link, error));
+            }
+            _ => {}
+        }
+        mounts.push((mount.mount_path.trim_end_matches('/').to_owned(), link));
+    }
+    Ok(mounts)
+}
+
+/// A word that names a mount, or something below one, names it where it really is.
+pub(super) fn relocate(word: &str, mounts: &[(String, PathBuf)]) -> String {
+    let (option, path) = match word.split_once('=') {
+        Some((option, path)) if option.starts_with('-') => (Some(option), path),
+        _ => (None, word),
+    };
+    let longest = mounts
+        .iter()
+        .filter(|(mount, _)| {
+            path.strip_prefix(mount.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
+        .max_by_key(|(mount, _)| mount.len());
+    let Some((mount, place)) = longest else {
+        return word.to_owned();
+    };
+    let moved = format!("{}{}", place.display(), &path[mount.len()..]);
+    match option {
+        Some(option) => format!("{option}={moved}"),
+        None => moved,
+    }
+}
+
+/// The variables that show a container exactly the devices it was given.
+fn devices(container: &str, devices: &Devices) -> BTreeMap<String, String> {
+    let held = devices.get(container);
+    let list = |resource: &str| {
+        let numbers: Vec<String> = held
+            .and_then(|held| held.get(resource))
+            .into_iter()
+            .flatten()
+            .map(u32::to_string)
+            .collect();
+        numbers.join(",")
+    };
+    // An empty list hides the devices a container did not ask for.
+    [
+        ("CUDA_VISIBLE_DEVICES", "nvidia.com/gpu"),
+        ("HIP_VISIBLE_DEVICES", "amd.com/gpu"),
+        ("ZE_AFFINITY_MASK", "gpu.intel.com/xe"),
+        ("HABANA_VISIBLE_DEVICES", "habana.ai/gaudi"),
+    ]
+    .into_iter()
+    .map(|(variable, resource)| (variable.to_owned(), list(resource)))
+    .filter(|(variable, list)| {
+        !list.is_empty() || variable.starts_with("CUDA") || variable.starts_with("HIP")
+    })
+    .collect()
+}
+
+/// Puts together one run of `container`.
+pub(super) async fn launch(
+    shared: &Shared,
+    pod: &Pod,
+    container: &Container,
+    attempt: u32,
+    volumes: &Volumes,
+    held: &Devices,
+) -> Result<Launch, ContentError> {
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    let folder = shared.folder(uid);
+    let root = root(&folder, container);
+    let mounts = link_mounts(&root, container, volumes)?;
+    let mut base: BTreeMap<String, String> = INHERITED
+        .iter()
+        .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
+        .collect();
+    base.insert(
+        "HOSTNAME".to_owned(),
+        pod.metadata.name.clone().unwrap_or_default(),
+    );
+    base.extend(devices(&container.name, held));
+    let sources = Sources::new(
+        &shared.client,
+        pod.metadata.namespace.as_deref().unwrap_or("default"),
+    );
+    let scope = Scope {
+        pod,
+        container,
+        sources: &sources,
+        address: &shared.address,
+        machine: shared.machine,
+    };
+    let declared = scope.resolve(base).await?;
+    let mut environment: BTreeMap<String, String> = declared
+        .iter()
+        .map(|(name, value)| (name.clone(), relocate(value, &mounts)))
+        .collect();
+    environment.insert(ROOT.to_owned(), root.display().to_string());
+    environment.insert(MARK.to_owned(), uid.to_owned());
+    let entry = entry(pod, container).map_err(ContentError::Unsupported)?;
+    let given = container.command.clone().unwrap_or(entry);
+    let command: Vec<String> = given
+        .iter()
+        .chain(container.args.iter().flatten())
+        .map(|word| relocate(&expand(word, &declared), &mounts))
+        .collect();
+    if command.is_empty() {
+        return Err(ContentError::Unsupported(format!(
+            "container {} has no command",
+            container.name
+        )));
+    }
+    let working = container
+        .working_dir
+        .as_deref()
+        .map(|path| PathBuf::from(relocate(path, &mounts)));
+    let last_word = container
+        .termination_message_path
+        .as_deref()
+        .unwrap_or(DEFAULT_LAST_WORD);
+    let last_word = PathBuf::from(relocate(last_word, &mounts));
+    let groups = shared
+        .cgroups
+        .make(uid, container)
+        .map_err(|source| ContentError::Write {
+            path: "the control group".to_owned(),
+            source,
+        })?;
+    Ok(Launch {
+        container: container.name.clone(),
+        attempt,
+        command,
+        environment,
+        folder: working.filter(|path| path.is_dir()).unwrap_or(root),
+        groups,
+        // Only a file of the pod's own can be a last word; the default one does not exist here.
+        last_word: last_word.starts_with(&folder).then_some(last_word),
+    })
+}
+
+/// Keeps a launch for probes and `exec` after a restart; it holds secrets.
+pub(super) fn save(folder: &Path, launch: &Launch) -> std::io::Result<()> {
+    let path = saved(folder, &launch.container);
+    let text = serde_json::to_vec(launch)?;
+    std::fs::write(&path, b"")?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+    std::fs::write(&path, text)
+}
+
+pub(super) fn load(folder: &Path, container: &str) -> Option<Launch> {
+    serde_json::from_slice(&std::fs::read(saved(folder, container)).ok()?).ok()
+}
+
+fn saved(folder: &Path, container: &str) -> PathBuf {
+    folder.join(format!("launch.{container}.json"))
+}

@@ -1,0 +1,716 @@
+//! Places ordinary pods on nodes: one loop over one ledger, which every change of a pod or a node updates in place.
+//!
+//! What fits is `warp-core`'s answer; this module feeds it, binds what it places, makes room by preemption and tells
+//! users why a pod waits. It places no GPUs of its own accord: workloads arrive pinned.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use warp_core::fleet::{Effect, Fleet, Request, Work, WorkState};
+use warp_core::schedule::{Planner, Policy};
+
+use self::preempt::{Budgets, Chosen};
+use self::verdict::Verdict;
+use self::waiting::Waiting;
+use crate::controllers::drive::SyncError;
+use crate::controllers::plan::{Action, Encoding, Kind, Note, Plan, Removal, about};
+use crate::controllers::{PODS_BY_NODE, Shared, ownership, pods};
+use crate::informer::Key;
+
+mod preempt;
+pub(crate) mod request;
+mod score;
+#[cfg(test)]
+mod tests;
+mod verdict;
+mod volumes;
+mod waiting;
+
+const NAME: &str = "default-scheduler";
+/// Writes under way at once; beyond that the loop waits for one to end.
+const PARALLEL: usize = 128;
+/// Decisions made before the loop looks at changes again.
+const BATCH: usize = 256;
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Change {
+    Node(Key),
+    Pod(Key),
+    Namespace(Key),
+    /// A claim or a volume: pods may wait for it.
+    Volume,
+}
+
+#[derive(Debug, Default)]
+struct Changes {
+    seen: Mutex<BTreeSet<Change>>,
+    wake: Notify,
+}
+
+impl Changes {
+    fn add(&self, change: Change) {
+        self.seen.lock().insert(change);
+        self.wake.notify_one();
+    }
+}
+
+/// Starts the scheduler; it begins once every cache has its first list.
+pub(crate) fn start(shared: &Shared) {
+    let changes = Arc::new(Changes::default());
+    let caches = &shared.caches;
+    let on = |change: fn(Key) -> Change| {
+        let changes = changes.clone();
+        move |key: Key| changes.add(change(key))
+    };
+    let (pod, node, namespace) = (on(Change::Pod), on(Change::Node), on(Change::Namespace));
+    caches.pods.listen(move |old, new| {
+        new.or(old)
+            .into_iter()
+            .for_each(|object| pod(Key::of(&**object)))
+    });
+    caches.nodes.listen(move |old, new| {
+        new.or(old)
+            .into_iter()
+            .for_each(|object| node(Key::of(&**object)))
+    });
+    caches.namespaces.listen(move |old, new| {
+        new.or(old)
+            .into_iter()
+            .for_each(|object| namespace(Key::of(&**object)))
+    });
+    let volume = changes.clone();
+    caches.claims.listen(move |_, _| volume.add(Change::Volume));
+    let volume = changes.clone();
+    caches
+        .volumes
+        .listen(move |_, _| volume.add(Change::Volume));
+    let scheduler = Scheduler {
+        shared: shared.clone(),
+        changes,
+        fleet: Fleet::new(),
+        planner: Planner::new(Policy::LeastLoaded, 0),
+        waiting: Waiting::default(),
+        bound: BTreeMap::new(),
+        requests: BTreeMap::new(),
+        nominees: BTreeMap::new(),
+        soft_taints: 0,
+        writes: JoinSet::new(),
+    };
+    shared.tasks.spawn(scheduler.run());
+}
+
+/// A pod that waits for its victims to end.
+#[derive(Debug)]
+struct Nominee {
+    work: Work,
+    priority: i32,
+}
+
+/// What a write said that the loop must know.
+#[derive(Debug)]
+enum Written {
+    Bound(Key, Arc<str>, Result<(), SyncError>),
+    Told,
+}
+
+#[derive(Debug)]
+struct Scheduler {
+    shared: Shared,
+    changes: Arc<Changes>,
+    fleet: Fleet,
+    planner: Planner,
+    waiting: Waiting,
+    /// Pods the ledger holds, with the uid they are held under.
+    bound: BTreeMap<Key, Arc<str>>,
+    /// What waiting pods ask for, as last seen.
+    requests: BTreeMap<Key, Arc<Request>>,
+    nominees: BTreeMap<Key, Nominee>,
+    /// Nodes with a taint that prefers no pods.
+    soft_taints: usize,
+    writes: JoinSet<Written>,
+}
+
+impl Scheduler {
+    async fn run(mut self) {
+        let shutdown = self.shared.shutdown.clone();
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = self.shared.caches.synced() => {}
+        }
+        loop {
+            self.take_changes();
+            let next = self.waiting.tick(Instant::now());
+            if self.decide() {
+                self.collect();
+                tokio::task::yield_now().await;
+                if shutdown.is_cancelled() {
+                    return;
+                }
+                while self.writes.len() >= PARALLEL {
+                    self.collect_one().await;
+                }
+                continue;
+            }
+            let changes = self.changes.clone();
+            let sleep = async {
+                match next {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = changes.wake.notified() => {}
+                () = sleep => {}
+                Some(written) = self.writes.join_next() => self.take_written(written.ok()),
+            }
+        }
+    }
+
+    fn collect(&mut self) {
+        while let Some(written) = self.writes.try_join_next() {
+            self.take_written(written.ok());
+        }
+    }
+
+    async fn collect_one(&mut self) {
+        if let Some(written) = self.writes.join_next().await {
+            self.take_written(written.ok());
+        }
+    }
+
+    fn take_written(&mut self, written: Option<Written>) {
+        let Some(Written::Bound(key, uid, outcome)) = written else {
+            return;
+        };
+        match outcome {
+            Ok(()) => self.forget(&key),
+            Err(error) => {
+                tracing::debug!(%key, %error, "not bound");
+                if self.bound.get(&key) == Some(&uid) {
+                    self.bound.remove(&key);
+                    self.fleet.release(&uid);
+                }
+                self.waiting.retry(&key, Instant::now());
+                self.changes.add(Change::Pod(key));
+            }
+        }
+    }
+
+    /// Brings the ledger up to date with the caches.
+    fn take_changes(&mut self) {
+        let seen = std::mem::take(&mut *self.changes.seen.lock());
+        let mut room = false;
+        for change in seen {
+            room |= match change {
+                Change::Node(key) => self.take_node(&key),
+                Change::Pod(key) => self.take_pod(&key),
+                Change::Namespace(key) => {
+                    if let Some(namespace) = self.shared.caches.namespaces.get(&key) {
+                        self.fleet.set_namespace(
+                            &key.name,
+                            request::labels(namespace.metadata.labels.as_ref()),
+                        );
+                    }
+                    false
+                }
+                Change::Volume => true,
+            };
+        }
+        if room && self.waiting.has_parked() {
+            self.waiting.stir(Instant::now());
+        }
+    }
+
+    fn take_node(&mut self, key: &Key) -> bool {
+        let soft = |node: &warp_core::fleet::Node| {
+            usize::from(
+                node.taints
+                    .iter()
+                    .any(|taint| taint.effect == Effect::PreferNoSchedule),
+            )
+        };
+        let Some(node) = self.shared.caches.nodes.get(key) else {
+            if let Some((node, works)) = self.fleet.remove_node(&key.name) {
+                self.soft_taints -= soft(&node);
+                let gone: BTreeSet<Arc<str>> = works.into_iter().map(|work| work.id).collect();
+                self.bound.retain(|_, uid| !gone.contains(uid));
+                self.nominees
+                    .retain(|_, nominee| !gone.contains(&nominee.work.id));
+            }
+            return false;
+        };
+        let node = request::node(&node);
+        let known = self
+            .fleet
+            .find(&key.name)
+            .and_then(|id| self.fleet.node(id));
+        if known.is_some_and(|known| **known == node) {
+            return false;
+        }
+        self.soft_taints += soft(&node);
+        let before = self.fleet.set_node(node);
+        self.soft_taints -= before.as_deref().map_or(0, soft);
+        if before.is_none() {
+            for pod in self.shared.caches.pods.by(PODS_BY_NODE, &key.name) {
+                self.hold(&Key::of(&*pod), &pod);
+            }
+        }
+        true
+    }
+
+    /// True when room was made.
+    fn take_pod(&mut self, key: &Key) -> bool {
+        let pod = self.shared.caches.pods.get(key);
+        let uid = pod.as_ref().and_then(|pod| pod.metadata.uid.clone());
+        let mut freed = false;
+        if let Some(held) = self.bound.get(key).cloned()
+            && (uid.as_deref() != Some(&*held)
+                || pod.as_ref().is_some_and(|pod| pods::is_finished(pod)))
+        {
+            self.bound.remove(key);
+            freed = self.fleet.release(&held).is_some();
+        }
+        match pod {
+            Some(pod) if pods::node(&pod).is_some() => {
+                self.forget(key);
+                if !pods::is_finished(&pod) {
+                    self.hold(key, &pod);
+                }
+                // A bound pod may be the one another wants to be near.
+                freed
+                    || self
+                        .requests
+                        .values()
+                        .any(|request| !request.constraints.pod_affinity.is_empty())
+            }
+            Some(pod) if is_ours(&pod) => {
+                self.await_place(key, &pod);
+                freed
+            }
+            _ => {
+                let nominated = self.nominees.contains_key(key);
+                self.forget(key);
+                freed || nominated
+            }
+        }
+    }
+
+    fn forget(&mut self, key: &Key) {
+        self.waiting.remove(key);
+        self.requests.remove(key);
+        self.withdraw(key);
+    }
+
+    /// Enters a bound pod into the ledger, or brings its entry up to date.
+    fn hold(&mut self, key: &Key, pod: &Pod) {
+        let (Some(uid), Some(node)) = (pod.metadata.uid.as_deref(), pods::node(pod)) else {
+            return;
+        };
+        if pods::is_finished(pod) {
+            return;
+        }
+        let state = if pods::is_terminating(pod) {
+            WorkState::Terminating
+        } else {
+            WorkState::Running
+        };
+        if let Some(held) = self.fleet.work(uid) {
+            let same = *held.node == *node
+                && (held.state == WorkState::Terminating) == (state == WorkState::Terminating);
+            if same && held.request.labels == request::labels(pod.metadata.labels.as_ref()) {
+                return;
+            }
+            self.fleet.release(uid);
+        }
+        let started = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.start_time.as_ref())
+            .or(pod.metadata.creation_timestamp.as_ref());
+        let work = Work {
+            id: uid.into(),
+            request: Arc::new(request::request(pod)),
+            node: node.into(),
+            gpus: None,
+            since: started.map_or(0, |time| time.0.as_second()),
+            state,
+        };
+        let id = work.id.clone();
+        // A pod on a node that is not known yet is entered when the node appears.
+        if self.fleet.bind(work).is_ok() {
+            self.bound.insert(key.clone(), id);
+        }
+    }
+
+    fn await_place(&mut self, key: &Key, pod: &Arc<Pod>) {
+        if self.bound.contains_key(key) {
+            return;
+        }
+        let request = Arc::new(request::request(pod));
+        let known = self.requests.insert(key.clone(), request.clone());
+        let priority = request.priority;
+        self.waiting.add(key, priority);
+        if known.is_some_and(|known| known != request) {
+            self.waiting.wake(key);
+        }
+        let nominated = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.nominated_node_name.as_deref());
+        if let Some(node) = nominated.filter(|_| !self.nominees.contains_key(key)) {
+            self.nominate(key, pod, &request, node);
+        }
+    }
+
+    fn nominate(&mut self, key: &Key, pod: &Pod, request: &Arc<Request>, node: &str) {
+        self.withdraw(key);
+        let work = Work {
+            id: format!(
+                "nominated/{}",
+                pod.metadata.uid.as_deref().unwrap_or_default()
+            )
+            .into(),
+            request: request.clone(),
+            node: node.into(),
+            gpus: None,
+            since: 0,
+            state: WorkState::Reserved,
+        };
+        if self.fleet.bind(work.clone()).is_ok() {
+            self.nominees.insert(
+                key.clone(),
+                Nominee {
+                    work,
+                    priority: request.priority,
+                },
+            );
+        }
+    }
+
+    fn withdraw(&mut self, key: &Key) {
+        if let Some(nominee) = self.nominees.remove(key) {
+            self.fleet.release(&nominee.work.id);
+        }
+    }
+
+    /// Tries waiting pods; false when none is left to try.
+    fn decide(&mut self) -> bool {
+        for tried in 0..BATCH {
+            if self.writes.len() >= PARALLEL {
+                return true;
+            }
+            let Some(key) = self.waiting.take() else {
+                return tried > 0;
+            };
+            let pod = self
+                .shared
+                .caches
+                .pods
+                .get(&key)
+                .filter(|pod| is_ours(pod) && pods::node(pod).is_none());
+            match pod {
+                Some(pod) => self.attempt(&key, &pod),
+                None => self.forget(&key),
+            }
+        }
+        true
+    }
+
+    fn attempt(&mut self, key: &Key, pod: &Arc<Pod>) {
+        let Some(mut request) = self.requests.get(key).cloned() else {
+            return self.forget(key);
+        };
+        match volumes::constrain(&self.shared.caches, pod, &request) {
+            Ok(None) => {}
+            Ok(Some(constrained)) => request = Arc::new(constrained),
+            Err(message) => {
+                // These are kube-scheduler's words to the letter, the odd end included.
+                let text = format!(
+                    "0/{} nodes are available: {message}. not found",
+                    self.fleet.len()
+                );
+                return self.refuse(key, pod, text, None);
+            }
+        }
+        let stood_aside = self.stand_aside(key, request.priority);
+        let place = self.place(pod, &request);
+        match place {
+            Some(node) => {
+                self.give_back(stood_aside);
+                self.bind(key, pod, request, node);
+            }
+            None => {
+                let verdict = Verdict::new(&self.fleet, &request);
+                let chosen = self.preempt(key, pod, &request, &verdict);
+                self.give_back(stood_aside);
+                match chosen {
+                    Ok(chosen) => self.make_room(key, pod, &request, &verdict, chosen),
+                    Err(why) => self.refuse(key, pod, verdict.message(&why), None),
+                }
+            }
+        }
+    }
+
+    /// Takes out the reservations that do not bind this pod: its own and those of lower priority.
+    fn stand_aside(&mut self, key: &Key, priority: i32) -> Vec<Work> {
+        let aside = self
+            .nominees
+            .iter()
+            .filter(|(nominee, held)| *nominee == key || held.priority < priority);
+        let ids: Vec<_> = aside.map(|(_, held)| held.work.id.clone()).collect();
+        ids.iter().filter_map(|id| self.fleet.release(id)).collect()
+    }
+
+    fn give_back(&mut self, works: Vec<Work>) {
+        for work in works {
+            if let Err(error) = self.fleet.bind(work) {
+                tracing::debug!(%error, "a nomination was lost");
+            }
+        }
+    }
+
+    fn place(&mut self, pod: &Pod, request: &Request) -> Option<Arc<str>> {
+        if self.soft_taints > 0 || score::has_preferences(pod) {
+            let id = score::best(&self.fleet, request, pod)?;
+            return self.fleet.node(id).map(|node| node.name.clone());
+        }
+        self.planner
+            .place(&self.fleet, request)
+            .ok()
+            .map(|placement| placement.node)
+    }
+
+    fn bind(&mut self, key: &Key, pod: &Arc<Pod>, request: Arc<Request>, node: Arc<str>) {
+        self.withdraw(key);
+        let uid: Arc<str> = pod.metadata.uid.as_deref().unwrap_or_default().into();
+        let since = self.shared.now().as_second();
+        let work = Work {
+            id: uid.clone(),
+            request,
+            node: node.clone(),
+            gpus: None,
+            since,
+            state: WorkState::Reserved,
+        };
+        if let Err(error) = self.fleet.bind(work) {
+            tracing::warn!(%key, %error, "placed, but not in the ledger");
+            return self.waiting.retry(key, Instant::now());
+        }
+        self.bound.insert(key.clone(), uid.clone());
+        let mut plan = Plan::default();
+        let object = json!({
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": { "name": &*key.name, "namespace": &*key.namespace, "uid": &*uid },
+            "target": { "apiVersion": "v1", "kind": "Node", "name": &*node },
+        });
+        plan.push(Action::Sub {
+            kind: Kind::of::<Pod>(),
+            key: key.clone(),
+            sub: "binding",
+            put: false,
+            object,
+        });
+        plan.note(
+            about(&**pod),
+            false,
+            "Scheduled",
+            format!("Successfully assigned {key} to {node}"),
+        );
+        let (shared, key) = (self.shared.clone(), key.clone());
+        self.writes.spawn(async move {
+            let outcome = shared.execute(NAME, plan).await.map(|_| ());
+            Written::Bound(key, uid, outcome)
+        });
+    }
+
+    /// Says why a pod waits, in its conditions and in an event.
+    fn refuse(&mut self, key: &Key, pod: &Arc<Pod>, message: String, nominated: Option<&str>) {
+        self.waiting.park(key, Instant::now());
+        let mut plan = Plan::default();
+        let known = pods::condition(pod, "PodScheduled");
+        let same = known.is_some_and(|known| {
+            known.status == "False"
+                && known.reason.as_deref() == Some("Unschedulable")
+                && known.message.as_deref() == Some(&message)
+        });
+        if !same || nominated.is_some() {
+            let since = known
+                .filter(|known| known.status == "False")
+                .and_then(|known| known.last_transition_time.clone());
+            let since = since.unwrap_or_else(|| self.shared.now().into());
+            let mut status = json!({ "conditions": [{
+                "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
+                "lastProbeTime": null, "lastTransitionTime": since,
+            }] });
+            if let Some(node) = nominated {
+                status["nominatedNodeName"] = json!(node);
+            }
+            plan.push(status_patch(pod, status));
+        }
+        plan.note(about(&**pod), true, "FailedScheduling", message);
+        self.write(plan);
+    }
+
+    fn write(&mut self, plan: Plan) {
+        let shared = self.shared.clone();
+        self.writes.spawn(async move {
+            if let Err(error) = shared.execute(NAME, plan).await {
+                tracing::debug!(%error, "scheduler write failed");
+            }
+            Written::Told
+        });
+    }
+
+    /// The node to empty for a pod; otherwise why none.
+    fn preempt(
+        &mut self,
+        key: &Key,
+        pod: &Pod,
+        request: &Request,
+        verdict: &Verdict,
+    ) -> Result<Chosen, String> {
+        if pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.preemption_policy.as_deref())
+            == Some("Never")
+        {
+            return Err("not eligible due to preemptionPolicy=Never.".to_owned());
+        }
+        let nominated = self
+            .nominees
+            .get(key)
+            .and_then(|nominee| self.fleet.find(&nominee.work.node));
+        let ending = nominated.is_some_and(|node| {
+            self.fleet.works_on(node).any(|work| {
+                work.state == WorkState::Terminating && work.request.priority < request.priority
+            })
+        });
+        if ending {
+            return Err("not eligible due to a terminating pod on the nominated node.".to_owned());
+        }
+        let budgets = self.budgets(request.priority);
+        preempt::choose(&mut self.fleet, request, &verdict.candidates, &budgets)
+            .ok_or_else(|| verdict.no_victims())
+    }
+
+    fn budgets(&self, priority: i32) -> Budgets {
+        let all = self.shared.caches.budgets.all();
+        let mut budgets = Budgets {
+            allowed: all
+                .iter()
+                .map(|budget| {
+                    budget
+                        .status
+                        .as_ref()
+                        .map_or(0, |status| status.disruptions_allowed)
+                })
+                .collect(),
+            covering: BTreeMap::new(),
+        };
+        if all.is_empty() {
+            return budgets;
+        }
+        for (key, uid) in &self.bound {
+            let lower = self
+                .fleet
+                .work(uid)
+                .is_some_and(|work| work.request.priority < priority);
+            let Some(pod) = self.shared.caches.pods.get(key).filter(|_| lower) else {
+                continue;
+            };
+            let covering = all.iter().enumerate().filter(|(_, budget)| {
+                let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+                budget.metadata.namespace.as_deref() == Some(&*key.namespace)
+                    && selector.is_some_and(|selector| {
+                        ownership::selects(selector, pod.metadata.labels.as_ref())
+                    })
+            });
+            let covering: Vec<usize> = covering.map(|(number, _)| number).collect();
+            if !covering.is_empty() {
+                budgets.covering.insert(uid.clone(), covering);
+            }
+        }
+        budgets
+    }
+
+    fn make_room(
+        &mut self,
+        key: &Key,
+        pod: &Arc<Pod>,
+        request: &Arc<Request>,
+        verdict: &Verdict,
+        chosen: Chosen,
+    ) {
+        let gone: BTreeSet<Arc<str>> = chosen.victims.iter().map(|work| work.id.clone()).collect();
+        let keys: Vec<Key> = self
+            .bound
+            .iter()
+            .filter(|(_, uid)| gone.contains(*uid))
+            .map(|(key, _)| key.clone())
+            .collect();
+        let mut plan = Plan::default();
+        for victim in keys
+            .iter()
+            .filter_map(|key| self.shared.caches.pods.get(key))
+        {
+            if pods::is_terminating(&victim) {
+                continue;
+            }
+            let status = json!({ "conditions": [{
+                "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
+                "message": format!("{NAME}: preempting to accommodate a higher priority pod"),
+                "lastProbeTime": null, "lastTransitionTime": jiff_time(self.shared.now()),
+            }] });
+            plan.push(status_patch(&victim, status));
+            plan.delete(&*victim, Removal::default(), None);
+            let message = format!(
+                "Preempted by pod {} on node {}",
+                pod.metadata.uid.as_deref().unwrap_or_default(),
+                chosen.node
+            );
+            plan.push(Action::Note(Note {
+                about: about(&*victim),
+                warning: false,
+                reason: "Preempted".to_owned(),
+                message,
+            }));
+        }
+        self.write(plan);
+        self.nominate(key, pod, request, &chosen.node);
+        let message = verdict.message(&verdict.no_victims());
+        self.refuse(key, pod, message, Some(&chosen.node));
+    }
+}
+
+fn jiff_time(at: jiff::Timestamp) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::Time {
+    k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at)
+}
+
+fn status_patch(pod: &Pod, status: serde_json::Value) -> Action {
+    Action::Patch {
+        kind: Kind::of::<Pod>(),
+        key: Key::of(pod),
+        sub: Some("status"),
+        encoding: Encoding::Strategic,
+        patch: json!({ "metadata": { "uid": pod.metadata.uid }, "status": status }),
+    }
+}
+
+/// A pod this scheduler is to place: no node yet, not gated, not ending, and asking for it by name.
+fn is_ours(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    spec.scheduler_name
+        .as_deref()
+        .is_none_or(|name| name == NAME)
+        && spec.scheduling_gates.as_ref().is_none_or(Vec::is_empty)
+        && pods::is_active(pod)
+}

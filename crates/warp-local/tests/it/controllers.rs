@@ -1,0 +1,153 @@
+//! Our controllers and scheduler beside Kubernetes' own: the same scenarios, the same API server, the same simulated
+//! nodes, equal ends.
+
+mod judge;
+mod play;
+mod script;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use futures::{StreamExt, stream};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use warp_local::controllers::{Clock, Options, run};
+use warp_testkit::{Cluster, NodeShape};
+
+use self::play::Stage;
+use self::script::Scenario;
+
+const FILES: [&str; 4] = [
+    include_str!("controllers/scenarios/jobs.yaml"),
+    include_str!("controllers/scenarios/garbage.yaml"),
+    include_str!("controllers/scenarios/workloads.yaml"),
+    include_str!("controllers/scenarios/placement.yaml"),
+];
+/// Scenarios played at once on each cluster.
+const TOGETHER: usize = 24;
+/// How long our end may take to become the real one's after both were reached.
+const AGREEMENT: Duration = Duration::from_secs(40);
+
+fn scenarios() -> Result<Vec<Scenario>> {
+    let mut all = Vec::new();
+    for file in FILES {
+        let scenarios: Vec<Scenario> =
+            serde_saphyr::from_str(file).context("failed to read a scenario file")?;
+        all.extend(scenarios);
+    }
+    if let Ok(only) = std::env::var("WARP_SCENARIO") {
+        all.retain(|scenario| scenario.name.contains(&only));
+    }
+    Ok(all)
+}
+
+fn nodes() -> [(NodeShape, usize); 2] {
+    [(NodeShape::cpu(), 3), (NodeShape::h100(8), 1)]
+}
+
+/// A cluster whose controllers and scheduler are ours.
+struct Ours {
+    cluster: Cluster,
+    shutdown: CancellationToken,
+}
+
+impl Ours {
+    async fn start() -> Result<Self> {
+        let mut builder = Cluster::real().api_server_only();
+        for (shape, count) in nodes() {
+            builder = builder.nodes(shape, count);
+        }
+        let cluster = builder.start().await?;
+        let shutdown = CancellationToken::new();
+        let options = Options {
+            root_ca: Some("a certificate".to_owned()),
+            ..Options::default()
+        };
+        let client = cluster.client().await?;
+        tokio::spawn(run(client, Clock::system(), options, shutdown.clone()));
+        Ok(Self { cluster, shutdown })
+    }
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+async fn theirs() -> Result<Cluster> {
+    let mut builder = Cluster::real();
+    for (shape, count) in nodes() {
+        builder = builder.nodes(shape, count);
+    }
+    builder.start().await
+}
+
+/// Plays every scenario on both clusters and compares how they end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenarios_end_as_with_kube_controller_manager_and_kube_scheduler() -> Result<()> {
+    let (theirs, ours) = tokio::try_join!(theirs(), Ours::start())?;
+    let all = scenarios()?;
+    assert!(
+        std::env::var("WARP_SCENARIO").is_ok() || all.len() >= 40,
+        "only {} scenarios",
+        all.len()
+    );
+    let (theirs, ours) = (Arc::new(theirs), Arc::new(ours));
+    let outcomes: Vec<(String, Result<()>)> = stream::iter(all)
+        .map(|scenario| {
+            let (theirs, ours) = (theirs.clone(), ours.clone());
+            async move {
+                let name = scenario.name.clone();
+                let outcome = compare(&scenario, &theirs, &ours.cluster).await;
+                (name, outcome)
+            }
+        })
+        .buffer_unordered(TOGETHER)
+        .collect()
+        .await;
+    let failed: BTreeMap<_, _> = outcomes
+        .iter()
+        .filter_map(|(name, outcome)| Some((name, format!("{:#}", outcome.as_ref().err()?))))
+        .collect();
+    for (name, error) in &failed {
+        eprintln!("--- {name}\n{error}\n");
+    }
+    assert!(
+        failed.is_empty(),
+        "{} of {} scenarios differ: {:?}",
+        failed.len(),
+        outcomes.len(),
+        failed.keys()
+    );
+    Ok(())
+}
+
+async fn compare(scenario: &Scenario, theirs: &Cluster, ours: &Cluster) -> Result<()> {
+    let (real, mine) = tokio::join!(Stage::open(theirs, scenario), Stage::open(ours, scenario));
+    let (real, mine) = (real.context("kubernetes")?, mine.context("warp")?);
+    let (there, here) = tokio::join!(real.play(scenario), mine.play(scenario));
+    there.context("kubernetes")?;
+    here.context("warp")?;
+    let wanted = judge::settled(&real, scenario).await?;
+    agree(&wanted, &real, &mine, scenario).await
+}
+
+/// Waits until both ends are equal; both may still move.
+async fn agree(wanted: &Value, real: &Stage, mine: &Stage, scenario: &Scenario) -> Result<()> {
+    let deadline = tokio::time::Instant::now() + AGREEMENT;
+    let mut wanted = wanted.clone();
+    loop {
+        let found = judge::end(mine, scenario).await?;
+        if found == wanted {
+            return Ok(());
+        }
+        if tokio::time::Instant::now() > deadline {
+            bail!("{}", judge::difference(&wanted, &found));
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        wanted = judge::end(real, scenario).await?;
+    }
+}

@@ -1,0 +1,264 @@
+//! How a scenario ended, with everything left out that differs between any two runs: names the server made up, uids,
+//! versions and times.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::{Map, Value, json};
+
+use super::play::Stage;
+use super::script::Scenario;
+
+const COMPARED: [&str; 9] = [
+    "Job",
+    "Deployment",
+    "ReplicaSet",
+    "ConfigMap",
+    "Secret",
+    "Service",
+    "PodDisruptionBudget",
+    "ResourceQuota",
+    "PersistentVolumeClaim",
+];
+
+/// The end, once it has stood still for a moment.
+pub(super) async fn settled(stage: &Stage, scenario: &Scenario) -> Result<Value> {
+    let mut last = end(stage, scenario).await?;
+    for _ in 0..30 {
+        tokio::time::sleep(Duration::from_millis(1200)).await;
+        let next = end(stage, scenario).await?;
+        if next == last {
+            break;
+        }
+        last = next;
+    }
+    Ok(last)
+}
+
+pub(super) async fn end(stage: &Stage, scenario: &Scenario) -> Result<Value> {
+    let mut end = Map::new();
+    for kind in COMPARED {
+        let mut found: Vec<Value> = stage
+            .list(kind)
+            .await?
+            .iter()
+            .map(|object| object_end(object, &stage.namespace))
+            .collect();
+        found.sort_by_key(ToString::to_string);
+        if !found.is_empty() {
+            end.insert(kind.to_owned(), Value::Array(found));
+        }
+    }
+    if !scenario.ignore_pods {
+        let mut pods: Vec<Value> = stage
+            .list("Pod")
+            .await?
+            .iter()
+            .map(|pod| pod_end(pod, &stage.namespace))
+            .collect();
+        pods.sort_by_key(ToString::to_string);
+        end.insert("Pod".to_owned(), Value::Array(pods));
+    }
+    if !scenario.ignore_events {
+        end.insert("Event".to_owned(), json!(events(stage).await?));
+    }
+    Ok(Value::Object(end))
+}
+
+/// Replaces what a server or a hash made up: the last parts of names written in the alphabet of generated names.
+fn plain(text: &str, namespace: &str) -> String {
+    let text = text.replace(namespace, "NAMESPACE");
+    let is_made_up = |part: &str| {
+        part.len() >= 5
+            && part
+                .chars()
+                .all(|c| "bcdfghjklmnpqrstvwxz2456789".contains(c))
+    };
+    let word = |word: &str| -> String {
+        let parts: Vec<&str> = word.split('-').collect();
+        let parts: Vec<&str> = parts
+            .iter()
+            .enumerate()
+            .map(|(at, part)| {
+                if at > 0 && is_made_up(part) {
+                    "*"
+                } else {
+                    part
+                }
+            })
+            .collect();
+        parts.join("-")
+    };
+    text.split(' ')
+        .map(|part| {
+            let core = part.trim_matches(|c: char| "\"'.,:;()[]".contains(c));
+            let slash: Vec<String> = core.split('/').map(word).collect();
+            part.replace(core, &slash.join("/"))
+        })
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn clean(value: &Value, namespace: &str) -> Value {
+    const LEFT_OUT: [&str; 17] = [
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+        "managedFields",
+        "selfLink",
+        "lastTransitionTime",
+        "lastUpdateTime",
+        "lastProbeTime",
+        "startTime",
+        "completionTime",
+        "deletionTimestamp",
+        "batch.kubernetes.io/controller-uid",
+        "controller-uid",
+        "pod-template-hash",
+        "clusterIP",
+        "clusterIPs",
+        "generation",
+    ];
+    match value {
+        Value::Object(map) => Value::Object(
+            map.iter()
+                .filter(|(name, _)| !LEFT_OUT.contains(&name.as_str()))
+                .map(|(name, value)| {
+                    let mut value = clean(value, namespace);
+                    if name == "conditions"
+                        && let Value::Array(list) = &mut value
+                    {
+                        list.sort_by_key(ToString::to_string);
+                    }
+                    (name.clone(), value)
+                })
+                .collect(),
+        ),
+        Value::Array(list) => {
+            Value::Array(list.iter().map(|value| clean(value, namespace)).collect())
+        }
+        Value::String(text) => Value::String(plain(text, namespace)),
+        other => other.clone(),
+    }
+}
+
+fn object_end(object: &Value, namespace: &str) -> Value {
+    let mut cleaned = clean(object, namespace);
+    let ends = !object["metadata"]["deletionTimestamp"].is_null();
+    cleaned["metadata"]["ends"] = json!(ends);
+    if let Some(map) = cleaned.as_object_mut() {
+        // The spec is the scenario's own but for its size.
+        let spec = map.remove("spec").unwrap_or_default();
+        map.insert(
+            "size".to_owned(),
+            json!([
+                spec["replicas"],
+                spec["parallelism"],
+                spec["suspend"],
+                spec["paused"]
+            ]),
+        );
+        map.remove("data");
+    }
+    cleaned
+}
+
+fn pod_end(pod: &Value, namespace: &str) -> Value {
+    let conditions = pod["status"]["conditions"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    let told: Vec<Value> = conditions
+        .iter()
+        .filter(|condition| {
+            condition["type"] == "DisruptionTarget"
+                || condition["type"] == "PodScheduled"
+                || condition["type"] == "Ready"
+        })
+        .map(|condition| {
+            json!([
+                condition["type"],
+                condition["status"],
+                condition["reason"],
+                condition["message"]
+            ])
+        })
+        .collect();
+    let mut meta = pod["metadata"].clone();
+    if let Some(annotations) = meta["annotations"].as_object_mut() {
+        annotations.retain(|name, _| name.starts_with("batch.kubernetes.io"));
+    }
+    clean(
+        &json!({
+            "labels": meta["labels"], "annotations": meta["annotations"], "owners": meta["ownerReferences"],
+            "finalizers": meta["finalizers"], "generateName": meta["generateName"],
+            "ends": !meta["deletionTimestamp"].is_null(),
+            "phase": pod["status"]["phase"], "conditions": told, "hostname": pod["spec"]["hostname"],
+            "bound": pod["spec"]["nodeName"].is_string(),
+            "nominated": pod["status"]["nominatedNodeName"].is_string(),
+            "priority": pod["spec"]["priority"],
+        }),
+        namespace,
+    )
+}
+
+/// What was said about what, as a set: how often is a matter of timing.
+async fn events(stage: &Stage) -> Result<BTreeSet<String>> {
+    let list = stage.list_events().await?;
+    let told = list.iter().filter_map(|event| {
+        let component = event["source"]["component"]
+            .as_str()
+            .or(event["reportingComponent"].as_str())
+            .unwrap_or_default();
+        let judged = component.ends_with("-controller") || component == "default-scheduler";
+        judged.then(|| {
+            let text = plain(
+                event["message"].as_str().unwrap_or_default(),
+                &stage.namespace,
+            );
+            let bound = if event["reason"] == "Scheduled" {
+                "assigned".to_owned()
+            } else {
+                text
+            };
+            format!(
+                "{component}: {} {} {}: {bound}",
+                event["involvedObject"]["kind"], event["type"], event["reason"]
+            )
+        })
+    });
+    Ok(told.collect())
+}
+
+/// The lines that are in one end and not in the other.
+pub(super) fn difference(wanted: &Value, found: &Value) -> String {
+    let lines = |value: &Value| -> Vec<String> {
+        serde_json::to_string_pretty(value)
+            .unwrap_or_default()
+            .lines()
+            .map(str::to_owned)
+            .collect()
+    };
+    let (wanted, found) = (lines(wanted), lines(found));
+    let start = wanted
+        .iter()
+        .zip(&found)
+        .take_while(|(one, other)| one == other)
+        .count();
+    let tail = wanted
+        .iter()
+        .rev()
+        .zip(found.iter().rev())
+        .take_while(|(one, other)| one == other)
+        .count();
+    let part = |lines: &[String]| {
+        let end = lines.len().saturating_sub(tail).max(start.min(lines.len()));
+        lines[start.min(lines.len()).saturating_sub(4)..(end + 3).min(lines.len())].join("\n")
+    };
+    format!(
+        "kubernetes ended with\n{}\nwarp ended with\n{}",
+        part(&wanted),
+        part(&found)
+    )
+}

@@ -1,0 +1,4 @@
+//! The local engine against running API servers.
+
+mod controllers;
+mod node;

@@ -1,0 +1,3 @@
+//! Nodes.
+
+mod simulated;

@@ -1,0 +1,76 @@
+//! Keeps a cache up to date from a watch, for as long as it is polled.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use futures::{StreamExt, pin_mut};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+
+use super::{Cache, Changed, Key, Step};
+use crate::metrics::Metrics;
+
+/// What is watched and how a raw object becomes a kept one.
+pub(crate) struct Source<R, K> {
+    pub(crate) api: Api<R>,
+    pub(crate) config: watcher::Config,
+    pub(crate) name: &'static str,
+    pub(crate) convert: fn(R) -> Option<K>,
+}
+
+/// Follows a watch for ever. `touched` is called with every change, after the cache shows it.
+pub(crate) async fn follow<R, K>(
+    source: Source<R, K>,
+    cache: Arc<Cache<K>>,
+    metrics: Arc<Metrics>,
+    touched: impl Fn(&Changed<K>),
+) where
+    R: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Resource<DynamicType = ()> + Clone,
+{
+    let Source {
+        api,
+        config,
+        name,
+        convert,
+    } = source;
+    let stream = watcher(api, config).default_backoff();
+    pin_mut!(stream);
+    while let Some(event) = stream.next().await {
+        let step = match event {
+            Ok(event) => step(event, convert),
+            Err(error) => {
+                metrics.watch_broke(name);
+                tracing::warn!(resource = name, error = %error, "watch broke, starting it again");
+                continue;
+            }
+        };
+        if let Some(step) = step {
+            for change in cache.step(step) {
+                touched(&change);
+            }
+        }
+    }
+}
+
+fn step<R, K>(event: watcher::Event<R>, convert: fn(R) -> Option<K>) -> Option<Step<K>>
+where
+    R: Resource<DynamicType = ()>,
+{
+    Some(match event {
+        watcher::Event::Init => Step::Listing,
+        watcher::Event::InitApply(object) => Step::Listed(convert(object)?),
+        watcher::Event::InitDone => Step::ListDone,
+        watcher::Event::Apply(object) => {
+            let gone = deleted(&object);
+            convert(object).map_or(gone, Step::Applied)
+        }
+        watcher::Event::Delete(object) => deleted(&object),
+    })
+}
+
+fn deleted<R: Resource<DynamicType = ()>, K>(object: &R) -> Step<K> {
+    let version = object.resource_version().and_then(|text| text.parse().ok());
+    Step::Deleted(Key::of(object), version.unwrap_or(0))
+}

@@ -1,0 +1,187 @@
+//! Runs passes: takes a key, observes, plans, applies, and decides when the key comes again.
+//!
+//! A kind implements [`Reconcile`]; everything around a pass (span, metrics, backoff, status only
+//! when different) is here once.
+
+mod queue;
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use kube::Resource;
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+use warp_core::random::Fingerprint;
+
+use crate::apply::{ApplyError, Regarding, chain};
+use crate::audit::Pass;
+use crate::cache::Key;
+use crate::context::Context;
+use crate::plan::{Plan, Target};
+
+pub(crate) use queue::Queue;
+
+/// Passes running at once.
+const CONCURRENCY: usize = 8;
+/// After a conflict the object is looked at again this soon: its newer version is on its way.
+const CONFLICT: Duration = Duration::from_millis(50);
+
+/// A kind the driver can run.
+pub(crate) trait Reconcile: Send + Sync + 'static {
+    type Object: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync;
+    type Seen: Send + Sync;
+    type Status: Serialize + PartialEq + Debug + Send + Sync;
+
+    /// Kind as the audit trail and spans name it.
+    const KIND: &'static str;
+    /// Field manager of the status.
+    const MANAGER: &'static str;
+
+    /// The object and everything its plan needs. Decides nothing.
+    fn observe(&self, cx: &Context, key: &Key) -> Option<(Arc<Self::Object>, Self::Seen)>;
+    /// What should happen. Pure and total.
+    fn plan(&self, object: &Self::Object, seen: &Self::Seen, now: Timestamp) -> Plan<Self::Status>;
+    /// The status the object has.
+    fn status(object: &Self::Object) -> Option<&Self::Status>;
+    /// Takes in the object as our status write returned it, and what changed for metrics.
+    fn written(&self, cx: &Context, before: &Self::Object, after: Self::Object);
+}
+
+/// Runs passes until `stop`, then lets the running ones end.
+pub(crate) async fn run<R: Reconcile>(kind: Arc<R>, cx: Arc<Context>, stop: CancellationToken) {
+    let failures = Arc::new(Failures::default());
+    let mut passes = JoinSet::new();
+    loop {
+        while passes.len() >= CONCURRENCY {
+            passes.join_next().await;
+        }
+        let key = tokio::select! {
+            key = cx.queue.next(&cx.clock) => key,
+            Some(_) = passes.join_next(), if !passes.is_empty() => continue,
+            () = stop.cancelled() => break,
+        };
+        let (kind, cx, failures) = (Arc::clone(&kind), Arc::clone(&cx), Arc::clone(&failures));
+        passes.spawn(async move {
+            pass(&*kind, &cx, &key, &failures).await;
+            cx.queue.done(&key);
+        });
+    }
+    while passes.join_next().await.is_some() {}
+}
+
+/// One pass over one object.
+async fn pass<R: Reconcile>(kind: &R, cx: &Context, key: &Key, failures: &Failures) {
+    let Some((object, seen)) = kind.observe(cx, key) else {
+        failures.clear(key);
+        return;
+    };
+    let correlation = cx.correlation.next();
+    let span = tracing::info_span!(
+        "reconcile",
+        kind = R::KIND,
+        namespace = %key.namespace,
+        name = %key.name,
+        generation = object.meta().generation,
+        correlation = %correlation,
+    );
+    let started = Instant::now();
+    let pass = Pass::new(R::KIND, &*object, R::MANAGER, correlation);
+    let outcome = async {
+        let plan = kind.plan(&object, &seen, cx.clock.now());
+        carry_out(kind, cx, &pass, &object, plan).await
+    }
+    .instrument(span.clone())
+    .await;
+    cx.metrics.reconciled(started.elapsed(), outcome.is_ok());
+    let now = cx.clock.now();
+    let again = match outcome {
+        Ok(again) => {
+            failures.clear(key);
+            again
+        }
+        Err(error) => {
+            let wait = failures.backoff(key, &error);
+            span.in_scope(|| {
+                if error.is_conflict() {
+                    tracing::debug!(error = %chain(&error), "object changed meanwhile");
+                } else {
+                    tracing::warn!(error = %chain(&error), wait = ?wait, "pass failed");
+                }
+            });
+            now.checked_add(SignedDuration::try_from(wait).unwrap_or_default())
+                .ok()
+        }
+    };
+    if let Some(at) = again {
+        cx.queue.add(key.clone(), at);
+    }
+}
+
+/// Writes, then status, then Events; the first failure ends the pass.
+async fn carry_out<R: Reconcile>(
+    kind: &R,
+    cx: &Context,
+    pass: &Pass,
+    object: &Arc<R::Object>,
+    plan: Plan<R::Status>,
+) -> Result<Option<Timestamp>, ApplyError> {
+    for write in &plan.writes {
+        cx.executor.write(pass, write).await?;
+    }
+    if let Some(status) = plan.status
+        && R::status(object) != Some(&status)
+    {
+        let body = serde_json::to_value(&status).unwrap_or_default();
+        let written = cx
+            .executor
+            .status(pass, &Target::of(&**object), &body, &plan.why)
+            .await?;
+        // An object we cannot read back comes with the watch.
+        if let Ok(after) = written.try_parse::<R::Object>() {
+            kind.written(cx, object, after);
+        }
+        let about = Regarding::of(&**object);
+        for note in &plan.events {
+            cx.executor.tell(pass, &about, note).await;
+        }
+    }
+    if plan.place {
+        cx.place.notify_one();
+    }
+    Ok(plan.again)
+}
+
+/// Consecutive failures per object.
+#[derive(Debug, Default)]
+struct Failures(Mutex<BTreeMap<Key, u32>>);
+
+impl Failures {
+    fn clear(&self, key: &Key) {
+        self.0.lock().remove(key);
+    }
+
+    /// Doubles from one second to about four minutes, with up to a tenth of jitter.
+    fn backoff(&self, key: &Key, error: &ApplyError) -> Duration {
+        if error.is_conflict() {
+            return CONFLICT;
+        }
+        let mut failures = self.0.lock();
+        let count = failures.entry(key.clone()).or_default();
+        let base = Duration::from_secs(1 << (*count).min(8));
+        let dice = Fingerprint::default()
+            .text(&key.name)
+            .word(u64::from(*count))
+            .get()
+            % 1000;
+        *count += 1;
+        base + base.mul_f64(dice as f64 / 10_000.0)
+    }
+}

@@ -1,0 +1,131 @@
+//! A node as the fleet sees it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use warp_api::label;
+use warp_core::fleet::{self, Cards, DEFAULT_PODS, Effect, GpuPool, Taint, Topology};
+use warp_core::gpu::{self, Device, NodeGpus, Sharing};
+use warp_core::resources::Resources;
+
+pub(super) fn translate(node: &Node) -> (fleet::Node, NodeGpus) {
+    let spec = node.spec.as_ref();
+    let allocatable = allocatable(node);
+    let gpus = gpu::read(node.labels(), &counts(&allocatable));
+    let mut labels: fleet::Labels = node
+        .labels()
+        .iter()
+        .map(|(key, value)| (Arc::from(key.as_str()), Arc::from(value.as_str())))
+        .collect();
+    // A node that names no provider has one all the same; requests restrict it by this label.
+    labels
+        .entry(Arc::from(label::PROVIDER))
+        .or_insert_with(|| Arc::from(label::PROVIDER_DEFAULT));
+    let taints = spec
+        .and_then(|spec| spec.taints.as_ref())
+        .into_iter()
+        .flatten()
+        .filter_map(|taint| {
+            let effect = effect(&taint.effect)?;
+            Some(Taint::new(
+                &taint.key,
+                taint.value.as_deref().unwrap_or_default(),
+                effect,
+            ))
+        });
+    let pools = gpus
+        .devices
+        .iter()
+        .filter(|device| device.sharing == Sharing::Exclusive)
+        .map(pool);
+    let topology = Topology {
+        block: labels.get("topology.kubernetes.io/zone").cloned(),
+        rack: labels.get("topology.kubernetes.io/rack").cloned(),
+    };
+    let described = fleet::Node {
+        name: Arc::from(node.name_any()),
+        taints: taints.collect(),
+        unschedulable: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
+        ready: ready(node),
+        pods: allocatable
+            .extended
+            .get("pods")
+            .copied()
+            .unwrap_or(DEFAULT_PODS),
+        gpus: pools.collect(),
+        price_per_gpu_hour_micros: gpu::hourly_price(node.labels()),
+        cheap: gpu::cheap(node.labels()),
+        labels,
+        allocatable,
+        topology,
+    };
+    (described, gpus)
+}
+
+/// The provider of a node.
+pub(crate) fn provider_of(node: &fleet::Node) -> &str {
+    node.labels
+        .get(label::PROVIDER)
+        .map_or(label::PROVIDER_DEFAULT, |provider| provider)
+}
+
+/// The name a group of devices has in the fleet. A mixed group is a kind of its own: its device
+/// plugin, not the pod, picks the model.
+pub(crate) fn model_name(device: &Device) -> String {
+    let names: Vec<&str> = device.models.iter().map(|model| model.name).collect();
+    names.join("+")
+}
+
+fn pool(device: &Device) -> GpuPool {
+    GpuPool {
+        resource: Arc::from(device.resource.as_str()),
+        vendor: Arc::from(device.vendor.as_str()),
+        model: Arc::from(model_name(device)),
+        memory_bytes: device.memory_mib.unwrap_or(0) << 20,
+        cards: Cards::Counted,
+    }
+}
+
+fn ready(node: &Node) -> bool {
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|found| found.type_ == "Ready" && found.status == "True")
+}
+
+fn effect(text: &str) -> Option<Effect> {
+    match text {
+        "NoSchedule" => Some(Effect::NoSchedule),
+        "PreferNoSchedule" => Some(Effect::PreferNoSchedule),
+        "NoExecute" => Some(Effect::NoExecute),
+        _ => None,
+    }
+}
+
+/// Reads what can be read: one odd quantity must not hide a node's GPUs.
+fn allocatable(node: &Node) -> Resources {
+    let mut all = Resources::default();
+    let offered = node
+        .status
+        .as_ref()
+        .and_then(|status| status.allocatable.as_ref());
+    for (name, amount) in offered.into_iter().flatten() {
+        if let Err(error) = all.set(name, &amount.0) {
+            tracing::warn!(node = node.name_any(), resource = name, error = %error, "ignored");
+        }
+    }
+    all
+}
+
+fn counts(allocatable: &Resources) -> BTreeMap<String, u64> {
+    let counts = allocatable.extended.iter();
+    counts
+        .map(|(name, count)| (name.to_string(), u64::try_from(*count).unwrap_or(0)))
+        .collect()
+}

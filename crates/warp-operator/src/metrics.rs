@@ -1,0 +1,185 @@
+//! Counters of the process. The four `warp_gpuworkload_*` names and labels are the first design's.
+
+use std::time::Duration;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+type Labels = Vec<(&'static str, String)>;
+
+/// Every metric with the registry they are printed from.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    scheduled: Family<Labels, Counter>,
+    failed: Family<Labels, Counter>,
+    retries: Counter,
+    reconcile: Family<Labels, Histogram>,
+    placement: Histogram,
+    pending: Gauge,
+    writes: Family<Labels, Counter>,
+    watch_errors: Family<Labels, Counter>,
+    leader: Gauge,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let buckets = || Histogram::new(exponential_buckets(0.001, 2.5, 11));
+        let mut metrics = Self {
+            registry: Registry::default(),
+            scheduled: Family::default(),
+            failed: Family::default(),
+            retries: Counter::default(),
+            reconcile: Family::new_with_constructor(buckets),
+            placement: buckets(),
+            pending: Gauge::default(),
+            writes: Family::default(),
+            watch_errors: Family::default(),
+            leader: Gauge::default(),
+        };
+        metrics.register();
+        metrics
+    }
+}
+
+impl Metrics {
+    fn register(&mut self) {
+        let to = &mut self.registry;
+        to.register(
+            "warp_gpuworkload_scheduled",
+            "Placements made",
+            self.scheduled.clone(),
+        );
+        to.register(
+            "warp_gpuworkload_failed",
+            "Workloads that ended in Failed",
+            self.failed.clone(),
+        );
+        to.register(
+            "warp_gpuworkload_retries",
+            "Attempts started after a failed one",
+            self.retries.clone(),
+        );
+        to.register(
+            "warp_gpuworkload_reconcile_duration_seconds",
+            "Time of one pass over one workload",
+            self.reconcile.clone(),
+        );
+        to.register(
+            "warp_scheduler_pass_duration_seconds",
+            "Time of one pass over all pending workloads",
+            self.placement.clone(),
+        );
+        to.register(
+            "warp_scheduler_pending_workloads",
+            "Workloads without a place",
+            self.pending.clone(),
+        );
+        to.register(
+            "warp_operator_writes",
+            "Writes to the API by verb and resource",
+            self.writes.clone(),
+        );
+        to.register(
+            "warp_operator_watch_errors",
+            "Watches that broke, by resource",
+            self.watch_errors.clone(),
+        );
+        to.register(
+            "warp_operator_leader",
+            "1 while this replica acts",
+            self.leader.clone(),
+        );
+    }
+
+    pub(crate) fn scheduled(&self, strategy: &str) {
+        self.scheduled
+            .get_or_create(&vec![("strategy", strategy.to_owned())])
+            .inc();
+    }
+
+    pub(crate) fn failed(&self, reason: &str) {
+        self.failed
+            .get_or_create(&vec![("reason", snake(reason))])
+            .inc();
+    }
+
+    pub(crate) fn retried(&self) {
+        self.retries.inc();
+    }
+
+    pub(crate) fn reconciled(&self, took: Duration, ok: bool) {
+        let result = if ok { "success" } else { "error" };
+        let labels = vec![("result", result.to_owned())];
+        self.reconcile
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn placed(&self, took: Duration, pending: usize) {
+        self.placement.observe(took.as_secs_f64());
+        self.pending.set(i64::try_from(pending).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn wrote(&self, verb: &'static str, resource: &str) {
+        let labels = vec![("verb", verb.to_owned()), ("resource", resource.to_owned())];
+        self.writes.get_or_create(&labels).inc();
+    }
+
+    pub(crate) fn watch_broke(&self, resource: &str) {
+        self.watch_errors
+            .get_or_create(&vec![("resource", resource.to_owned())])
+            .inc();
+    }
+
+    pub(crate) fn leads(&self, leads: bool) {
+        self.leader.set(i64::from(leads));
+    }
+
+    /// The OpenMetrics text of everything.
+    pub(crate) fn render(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+}
+
+/// `NonZeroExit` → `non_zero_exit`, the form the first design's labels had.
+fn snake(reason: &str) -> String {
+    let mut out = String::new();
+    for character in reason.chars() {
+        if character.is_ascii_uppercase() && !out.is_empty() {
+            out.push('_');
+        }
+        out.push(character.to_ascii_lowercase());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_designs_names_and_labels_are_kept() {
+        let metrics = Metrics::default();
+        metrics.scheduled("leastLoaded");
+        metrics.failed("NonZeroExit");
+        metrics.retried();
+        metrics.reconciled(Duration::from_millis(3), true);
+        let text = metrics.render();
+        for line in [
+            "warp_gpuworkload_scheduled_total{strategy=\"leastLoaded\"} 1",
+            "warp_gpuworkload_failed_total{reason=\"non_zero_exit\"} 1",
+            "warp_gpuworkload_retries_total 1",
+            "warp_gpuworkload_reconcile_duration_seconds_count{result=\"success\"} 1",
+        ] {
+            assert!(text.contains(line), "{line} not in\n{text}");
+        }
+    }
+}

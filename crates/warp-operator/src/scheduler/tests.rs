@@ -1,0 +1,230 @@
+// `json!` at the call reads best by value.
+#![allow(clippy::needless_pass_by_value)]
+
+use serde_json::{Value, json};
+use warp_api::label;
+
+use super::decide;
+use super::*;
+use crate::config::Settings;
+use crate::ledger::Ledger;
+
+fn node(name: &str, gpus: u32, labels: Value) -> Arc<k8s_openapi::api::core::v1::Node> {
+    let mut all = json!({"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"});
+    for (key, value) in labels.as_object().into_iter().flatten() {
+        all[key] = value.clone();
+    }
+    Arc::new(
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "labels": all},
+            "spec": {"taints": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]},
+            "status": {
+                "allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": gpus.to_string()},
+                "conditions": [{"type": "Ready", "status": "True"}]
+            }
+        }))
+        .unwrap(),
+    )
+}
+
+fn workload(name: &str, spec: Value) -> Arc<GPUWorkload> {
+    let mut object = json!({
+        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPUWorkload",
+        "metadata": {"name": name, "namespace": "default", "uid": format!("{name}-uid-0000"), "generation": 1},
+        "spec": {"modelName": "m", "gpuCount": 1, "image": "a"},
+    });
+    for (key, value) in spec.as_object().into_iter().flatten() {
+        match key.as_str() {
+            "annotations" | "labels" => object["metadata"][key] = value.clone(),
+            "status" => object["status"] = value.clone(),
+            _ => object["spec"][key] = value.clone(),
+        }
+    }
+    Arc::new(serde_json::from_value(object).unwrap())
+}
+
+fn now() -> Timestamp {
+    "2026-11-15T12:00:00Z".parse().unwrap()
+}
+
+fn decide(ledger: &mut Ledger, wanted: &[Arc<GPUWorkload>]) -> Vec<Decision> {
+    let decisions = decide::all(ledger, wanted, &Settings::default(), now());
+    decisions
+        .into_iter()
+        .map(|(_, decision)| decision)
+        .collect()
+}
+
+fn chosen(decision: &Decision) -> Option<String> {
+    match decision {
+        Decision::Place { job, .. } => job.annotations().get(label::NODE).cloned(),
+        _ => None,
+    }
+}
+
+fn verdict(decision: &Decision) -> (&'static str, String) {
+    match decision {
+        Decision::Wait(verdict) => (verdict.reason, verdict.message.clone()),
+        other => panic!("placed or skipped: {other:?}"),
+    }
+}
+
+#[test]
+fn decisions_of_one_pass_see_each_other_and_never_overcommit() {
+    let nodes = [node("a", 8, json!({})), node("b", 8, json!({}))];
+    let mut ledger = ledger::build(&nodes, &[], &[]);
+    let wanted: Vec<_> = (0..9)
+        .map(|n| workload(&format!("w{n}"), json!({"gpuCount": 2})))
+        .collect();
+    let decisions = decide(&mut ledger, &wanted);
+    let count = |name: &str| {
+        decisions
+            .iter()
+            .filter(|d| chosen(d).as_deref() == Some(name))
+            .count()
+    };
+    assert_eq!((count("a"), count("b")), (4, 4));
+    assert_eq!(verdict(&decisions[8]).0, reason::WAITING_FOR_CAPACITY);
+}
+
+#[test]
+fn a_created_job_holds_its_gpus_in_the_next_pass() {
+    let nodes = [node("a", 8, json!({}))];
+    let mut ledger = ledger::build(&nodes, &[], &[]);
+    let Decision::Place { job, .. } =
+        decide(&mut ledger, &[workload("one", json!({"gpuCount": 6}))]).remove(0)
+    else {
+        panic!("it fits");
+    };
+    let mut job = *job;
+    job.metadata.uid = Some("job-uid".to_owned());
+    let mut next = ledger::build(&nodes, &[], &[Arc::new(job)]);
+    let decisions = decide(&mut next, &[workload("two", json!({"gpuCount": 4}))]);
+    assert_eq!(verdict(&decisions[0]).0, reason::WAITING_FOR_CAPACITY);
+}
+
+#[test]
+fn what_cannot_ever_fit_says_so_with_the_next_step() {
+    let cases = [
+        (
+            json!({"gpuCount": 12}),
+            reason::NEVER_FITS,
+            "ask for at most 8",
+        ),
+        (
+            json!({"gpu": {"models": ["MI300X"]}}),
+            reason::NO_SUCH_GPU,
+            "16 nvidia H100-80GB",
+        ),
+        (
+            json!({"gpu": {"minMemory": "100Gi"}}),
+            reason::NO_SUCH_GPU,
+            "102400 MiB",
+        ),
+        (
+            json!({"annotations": {"gpu.warp.dev/provider": "docker"}}),
+            reason::NO_SUCH_PROVIDER,
+            "the cluster has: kubernetes",
+        ),
+        (
+            json!({"image": null, "podTemplate": {"spec": {"nodeSelector": {"zone": "x"}, "containers": [{"name": "c"}]}}}),
+            reason::NEVER_FITS,
+            "2 not labelled zone=x",
+        ),
+    ];
+    for (spec, want, words) in cases {
+        let nodes = [node("a", 8, json!({})), node("b", 8, json!({}))];
+        let mut ledger = ledger::build(&nodes, &[], &[]);
+        let decisions = decide(&mut ledger, &[workload("w", spec)]);
+        let (found, message) = verdict(&decisions[0]);
+        assert_eq!(found, want, "{message}");
+        assert!(message.contains(words), "{message}");
+    }
+}
+
+#[test]
+fn providers_are_tried_in_order_and_the_choice_is_explained() {
+    let nodes = [
+        node("a", 8, json!({})),
+        node("d", 1, json!({"gpu.warp.dev/provider": "docker"})),
+    ];
+    let mut ledger = ledger::build(&nodes, &[], &[]);
+    let any = json!({"annotations": {"gpu.warp.dev/provider": "docker, kubernetes"}});
+    let decisions = decide(
+        &mut ledger,
+        &[workload("one", any.clone()), workload("two", any)],
+    );
+    assert_eq!(chosen(&decisions[0]).as_deref(), Some("d"));
+    assert_eq!(chosen(&decisions[1]).as_deref(), Some("a"));
+    let Decision::Place { job, .. } = &decisions[1] else {
+        panic!("it fits")
+    };
+    let why = &job.annotations()[label::PLACEMENT];
+    assert!(why.contains("provider docker was passed over"), "{why}");
+    let only = workload(
+        "three",
+        json!({"labels": {"gpu.warp.dev/provider": "docker"}}),
+    );
+    let (found, message) = verdict(&decide(&mut ledger, &[only])[0]);
+    assert_eq!(found, reason::WAITING_FOR_CAPACITY, "{message}");
+}
+
+#[test]
+fn refused_nodes_are_left_out_until_their_time() {
+    let nodes = [node("a", 8, json!({})), node("b", 4, json!({}))];
+    let refused = |until: &str| {
+        workload(
+            "w",
+            json!({"status": {"refusedNodes": [{"name": "a", "jobUid": "j", "until": until}]}}),
+        )
+    };
+    let mut ledger = ledger::build(&nodes, &[], &[]);
+    let decisions = decide(&mut ledger, &[refused("2026-11-15T12:00:01Z")]);
+    assert_eq!(chosen(&decisions[0]).as_deref(), Some("b"));
+    let mut ledger = ledger::build(&nodes, &[], &[]);
+    let decisions = decide(&mut ledger, &[refused("2026-11-15T11:59:59Z")]);
+    assert_eq!(chosen(&decisions[0]).as_deref(), Some("a"));
+}
+
+#[test]
+fn the_cheapest_fitting_node_is_chosen_by_price() {
+    let price = |text: &str| json!({"gpu.warp.dev/gpu-hour-price": text});
+    let nodes = [
+        node("dear", 8, price("3.50")),
+        node("cheap", 8, price("1.99")),
+    ];
+    let mut ledger = ledger::build(&nodes, &[], &[]);
+    let spec = json!({"schedulingStrategy": "costOptimized"});
+    let decisions = decide(&mut ledger, &[workload("w", spec)]);
+    assert_eq!(chosen(&decisions[0]).as_deref(), Some("cheap"));
+}
+
+#[test]
+fn a_verdict_is_renewed_when_its_reason_changes_and_otherwise_seldom() {
+    let verdicts = Verdicts::default();
+    let one = workload("w", json!({}));
+    let say = |reason, text: &str| Verdict {
+        reason,
+        message: text.to_owned(),
+    };
+    let later = |seconds| crate::clock::after(now(), seconds);
+    assert!(verdicts.set(&one, say(reason::WAITING_FOR_CAPACITY, "1 node"), now()));
+    assert!(!verdicts.set(&one, say(reason::WAITING_FOR_CAPACITY, "2 nodes"), later(5)));
+    assert!(verdicts.set(&one, say(reason::NEVER_FITS, "none"), later(6)));
+    assert!(verdicts.set(&one, say(reason::NEVER_FITS, "still none"), later(60)));
+    assert!(!verdicts.set(&one, say(reason::NEVER_FITS, "still none"), later(600)));
+}
+
+#[test]
+fn a_job_that_cannot_be_made_is_tried_ever_more_seldom_until_the_spec_changes() {
+    let verdicts = Verdicts::default();
+    let one = workload("w", json!({}));
+    let later = |seconds| crate::clock::after(now(), seconds);
+    verdicts.hold_back(&one, now());
+    verdicts.hold_back(&one, now());
+    assert!(verdicts.holds_back(&one, later(1)));
+    assert!(!verdicts.holds_back(&one, later(2)));
+    let mut edited = (*one).clone();
+    edited.metadata.generation = Some(2);
+    assert!(!verdicts.holds_back(&edited, later(1)));
+}

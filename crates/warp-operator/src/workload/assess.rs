@@ -1,0 +1,502 @@
+//! What the current attempt's Job and pods mean. Pure.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod};
+use kube::{Resource, ResourceExt};
+use warp_api::{GPUWorkload, Phase, label, reason};
+
+use super::failure::{self, Failure};
+use super::{Seen, node_of};
+use crate::clock;
+use crate::config::Settings;
+
+/// Taint by which an administrator states that a node's pods run no more.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+/// Container states that mean the image cannot be had.
+const IMAGE_ERRORS: &[&str] = &[
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ErrImageNeverPull",
+    "RegistryUnavailable",
+    "ImageInspectError",
+];
+/// Container states that mean it cannot be made.
+const CREATE_ERRORS: &[&str] = &[
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+    "PreCreateHookError",
+];
+
+/// Where the current attempt stands.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Standing {
+    /// It has no Job.
+    Unplaced,
+    Waiting(Wait),
+    Running {
+        since: Option<Timestamp>,
+    },
+    /// Its pod ended; the Job is about to say how.
+    Settling,
+    Succeeded {
+        at: Option<Timestamp>,
+    },
+    Failed(Failure),
+    /// The cluster's scheduler will not bind the pod to the node we chose.
+    Refused {
+        node: String,
+        message: String,
+    },
+}
+
+/// A Job that exists and does not run.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Wait {
+    pub(crate) phase: Phase,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+    /// When it is given up.
+    pub(crate) deadline: Timestamp,
+}
+
+/// Whether the scheduler should place a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    No,
+    Later(Timestamp),
+    Now,
+}
+
+/// The number of the current attempt.
+pub(crate) fn attempt(workload: &GPUWorkload) -> i32 {
+    workload
+        .status
+        .as_ref()
+        .and_then(|status| status.retry_count)
+        .unwrap_or(0)
+}
+
+/// Whether a Job has ended, well or badly.
+pub(crate) fn over(job: &Job) -> bool {
+    has_condition(job, "Complete") || has_condition(job, "Failed")
+}
+
+/// The Job of the current attempt.
+pub(crate) fn current<'a>(workload: &GPUWorkload, seen: &'a Seen) -> Option<&'a Job> {
+    let attempt = attempt(workload).to_string();
+    let mut jobs = seen
+        .jobs
+        .iter()
+        .filter(|job| job.meta().deletion_timestamp.is_none());
+    jobs.find(|job| job.labels().get(label::ATTEMPT) == Some(&attempt))
+        .map(|job| &**job)
+}
+
+/// Jobs of other attempts that may still make or run pods.
+pub(crate) fn leftovers<'a>(workload: &GPUWorkload, seen: &'a Seen) -> Vec<&'a Job> {
+    let attempt = attempt(workload).to_string();
+    let others = seen.jobs.iter().filter(|job| {
+        job.labels().get(label::ATTEMPT) != Some(&attempt) && !over(job)
+            || job.meta().deletion_timestamp.is_some()
+    });
+    others.map(|job| &**job).collect()
+}
+
+/// Whether the scheduler should place this workload now. Two attempts never overlap: as long as a
+/// pod of an earlier one can still run, the answer is no.
+pub(crate) fn wish(
+    workload: &GPUWorkload,
+    seen: &Seen,
+    settings: &Settings,
+    now: Timestamp,
+) -> Wish {
+    let status = workload.status.as_ref();
+    let finished = status
+        .and_then(|status| status.phase)
+        .is_some_and(Phase::is_final);
+    if workload.meta().deletion_timestamp.is_some()
+        || finished
+        || workload.spec.suspend
+        || current(workload, seen).is_some()
+        || !leftovers(workload, seen).is_empty()
+        || live(seen, settings, now).next().is_some()
+    {
+        return Wish::No;
+    }
+    match status.and_then(|status| status.next_retry_time.as_ref()) {
+        Some(at) if at.0 > now => Wish::Later(at.0),
+        _ => Wish::Now,
+    }
+}
+
+/// Pods that may still run, or come to run.
+pub(crate) fn live<'a>(
+    seen: &'a Seen,
+    settings: &'a Settings,
+    now: Timestamp,
+) -> impl Iterator<Item = &'a Pod> {
+    let pods = seen.pods.iter().map(|pod| &**pod);
+    pods.filter(move |pod| can_run(pod, seen, settings, now))
+}
+
+/// Whether a pod can still run. It provably cannot when it ended, was deleted by force, or its node
+/// is gone or declared out of service; it is taken not to when its node has been silent for longer
+/// than the deadline in the status.
+fn can_run(pod: &Pod, seen: &Seen, settings: &Settings, now: Timestamp) -> bool {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    if matches!(phase, Some("Succeeded" | "Failed")) {
+        return false;
+    }
+    let meta = pod.meta();
+    if meta.deletion_timestamp.is_some() && meta.deletion_grace_period_seconds == Some(0) {
+        return false;
+    }
+    let Some(name) = node_of(pod) else {
+        return true;
+    };
+    let Some(node) = seen.nodes.get(name) else {
+        return false;
+    };
+    !out_of_service(node) && silent_until(node, settings).is_none_or(|deadline| deadline > now)
+}
+
+fn out_of_service(node: &Node) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    taints
+        .into_iter()
+        .flatten()
+        .any(|taint| taint.key == OUT_OF_SERVICE)
+}
+
+/// For a node that does not answer: when its pods are given up.
+fn silent_until(node: &Node, settings: &Settings) -> Option<Timestamp> {
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    let ready = conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| condition.type_ == "Ready")?;
+    if ready.status == "True" {
+        return None;
+    }
+    let since = ready.last_transition_time.as_ref()?.0;
+    Some(plus(since, settings.node_loss_timeout))
+}
+
+/// Where the current attempt stands.
+pub(crate) fn assess(
+    workload: &GPUWorkload,
+    seen: &Seen,
+    settings: &Settings,
+    now: Timestamp,
+) -> Standing {
+    let Some(job) = current(workload, seen) else {
+        return Standing::Unplaced;
+    };
+    if has_condition(job, "Complete") {
+        let at = job
+            .status
+            .as_ref()
+            .and_then(|status| status.completion_time.as_ref());
+        return Standing::Succeeded {
+            at: at.map(|time| time.0),
+        };
+    }
+    let pods: Vec<&Pod> = seen
+        .pods
+        .iter()
+        .map(|pod| &**pod)
+        .filter(|pod| made_by(job, pod))
+        .collect();
+    let live: Vec<&Pod> = pods
+        .iter()
+        .copied()
+        .filter(|pod| can_run(pod, seen, settings, now))
+        .collect();
+    let ending = has_condition(job, "Failed") || has_condition(job, "FailureTarget");
+    match (live.first(), ending) {
+        (None, true) => Standing::Failed(failure::explain(workload, job, &pods)),
+        (None, false) => without_live_pod(job, &pods, seen, settings, now),
+        (Some(pod), _) => with_pod(job, pod, seen, settings, now),
+    }
+}
+
+/// The Job is unfinished and nothing of it can run: no pod yet, or its pods ended or were lost.
+fn without_live_pod(
+    job: &Job,
+    pods: &[&Pod],
+    seen: &Seen,
+    settings: &Settings,
+    now: Timestamp,
+) -> Standing {
+    let lost = pods
+        .iter()
+        .find(|pod| !ended(pod) && node_of(pod).is_some());
+    if let Some(pod) = lost {
+        let node = node_of(pod).unwrap_or_default();
+        return Standing::Failed(Failure {
+            reason: reason::NODE_LOST,
+            message: format!(
+                "node {node} is gone or has not answered for {} s while {} was on it",
+                settings.node_loss_timeout.as_secs(),
+                pod.name_any()
+            ),
+            retry: true,
+        });
+    }
+    if !pods.is_empty() {
+        return Standing::Settling;
+    }
+    let uid = job.uid().unwrap_or_default();
+    let node = pinned(job);
+    if let Some(message) = seen.refusals.get(&uid) {
+        let message = format!(
+            "the cluster refuses to create the pod: {message}; change the namespace's quota or policy, or the workload"
+        );
+        return start_wait(
+            job,
+            Phase::Scheduling,
+            reason::PODS_REFUSED,
+            message,
+            settings,
+            now,
+        );
+    }
+    let deadline = start_deadline(job, settings);
+    if deadline <= now {
+        let message = "its pod was never created".to_owned();
+        return Standing::Refused { node, message };
+    }
+    Standing::Waiting(Wait {
+        phase: Phase::Scheduling,
+        reason: reason::PLACED,
+        message: format!("placed on node {node}; its pod is being created"),
+        deadline,
+    })
+}
+
+fn with_pod(job: &Job, pod: &Pod, seen: &Seen, settings: &Settings, now: Timestamp) -> Standing {
+    let running = pod_phase(pod) == Some("Running");
+    let Some(node) = node_of(pod) else {
+        return unbound(job, pod, settings, now);
+    };
+    if let Some(deadline) = seen
+        .nodes
+        .get(node)
+        .and_then(|node| silent_until(node, settings))
+    {
+        return Standing::Waiting(Wait {
+            phase: if running {
+                Phase::Running
+            } else {
+                Phase::Scheduled
+            },
+            reason: reason::NODE_LOST,
+            message: format!(
+                "node {node} does not answer; if it stays silent the attempt counts as failed at {deadline:.0}"
+            ),
+            deadline,
+        });
+    }
+    if let Some((found, message)) = container_trouble(pod) {
+        if found == reason::INVALID_IMAGE_NAME {
+            return Standing::Failed(Failure {
+                reason: found,
+                message,
+                retry: false,
+            });
+        }
+        return start_wait(job, Phase::Scheduled, found, message, settings, now);
+    }
+    if running {
+        return Standing::Running {
+            since: started(pod),
+        };
+    }
+    start_wait(
+        job,
+        Phase::Scheduled,
+        reason::STARTING,
+        format!("bound to node {node}; its containers are being started"),
+        settings,
+        now,
+    )
+}
+
+/// A pod the cluster's scheduler has not bound.
+fn unbound(job: &Job, pod: &Pod, settings: &Settings, now: Timestamp) -> Standing {
+    let node = pinned(job);
+    let conditions = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    let scheduled = conditions
+        .into_iter()
+        .flatten()
+        .find(|found| found.type_ == "PodScheduled");
+    let refused = scheduled.filter(|found| {
+        found.status == "False" && found.reason.as_deref() == Some("Unschedulable")
+    });
+    if let Some(refused) = refused {
+        let message = refused.message.clone().unwrap_or_default();
+        if message.contains("persistentvolumeclaim") || message.contains("PersistentVolumeClaim") {
+            let message = format!(
+                "a volume claim is missing or unbound: {message}; create it or correct its name"
+            );
+            return start_wait(
+                job,
+                Phase::Scheduling,
+                reason::VOLUME_NOT_READY,
+                message,
+                settings,
+                now,
+            );
+        }
+        return Standing::Refused { node, message };
+    }
+    let deadline = start_deadline(job, settings);
+    if deadline <= now {
+        return Standing::Refused {
+            node,
+            message: "its pod was never bound".to_owned(),
+        };
+    }
+    Standing::Waiting(Wait {
+        phase: Phase::Scheduling,
+        reason: reason::PLACED,
+        message: format!("placed on node {node}; waiting for its pod to be bound"),
+        deadline,
+    })
+}
+
+/// A wait that ends in a failed attempt when the start takes too long.
+fn start_wait(
+    job: &Job,
+    phase: Phase,
+    reason: &'static str,
+    message: String,
+    settings: &Settings,
+    now: Timestamp,
+) -> Standing {
+    let deadline = start_deadline(job, settings);
+    if deadline > now {
+        return Standing::Waiting(Wait {
+            phase,
+            reason,
+            message,
+            deadline,
+        });
+    }
+    let reason = if reason == reason::STARTING {
+        reason::START_TIMEOUT
+    } else {
+        reason
+    };
+    let after = settings.start_timeout.as_secs();
+    Standing::Failed(Failure {
+        reason,
+        message: format!("not running {after} s after placement: {message}"),
+        retry: true,
+    })
+}
+
+fn start_deadline(job: &Job, settings: &Settings) -> Timestamp {
+    let made = job
+        .meta()
+        .creation_timestamp
+        .as_ref()
+        .map_or(Timestamp::MAX, |time| time.0);
+    plus(made, settings.start_timeout)
+}
+
+/// What keeps a container from starting, as the kubelet says it.
+fn container_trouble(pod: &Pod) -> Option<(&'static str, String)> {
+    containers(pod).find_map(|container| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        let why = waiting.reason.as_deref()?;
+        let said = waiting.message.as_deref().unwrap_or(why);
+        let (image, name) = (&container.image, &container.name);
+        if why == "InvalidImageName" {
+            let message = format!("image '{image}' of container {name} is not a valid name; correct it in a new workload");
+            return Some((reason::INVALID_IMAGE_NAME, message));
+        }
+        if IMAGE_ERRORS.contains(&why) {
+            let message = format!(
+                "image '{image}' of container {name} cannot be pulled ({why}): {said}; check its name, tag and pull secret"
+            );
+            return Some((reason::IMAGE_PULL_FAILED, message));
+        }
+        CREATE_ERRORS.contains(&why).then(|| {
+            let message = format!("container {name} cannot be created ({why}): {said}");
+            (reason::CONTAINER_CREATE_FAILED, message)
+        })
+    })
+}
+
+/// Statuses of all containers, main ones first.
+pub(crate) fn containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    let status = pod.status.as_ref();
+    let main = status.and_then(|status| status.container_statuses.as_ref());
+    let init = status.and_then(|status| status.init_container_statuses.as_ref());
+    main.into_iter().flatten().chain(init.into_iter().flatten())
+}
+
+fn started(pod: &Pod) -> Option<Timestamp> {
+    let since = containers(pod).filter_map(|container| {
+        let running = container.state.as_ref()?.running.as_ref()?;
+        running.started_at.as_ref().map(|time| time.0)
+    });
+    since
+        .min()
+        .or_else(|| pod.status.as_ref()?.start_time.as_ref().map(|time| time.0))
+}
+
+fn pod_phase(pod: &Pod) -> Option<&str> {
+    pod.status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref())
+}
+
+fn ended(pod: &Pod) -> bool {
+    matches!(pod_phase(pod), Some("Succeeded" | "Failed"))
+}
+
+fn made_by(job: &Job, pod: &Pod) -> bool {
+    let uid = job.meta().uid.as_deref();
+    pod.owner_references()
+        .iter()
+        .any(|owner| Some(owner.uid.as_str()) == uid)
+}
+
+/// The node a Job of ours is pinned to.
+pub(crate) fn pinned(job: &Job) -> String {
+    job.annotations()
+        .get(label::NODE)
+        .cloned()
+        .unwrap_or_default()
+}
+
+fn has_condition(job: &Job, kind: &str) -> bool {
+    let conditions = job
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|found| found.type_ == kind && found.status == "True")
+}
+
+fn plus(at: Timestamp, wait: std::time::Duration) -> Timestamp {
+    let seconds = SignedDuration::try_from(wait)
+        .unwrap_or(SignedDuration::MAX)
+        .as_secs();
+    clock::after(at, seconds)
+}

@@ -1,0 +1,339 @@
+//! The Job of an attempt. Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::batch::v1::{Job, JobSpec};
+use k8s_openapi::api::core::v1::{
+    Affinity, Container, EmptyDirVolumeSource, EnvVar, HostPathVolumeSource, NodeAffinity,
+    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PersistentVolumeClaimVolumeSource,
+    PodSpec, PodTemplateSpec, ResourceRequirements, Toleration, Volume, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Resource, ResourceExt};
+use warp_api::workload::{BadSpec, GpuAsk, WorkloadVolume, run_seconds};
+use warp_api::{GPUWorkload, label};
+use warp_core::gpu::Vendor;
+
+/// Container that gets the GPUs.
+const CONTAINER: &str = "gpu-workload";
+/// Longest name of a Job whose pods carry it as a label.
+const NAME: usize = 63;
+
+/// A workload's pod, still without its node and the GPU resource that node offers.
+#[derive(Clone, Debug)]
+pub(crate) struct Shell {
+    pub(crate) ask: GpuAsk,
+    pub(crate) template: PodTemplateSpec,
+}
+
+/// Where a Job's pod goes and what decided it.
+#[derive(Clone, Debug)]
+pub(crate) struct Place<'a> {
+    pub(crate) node: &'a str,
+    /// Name of the node's GPU resource.
+    pub(crate) resource: &'a str,
+    /// The node label that told the GPU's model.
+    pub(crate) evidence: Option<&'a (String, String)>,
+    pub(crate) strategy: &'a str,
+    pub(crate) provider: &'a str,
+    /// The decision in one sentence.
+    pub(crate) why: &'a str,
+}
+
+/// The pod a spec describes, or why it cannot be made.
+pub(crate) fn shell(workload: &GPUWorkload) -> Result<Shell, BadSpec> {
+    let ask = GpuAsk::of(&workload.spec)?;
+    let mut template = match (&workload.spec.pod_template, &workload.spec.image) {
+        (Some(template), _) => template.clone(),
+        (None, Some(image)) => simple(workload, image),
+        (None, None) => return Err(BadSpec("spec needs image or podTemplate".to_owned())),
+    };
+    let Some(pod) = template.spec.as_mut() else {
+        return Err(BadSpec("spec.podTemplate needs a spec".to_owned()));
+    };
+    pod.restart_policy = Some("Never".to_owned());
+    let container = main_container(pod)?;
+    for (name, value) in [
+        ("MODEL_NAME", &workload.spec.model_name),
+        ("GPU_COUNT", &ask.count.to_string()),
+    ] {
+        let env = container.env.get_or_insert_default();
+        if env.iter().all(|have| have.name != name) {
+            env.push(EnvVar {
+                name: name.to_owned(),
+                value: Some(value.clone()),
+                value_from: None,
+            });
+        }
+    }
+    own_gpus(pod, &ask)?;
+    let tolerations = pod.tolerations.get_or_insert_default();
+    for key in ask.vendor.taints() {
+        let tolerated = tolerations
+            .iter()
+            .any(|have| have.key.as_deref() == Some(key));
+        if !tolerated {
+            tolerations.push(Toleration {
+                key: Some((*key).to_owned()),
+                operator: Some("Exists".to_owned()),
+                effect: Some("NoSchedule".to_owned()),
+                ..Default::default()
+            });
+        }
+    }
+    Ok(Shell { ask, template })
+}
+
+/// GPUs a template asks for itself must agree with `gpuCount`; they are then taken out, because the
+/// node decides the resource's name.
+fn own_gpus(pod: &mut PodSpec, ask: &GpuAsk) -> Result<(), BadSpec> {
+    let mut asking = 0;
+    let all = pod
+        .containers
+        .iter_mut()
+        .chain(pod.init_containers.iter_mut().flatten());
+    for container in all {
+        let Some(resources) = container.resources.as_mut() else {
+            continue;
+        };
+        let before = asking;
+        for list in [&mut resources.limits, &mut resources.requests]
+            .into_iter()
+            .flatten()
+        {
+            let named: Vec<String> = list
+                .keys()
+                .filter(|key| Vendor::of_resource(key).is_some())
+                .cloned()
+                .collect();
+            for key in named {
+                let asked = list
+                    .remove(&key)
+                    .map(|quantity| quantity.0)
+                    .unwrap_or_default();
+                let same =
+                    Vendor::of_resource(&key) == Some(ask.vendor) && asked == ask.count.to_string();
+                asking = before + 1;
+                if !same || asking > 1 {
+                    return Err(BadSpec(format!(
+                        "podTemplate asks for {asked} of {key} in container {}, but the workload for {} in one container; leave the GPUs out of podTemplate",
+                        container.name,
+                        ask.describe()
+                    )));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn main_container(pod: &mut PodSpec) -> Result<&mut Container, BadSpec> {
+    let named = pod
+        .containers
+        .iter()
+        .position(|container| container.name == CONTAINER);
+    pod.containers
+        .get_mut(named.unwrap_or(0))
+        .ok_or_else(|| BadSpec("spec.podTemplate.spec.containers is empty".to_owned()))
+}
+
+fn simple(workload: &GPUWorkload, image: &str) -> PodTemplateSpec {
+    let spec = &workload.spec;
+    let some = |list: &Vec<String>| Some(list.clone()).filter(|list| !list.is_empty());
+    let resources = spec
+        .resources
+        .as_ref()
+        .map(|resources| ResourceRequirements {
+            requests: Some(resources.requests.clone()).filter(|all| !all.is_empty()),
+            limits: Some(resources.limits.clone()).filter(|all| !all.is_empty()),
+            claims: None,
+        });
+    let container = Container {
+        name: CONTAINER.to_owned(),
+        image: Some(image.to_owned()),
+        command: some(&spec.command),
+        args: some(&spec.args),
+        env: Some(spec.env.clone()).filter(|env| !env.is_empty()),
+        volume_mounts: Some(spec.volumes.iter().map(mount).collect())
+            .filter(|mounts: &Vec<VolumeMount>| !mounts.is_empty()),
+        resources,
+        ..Default::default()
+    };
+    let volumes: Vec<Volume> = spec.volumes.iter().map(volume).collect();
+    PodTemplateSpec {
+        metadata: None,
+        spec: Some(PodSpec {
+            containers: vec![container],
+            volumes: Some(volumes).filter(|volumes| !volumes.is_empty()),
+            ..Default::default()
+        }),
+    }
+}
+
+fn mount(volume: &WorkloadVolume) -> VolumeMount {
+    VolumeMount {
+        name: volume.name.clone(),
+        mount_path: volume
+            .mount_path
+            .clone()
+            .unwrap_or_else(|| format!("/mnt/{}", volume.name)),
+        read_only: volume.read_only.then_some(true),
+        ..Default::default()
+    }
+}
+
+fn volume(volume: &WorkloadVolume) -> Volume {
+    let claim = volume.persistent_volume_claim.as_ref();
+    let empty = volume.empty_dir.as_ref();
+    let host = volume.host_path.as_ref();
+    Volume {
+        name: volume.name.clone(),
+        persistent_volume_claim: claim.map(|claim| PersistentVolumeClaimVolumeSource {
+            claim_name: claim.claim_name.clone(),
+            read_only: volume.read_only.then_some(true),
+        }),
+        empty_dir: empty.map(|empty| EmptyDirVolumeSource {
+            medium: empty.medium.map(|_| "Memory".to_owned()),
+            size_limit: empty.size_limit.clone(),
+        }),
+        host_path: host.map(|host| HostPathVolumeSource {
+            path: host.path.clone(),
+            type_: None,
+        }),
+        ..Default::default()
+    }
+}
+
+impl Shell {
+    /// The Job of one attempt, its pod pinned to a node.
+    pub(crate) fn job(&self, workload: &GPUWorkload, attempt: i32, place: &Place<'_>) -> Job {
+        let labels = labels(workload, attempt);
+        let mut template = self.template.clone();
+        let meta = template.metadata.get_or_insert_default();
+        meta.labels.get_or_insert_default().extend(labels.clone());
+        if let Some(pod) = template.spec.as_mut() {
+            give_gpus(pod, place.resource, self.ask.count);
+            pin(pod, place);
+        }
+        let annotations = [
+            (label::CREATED_BY, workload.name_any()),
+            (label::NODE, place.node.to_owned()),
+            (label::STRATEGY, place.strategy.to_owned()),
+            (label::PROVIDER, place.provider.to_owned()),
+            (label::PLACEMENT, place.why.to_owned()),
+        ];
+        Job {
+            metadata: ObjectMeta {
+                name: Some(job_name(workload, attempt)),
+                namespace: workload.namespace(),
+                labels: Some(labels),
+                annotations: Some(
+                    annotations
+                        .into_iter()
+                        .map(|(key, value)| (key.to_owned(), value))
+                        .collect(),
+                ),
+                owner_references: workload.controller_owner_ref(&()).map(|mut owner| {
+                    // Blocking its deletion needs rights on finalizers and buys nothing here.
+                    owner.block_owner_deletion = None;
+                    vec![owner]
+                }),
+                ..Default::default()
+            },
+            spec: Some(JobSpec {
+                backoff_limit: Some(0),
+                completions: Some(1),
+                parallelism: Some(1),
+                active_deadline_seconds: workload.spec.max_runtime.as_deref().and_then(run_seconds),
+                template,
+                ..Default::default()
+            }),
+            status: None,
+        }
+    }
+}
+
+fn give_gpus(pod: &mut PodSpec, resource: &str, count: u32) {
+    if let Ok(container) = main_container(pod) {
+        let resources = container.resources.get_or_insert_default();
+        let amount = Quantity(count.to_string());
+        resources
+            .limits
+            .get_or_insert_default()
+            .insert(resource.to_owned(), amount.clone());
+        resources
+            .requests
+            .get_or_insert_default()
+            .insert(resource.to_owned(), amount);
+    }
+}
+
+/// Terms are alternatives: the node goes into every one, or a pod would slip through another.
+fn pin(pod: &mut PodSpec, place: &Place<'_>) {
+    let here = NodeSelectorRequirement {
+        key: "metadata.name".to_owned(),
+        operator: "In".to_owned(),
+        values: Some(vec![place.node.to_owned()]),
+    };
+    let model = place.evidence.map(|(key, value)| NodeSelectorRequirement {
+        key: key.clone(),
+        operator: "In".to_owned(),
+        values: Some(vec![value.clone()]),
+    });
+    let affinity: &mut Affinity = pod.affinity.get_or_insert_default();
+    let node: &mut NodeAffinity = affinity.node_affinity.get_or_insert_default();
+    let required: &mut NodeSelector = node
+        .required_during_scheduling_ignored_during_execution
+        .get_or_insert_default();
+    if required.node_selector_terms.is_empty() {
+        required
+            .node_selector_terms
+            .push(NodeSelectorTerm::default());
+    }
+    for term in &mut required.node_selector_terms {
+        term.match_fields.get_or_insert_default().push(here.clone());
+        if let Some(model) = &model {
+            term.match_expressions
+                .get_or_insert_default()
+                .push(model.clone());
+        }
+    }
+}
+
+fn labels(workload: &GPUWorkload, attempt: i32) -> BTreeMap<String, String> {
+    let pairs = [
+        ("app", label_value(&workload.spec.model_name)),
+        (label::WORKLOAD, workload.name_any()),
+        (label::WORKLOAD_UID, workload.uid().unwrap_or_default()),
+        (label::ATTEMPT, attempt.to_string()),
+        (label::CONTROLLER, label::CONTROLLER_NAME.to_owned()),
+    ];
+    pairs
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
+}
+
+/// A model's name as a label value: other characters become `-`, the ends are letters or digits.
+fn label_value(text: &str) -> String {
+    let allowed = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
+    let mapped: String = text
+        .chars()
+        .map(|c| if allowed(c) { c } else { '-' })
+        .take(NAME)
+        .collect();
+    mapped
+        .trim_matches(|character: char| !character.is_ascii_alphanumeric())
+        .to_owned()
+}
+
+/// `<workload>-<first 8 of its uid>-<attempt>`, at most 63 bytes. The uid keeps a workload that was
+/// deleted and made again from finding its predecessor's Job.
+pub(crate) fn job_name(workload: &GPUWorkload, attempt: i32) -> String {
+    let uid: String = workload.uid().unwrap_or_default().chars().take(8).collect();
+    let tail = format!("-{uid}-{attempt}");
+    let name = workload.name_any();
+    let head: String = name.chars().take(NAME.saturating_sub(tail.len())).collect();
+    format!("{}{tail}", head.trim_end_matches(['-', '.']))
+}

@@ -1,0 +1,574 @@
+//! What should happen to one workload. Pure: everything it knows comes in, nothing goes out but a
+//! plan.
+//!
+//! Anything that must survive a crash is in the status one pass before it is acted on: the retry
+//! count before the next attempt is placed, the refused node before its Job is deleted, the final
+//! phase before a Job that still holds GPUs is deleted.
+
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{Resource, ResourceExt};
+use serde_json::json;
+use warp_api::condition::{self, State};
+use warp_api::workload::{RefusedNode, RetryPolicy, run_seconds};
+use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, label, reason};
+use warp_core::random::Fingerprint;
+
+use super::assess::{
+    Standing, Wait, Wish, assess, attempt, current, leftovers, live, over, pinned, wish,
+};
+use super::failure::Failure;
+use super::{Seen, shell};
+use crate::clock;
+use crate::config::Settings;
+use crate::plan::{Change, Note, Plan, Target, Write};
+
+/// Longest backoff before jitter, as in the first design.
+const MAX_BACKOFF: i64 = 300;
+/// An unfinished workload is looked at this often even when nothing happens.
+const RESYNC: i64 = 600;
+/// A workload nobody has looked at gets a status after this long, so that one which is placed at
+/// once costs no write for having waited.
+const PATIENCE: i64 = 1;
+/// Refused nodes remembered at once.
+const REFUSED: usize = 16;
+
+pub(super) fn plan(
+    workload: &GPUWorkload,
+    seen: &Seen,
+    settings: &Settings,
+    now: Timestamp,
+) -> Plan<GPUWorkloadStatus> {
+    // Owner references take everything with it; there is nothing to add.
+    if workload.meta().deletion_timestamp.is_some() {
+        return Plan::nothing();
+    }
+    let status = workload.status.clone().unwrap_or_default();
+    let pass = Pass {
+        workload,
+        seen,
+        settings,
+        now,
+        status,
+    };
+    if pass.status.phase.is_some_and(Phase::is_final) {
+        return pass.finished();
+    }
+    let mut plan = match assess(workload, seen, settings, now) {
+        Standing::Succeeded { at } => pass.succeeded(at),
+        Standing::Failed(failure) => pass.failed(&failure),
+        _ if workload.spec.suspend => pass.suspended(),
+        Standing::Unplaced => pass.unplaced(),
+        Standing::Refused { node, message } => pass.refused(&node, &message),
+        Standing::Waiting(wait) => pass.waiting(wait),
+        Standing::Running { since } => pass.running(since),
+        Standing::Settling => Plan {
+            again: Some(clock::after(now, RESYNC)),
+            ..Plan::nothing()
+        },
+    };
+    for job in leftovers(workload, seen) {
+        if job.meta().deletion_timestamp.is_none() {
+            plan.writes
+                .push(delete(job, "it belongs to an attempt that was given up"));
+        }
+    }
+    plan
+}
+
+struct Pass<'a> {
+    workload: &'a GPUWorkload,
+    seen: &'a Seen,
+    settings: &'a Settings,
+    now: Timestamp,
+    status: GPUWorkloadStatus,
+}
+
+/// What the three conditions say.
+struct Say {
+    phase: Phase,
+    ready: bool,
+    reason: &'static str,
+    message: String,
+}
+
+impl Pass<'_> {
+    fn finished(self) -> Plan<GPUWorkloadStatus> {
+        let unfinished = self.seen.jobs.iter().filter(|job| !over(job));
+        let mut writes: Vec<Write> = unfinished
+            .filter(|job| job.meta().deletion_timestamp.is_none())
+            .map(|job| delete(job, "its workload has ended"))
+            .collect();
+        let ended = self.status.completion_time.as_ref().map(|time| time.0);
+        let ttl = self.workload.spec.ttl_seconds_after_finished;
+        let due = ttl.and_then(|ttl| Some(clock::after(ended?, i64::from(ttl))));
+        let mut status = self.status;
+        status.observed_generation = self.workload.meta().generation;
+        let mut again = due;
+        if due.is_some_and(|due| due <= self.now) {
+            let why = "ttlSecondsAfterFinished has passed".to_owned();
+            writes = vec![Write {
+                what: Change::Delete(Target::of(self.workload)),
+                why,
+            }];
+            again = None;
+        }
+        Plan {
+            writes,
+            status: Some(status),
+            again,
+            why: "the spec changed after the end".to_owned(),
+            ..Plan::nothing()
+        }
+    }
+
+    fn succeeded(mut self, at: Option<Timestamp>) -> Plan<GPUWorkloadStatus> {
+        self.describe_job();
+        self.status.completion_time = Some(Time(at.unwrap_or(self.now)));
+        self.status.deadline = None;
+        let attempts = attempt(self.workload) + 1;
+        let message = match attempts {
+            1 => "the job ended with exit code 0".to_owned(),
+            many => format!("the job ended with exit code 0 at attempt {many}"),
+        };
+        let note = note(false, reason::SUCCEEDED, "Finish", &message);
+        let again = self
+            .workload
+            .spec
+            .ttl_seconds_after_finished
+            .map(|_| self.now);
+        let say = Say {
+            phase: Phase::Succeeded,
+            ready: true,
+            reason: reason::SUCCEEDED,
+            message,
+        };
+        self.conclude(&say, vec![note], again, false)
+    }
+
+    fn failed(mut self, failure: &Failure) -> Plan<GPUWorkloadStatus> {
+        let used = attempt(self.workload);
+        let RetryPolicy {
+            max_retries,
+            backoff_seconds,
+        } = self.workload.spec.retry_policy;
+        self.status.deadline = None;
+        self.status.start_time = None;
+        if failure.retry && used < max_retries {
+            let uid = self.workload.uid().unwrap_or_default();
+            let wait = backoff(backoff_seconds, used, &uid);
+            let at = clock::after(self.now, wait);
+            self.status.retry_count = Some(used + 1);
+            self.status.next_retry_time = Some(Time(at));
+            self.status.assigned_node = None;
+            self.status.job_name = None;
+            let message = format!(
+                "attempt {} failed: {}; retry {} of {max_retries} in {wait} s",
+                used + 1,
+                failure.message,
+                used + 1
+            );
+            let note = note(true, failure.reason, "Retry", &message);
+            let say = Say {
+                phase: Phase::Pending,
+                ready: false,
+                reason: reason::RETRY_BACKOFF,
+                message,
+            };
+            // At once: the lost attempt's Job, if it still exists, is deleted by the next pass.
+            let now = self.now;
+            return self.conclude(&say, vec![note], Some(now), false);
+        }
+        self.describe_job();
+        self.status.completion_time = Some(Time(self.now));
+        self.status.next_retry_time = None;
+        let (name, message) = if failure.retry && max_retries > 0 {
+            let all = format!("{} (all {max_retries} retries are used)", failure.message);
+            (reason::EVENT_MAX_RETRIES, all)
+        } else {
+            (failure.reason, failure.message.clone())
+        };
+        let note = note(true, name, "Fail", &message);
+        let say = Say {
+            phase: Phase::Failed,
+            ready: false,
+            reason: failure.reason,
+            message,
+        };
+        let now = self.now;
+        self.conclude(&say, vec![note], Some(now), false)
+    }
+
+    fn suspended(mut self) -> Plan<GPUWorkloadStatus> {
+        let job = current(self.workload, self.seen);
+        let writes: Vec<Write> = job
+            .map(|job| delete(job, "spec.suspend is true"))
+            .into_iter()
+            .collect();
+        self.clear_place();
+        self.status.next_retry_time = None;
+        let message = "suspended; set spec.suspend to false to place it again".to_owned();
+        let say = Say {
+            phase: Phase::Pending,
+            ready: false,
+            reason: reason::SUSPENDED,
+            message,
+        };
+        let mut plan = self.transition(&say, None, false);
+        plan.writes = writes;
+        plan
+    }
+
+    fn unplaced(mut self) -> Plan<GPUWorkloadStatus> {
+        self.clear_place();
+        if let Err(bad) = shell(self.workload) {
+            let say = Say {
+                phase: Phase::Pending,
+                ready: false,
+                reason: reason::INVALID_SPEC,
+                message: bad.0,
+            };
+            return self.transition(&say, None, false);
+        }
+        let wish = wish(self.workload, self.seen, self.settings, self.now);
+        let held = self.seen.held_until.filter(|until| *until > self.now);
+        let resync = held.unwrap_or_else(|| clock::after(self.now, RESYNC));
+        match (wish, self.seen.verdict.clone()) {
+            (Wish::No, _) => {
+                let pods: Vec<String> = live(self.seen, self.settings, self.now)
+                    .map(ResourceExt::name_any)
+                    .collect();
+                let what = if pods.is_empty() {
+                    "its last job".to_owned()
+                } else {
+                    pods.join(", ")
+                };
+                let say = Say {
+                    phase: Phase::Pending,
+                    ready: false,
+                    reason: reason::CLEANING_UP,
+                    message: format!("waiting for {what} to end before it is placed again"),
+                };
+                // A silent node's pod stops counting at a time no event announces.
+                let soon = clock::after(self.now, 10);
+                self.transition(&say, Some(soon), false)
+            }
+            (Wish::Later(at), _) => {
+                let said = condition::find(&self.status.conditions, condition::READY).cloned();
+                let message = said.filter(|ready| ready.reason == reason::RETRY_BACKOFF);
+                let message = message.map_or_else(
+                    || format!("the next attempt starts at {at:.0}"),
+                    |ready| ready.message,
+                );
+                let say = Say {
+                    phase: Phase::Pending,
+                    ready: false,
+                    reason: reason::RETRY_BACKOFF,
+                    message,
+                };
+                self.transition(&say, Some(at), false)
+            }
+            (Wish::Now, Some(verdict)) => {
+                let say = Say {
+                    phase: Phase::Pending,
+                    ready: false,
+                    reason: verdict.reason,
+                    message: verdict.message,
+                };
+                self.transition(&say, Some(resync), true)
+            }
+            (Wish::Now, None) => self.queued(resync),
+        }
+    }
+
+    /// Nobody has looked at it yet. What was said before still holds; a new workload says nothing
+    /// for a moment, because it is usually placed within it.
+    fn queued(self, resync: Timestamp) -> Plan<GPUWorkloadStatus> {
+        let made = self.workload.meta().creation_timestamp.as_ref();
+        let patient_until = made.map_or(self.now, |made| clock::after(made.0, PATIENCE));
+        if self.status.phase.is_none() && self.now < patient_until {
+            return Plan {
+                again: Some(patient_until),
+                place: true,
+                ..Plan::nothing()
+            };
+        }
+        // An operator that has just started knows no verdict yet; what its predecessor said holds
+        // until the scheduler has looked, unless the spec has changed since.
+        let spoken = self.status.phase == Some(Phase::Pending)
+            && self.status.observed_generation == self.workload.meta().generation;
+        if spoken {
+            return Plan {
+                again: Some(resync),
+                place: true,
+                ..Plan::nothing()
+            };
+        }
+        let (reason, message) = (
+            reason::QUEUED,
+            "waiting for the scheduler to look at it".to_owned(),
+        );
+        let say = Say {
+            phase: Phase::Pending,
+            ready: false,
+            reason,
+            message,
+        };
+        self.transition(&say, Some(resync), true)
+    }
+
+    fn refused(mut self, node: &str, message: &str) -> Plan<GPUWorkloadStatus> {
+        let Some(job) = current(self.workload, self.seen) else {
+            return Plan::nothing();
+        };
+        let uid = job.uid().unwrap_or_default();
+        let known = self
+            .status
+            .refused_nodes
+            .iter()
+            .any(|refused| refused.job_uid == uid);
+        let mut writes = Vec::new();
+        if known {
+            writes.push(delete(job, "the cluster's scheduler refused its node"));
+        } else {
+            let (now, wait) = (self.now, self.settings.refusal_timeout.as_secs());
+            let until = clock::after(now, i64::try_from(wait).unwrap_or(i64::MAX));
+            let refused = &mut self.status.refused_nodes;
+            refused.retain(|old| old.until.0 > now && old.name != node);
+            let drop = (refused.len() + 1).saturating_sub(REFUSED);
+            refused.drain(..drop);
+            refused.push(RefusedNode {
+                name: node.to_owned(),
+                job_uid: uid,
+                until: Time(until),
+                message: message.chars().take(256).collect(),
+            });
+        }
+        self.clear_place();
+        let message = format!(
+            "the cluster's scheduler refused node {node}: {message}; another node is looked for"
+        );
+        let say = Say {
+            phase: Phase::Pending,
+            ready: false,
+            reason: reason::PLACEMENT_REFUSED,
+            message,
+        };
+        let again = Some(self.now).filter(|_| !known);
+        let mut plan = self.transition(&say, again, false);
+        plan.writes = writes;
+        plan
+    }
+
+    fn waiting(mut self, wait: Wait) -> Plan<GPUWorkloadStatus> {
+        self.describe_job();
+        self.status.start_time = None;
+        self.status.deadline = Some(Time(wait.deadline));
+        let writes = self.runtime_limit();
+        // The kubelet alternates between "failed to pull" and "waiting before I pull again"; the
+        // first says more, and following both would be a write per turn.
+        let said = condition::find(&self.status.conditions, condition::READY);
+        let kept = said.filter(|ready| {
+            ready.reason == wait.reason && wait.reason == reason::IMAGE_PULL_FAILED
+        });
+        let message = kept.map_or(wait.message, |ready| ready.message.clone());
+        let say = Say {
+            phase: wait.phase,
+            ready: false,
+            reason: wait.reason,
+            message,
+        };
+        let mut plan = self.transition(&say, Some(wait.deadline), false);
+        plan.writes = writes;
+        plan
+    }
+
+    fn running(mut self, since: Option<Timestamp>) -> Plan<GPUWorkloadStatus> {
+        self.describe_job();
+        self.status.deadline = None;
+        self.status.next_retry_time = None;
+        self.status.start_time = since.map(Time);
+        let writes = self.runtime_limit();
+        let node = self.status.assigned_node.clone().unwrap_or_default();
+        let say = Say {
+            phase: Phase::Running,
+            ready: true,
+            reason: reason::RUNNING,
+            message: format!("running on node {node}"),
+        };
+        let again = clock::after(self.now, RESYNC);
+        let mut plan = self.transition(&say, Some(again), false);
+        plan.writes = writes;
+        plan
+    }
+
+    /// A changed `maxRuntime` reaches the running Job.
+    fn runtime_limit(&self) -> Vec<Write> {
+        let Some(job) = current(self.workload, self.seen) else {
+            return Vec::new();
+        };
+        let wanted = self
+            .workload
+            .spec
+            .max_runtime
+            .as_deref()
+            .and_then(run_seconds);
+        let have = job
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.active_deadline_seconds);
+        if wanted == have || over(job) {
+            return Vec::new();
+        }
+        let patch = json!({"spec": {"activeDeadlineSeconds": wanted}});
+        let why = "spec.maxRuntime changed".to_owned();
+        vec![Write {
+            what: Change::Merge(Target::of(job), patch),
+            why,
+        }]
+    }
+
+    /// Copies what the current Job says about the placement.
+    fn describe_job(&mut self) {
+        if let Some(job) = current(self.workload, self.seen) {
+            self.status.job_name = Some(job.name_any());
+            self.status.assigned_node = Some(pinned(job));
+            self.status
+                .last_schedule_time
+                .clone_from(&job.meta().creation_timestamp);
+        }
+    }
+
+    /// Where the attempt is and what decided it, for the `Placed` condition.
+    fn placement(&self) -> Option<String> {
+        let node = self.status.assigned_node.as_deref()?;
+        let job = current(self.workload, self.seen);
+        let why = job.and_then(|job| job.annotations().get(label::PLACEMENT).cloned());
+        Some(why.unwrap_or_else(|| format!("placed on node {node}")))
+    }
+
+    fn clear_place(&mut self) {
+        self.status.assigned_node = None;
+        self.status.job_name = None;
+        self.status.deadline = None;
+        self.status.start_time = None;
+    }
+
+    /// A state that is told when its reason is new.
+    fn transition(
+        self,
+        say: &Say,
+        again: Option<Timestamp>,
+        place: bool,
+    ) -> Plan<GPUWorkloadStatus> {
+        let before = condition::find(&self.status.conditions, condition::READY);
+        let changed = before.is_none_or(|before| before.reason != say.reason);
+        let note = if changed { told(say) } else { None };
+        self.conclude(say, note.into_iter().collect(), again, place)
+    }
+
+    fn conclude(
+        mut self,
+        say: &Say,
+        events: Vec<Note>,
+        again: Option<Timestamp>,
+        place: bool,
+    ) -> Plan<GPUWorkloadStatus> {
+        let generation = self.workload.meta().generation.unwrap_or_default();
+        let states = conditions(say, self.placement().as_deref());
+        let status = &mut self.status;
+        status.conditions = condition::next(&status.conditions, &states, generation, self.now);
+        status.phase = Some(say.phase);
+        status.message = Some(say.message.clone());
+        status.retry_count = Some(attempt(self.workload).max(status.retry_count.unwrap_or(0)));
+        status.observed_generation = Some(generation);
+        Plan {
+            writes: Vec::new(),
+            status: Some(self.status),
+            events,
+            again,
+            place,
+            why: format!("{}: {}", say.reason, say.message),
+        }
+    }
+}
+
+fn conditions(say: &Say, placement: Option<&str>) -> [State; 3] {
+    let flag = |on| if on { "True" } else { "False" };
+    let placed = match placement {
+        Some(why) => (true, reason::PLACED, why.to_owned()),
+        None => (false, say.reason, say.message.clone()),
+    };
+    let (succeeded, how) = match say.phase {
+        Phase::Succeeded => ("True", reason::SUCCEEDED),
+        Phase::Failed => ("False", say.reason),
+        _ => ("Unknown", reason::NOT_FINISHED),
+    };
+    let end = if say.phase.is_final() {
+        say.message.clone()
+    } else {
+        String::new()
+    };
+    let state = |kind, status, reason, message| State {
+        kind,
+        status,
+        reason,
+        message,
+    };
+    [
+        state(
+            condition::READY,
+            flag(say.ready),
+            say.reason,
+            say.message.clone(),
+        ),
+        state(condition::PLACED, flag(placed.0), placed.1, placed.2),
+        state(condition::SUCCEEDED, succeeded, how, end),
+    ]
+}
+
+/// The Event of a transition, if people want to hear of it.
+fn told(say: &Say) -> Option<Note> {
+    let warning = match say.reason {
+        // The failure behind a retry has been told by the pass that found it.
+        reason::QUEUED
+        | reason::STARTING
+        | reason::RUNNING
+        | reason::CLEANING_UP
+        | reason::RETRY_BACKOFF => return None,
+        reason::PLACED => return Some(note(false, reason::EVENT_SCHEDULED, "Place", &say.message)),
+        reason::SUSPENDED | reason::WAITING_FOR_CAPACITY => false,
+        _ => true,
+    };
+    Some(note(warning, say.reason, "Wait", &say.message))
+}
+
+fn note(warning: bool, reason: &'static str, action: &'static str, text: &str) -> Note {
+    Note {
+        warning,
+        reason,
+        action,
+        text: text.to_owned(),
+    }
+}
+
+fn delete(job: &Job, why: &str) -> Write {
+    Write {
+        what: Change::Delete(Target::of(job)),
+        why: why.to_owned(),
+    }
+}
+
+/// Seconds before the next attempt: doubling, capped, plus up to a tenth of jitter that follows
+/// from the workload and the attempt, so that a restart computes the same.
+pub(super) fn backoff(base: i32, used: i32, uid: &str) -> i64 {
+    let doubled = i64::from(base).saturating_mul(1 << used.clamp(0, 10));
+    let capped = doubled.clamp(1, MAX_BACKOFF);
+    let dice = Fingerprint::default()
+        .text(uid)
+        .word(u64::from(used.unsigned_abs()))
+        .get();
+    let tenth = u64::try_from(capped / 10).unwrap_or(0);
+    capped + i64::try_from(dice % (tenth + 1)).unwrap_or(0)
+}

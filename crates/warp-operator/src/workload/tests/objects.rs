@@ -1,0 +1,95 @@
+use serde_json::json;
+
+use super::super::objects::{Place, job_name, shell};
+use super::workload;
+
+fn place(evidence: Option<&(String, String)>) -> Place<'_> {
+    Place {
+        node: "gpu-1",
+        resource: "nvidia.com/gpu",
+        evidence,
+        strategy: "leastLoaded",
+        provider: "kubernetes",
+        why: "leastLoaded chose node gpu-1",
+    }
+}
+
+#[test]
+fn a_simple_workload_becomes_a_pinned_job() {
+    let workload = workload(
+        json!({
+            "command": ["python"], "args": ["train.py"], "maxRuntime": "2h",
+            "env": [{"name": "EPOCHS", "value": "3"}],
+            "resources": {"requests": {"cpu": "4"}, "limits": {"memory": "16Gi"}},
+            "volumes": [
+                {"name": "data", "readOnly": true, "persistentVolumeClaim": {"claimName": "set"}},
+                {"name": "shm", "mountPath": "/dev/shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}},
+                {"name": "host", "hostPath": {"path": "/models"}}
+            ]
+        }),
+        json!(null),
+    );
+    let product = (
+        "nvidia.com/gpu.product".to_owned(),
+        "NVIDIA-H100-80GB-HBM3".to_owned(),
+    );
+    let job = shell(&workload)
+        .unwrap()
+        .job(&workload, 0, &place(Some(&product)));
+    insta::assert_yaml_snapshot!(job);
+}
+
+#[test]
+fn the_node_goes_into_every_alternative_of_a_templates_affinity() {
+    let workload = workload(
+        json!({
+            "image": null,
+            "podTemplate": {
+                "metadata": {"labels": {"team": "a"}},
+                "spec": {
+                    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                        {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]},
+                        {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}
+                    ]}}},
+                    "containers": [
+                        {"name": "proxy", "image": "p"},
+                        {"name": "gpu-workload", "image": "w", "resources": {"limits": {"nvidia.com/gpu": 2}}}
+                    ]
+                }
+            }
+        }),
+        json!(null),
+    );
+    let job = shell(&workload).unwrap().job(&workload, 1, &place(None));
+    insta::assert_yaml_snapshot!(job);
+}
+
+#[test]
+fn gpus_in_a_template_must_agree_with_the_count() {
+    let template = |containers: serde_json::Value| {
+        let spec = json!({"image": null, "podTemplate": {"spec": {"containers": containers}}});
+        shell(&workload(spec, json!(null)))
+            .map(|_| ())
+            .map_err(|bad| bad.0)
+    };
+    let asking = |name: &str, resource: &str, count: i32| json!({"name": name, "resources": {"limits": {resource: count}, "requests": {resource: count}}});
+    assert_eq!(template(json!([asking("a", "nvidia.com/gpu", 2)])), Ok(()));
+    assert!(template(json!([asking("a", "nvidia.com/gpu", 1)])).is_err());
+    assert!(template(json!([asking("a", "amd.com/gpu", 2)])).is_err());
+    let twice = json!([
+        asking("a", "nvidia.com/gpu", 2),
+        asking("b", "nvidia.com/gpu", 2)
+    ]);
+    assert!(template(twice).unwrap_err().contains("container b"));
+    assert!(template(json!([])).is_err());
+}
+
+#[test]
+fn job_names_are_deterministic_and_never_too_long() {
+    let mut workload = workload(json!({}), json!(null));
+    assert_eq!(job_name(&workload, 2), "train-01234567-2");
+    workload.metadata.name = Some(format!("{}.{}", "a".repeat(51), "b".repeat(11)));
+    let name = job_name(&workload, 10);
+    assert_eq!(name, format!("{}-01234567-10", "a".repeat(51)));
+    assert_eq!(name.len(), 63);
+}

@@ -1,0 +1,235 @@
+//! The end-to-end suite: what a user sees on a cluster, with the operator as a process of its own.
+//!
+//! Scenarios are written against a [`World`] and do not know what runs the cluster. Those that leave
+//! the operator alone share one and run side by side, each in its own namespace; those that kill
+//! it, lose nodes or uninstall have a cluster of their own. Everything belongs to one test because
+//! the last judgement needs all of it: the verbs the operator used must be the shipped role's.
+//!
+//! `WARP_SCENARIOS=part-of-a-name,…` runs some of them and leaves out that judgement.
+
+mod crash;
+mod crowd;
+mod delete;
+mod failure;
+mod input;
+mod install;
+mod leader;
+mod loss;
+mod operator;
+mod place;
+mod retry;
+mod role;
+mod run;
+mod stop;
+mod world;
+
+use std::collections::BTreeSet;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow, bail};
+use futures::future::{BoxFuture, FutureExt};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use warp_testkit::audit::Action;
+use warp_testkit::{Builder, Cluster, NodeShape};
+
+use world::World;
+
+/// A scenario in a world whose operator runs.
+type Scenario = (
+    &'static str,
+    fn(Arc<World>) -> BoxFuture<'static, Result<()>>,
+);
+
+macro_rules! scenarios {
+    ($($module:ident :: $name:ident),* $(,)?) => {
+        [$((
+            concat!(stringify!($module), "::", stringify!($name)),
+            (|world| Box::pin(async move { $module::$name(&world).await }))
+                as fn(Arc<World>) -> BoxFuture<'static, Result<()>>,
+        )),*]
+    };
+}
+
+/// Scenarios that share a cluster and an operator.
+const SHARED: &[Scenario] = &scenarios![
+    run::a_workload_runs_to_success,
+    run::every_example_runs,
+    run::volumes_are_mounted_as_asked,
+    run::kubectl_shows_what_matters,
+    place::a_gpu_model_asked_for_is_the_one_used,
+    place::every_term_of_the_users_affinity_is_pinned,
+    place::the_cheapest_node_is_chosen_when_asked,
+    place::providers_restrict_and_fall_back,
+    place::waiting_costs_no_retry_and_priority_orders_it,
+    place::a_refused_pin_is_placed_elsewhere_without_a_retry,
+    failure::a_failed_container_says_how,
+    failure::a_container_that_cannot_start_says_why,
+    failure::a_missing_claim_is_named_and_then_found,
+    failure::pods_refused_by_admission_are_explained,
+    retry::a_second_attempt_may_succeed,
+    retry::attempts_are_exhausted_and_no_more,
+    stop::a_suspended_workload_gives_its_gpus_back_and_resumes,
+    stop::a_workload_that_runs_too_long_fails_for_good,
+    stop::a_finished_workload_goes_after_its_ttl,
+    delete::nothing_is_left_in_any_phase,
+    input::what_cannot_work_is_explained_once,
+    input::bad_objects_are_refused_by_the_api,
+];
+
+/// How many scenarios of the shared cluster run at once.
+const AT_ONCE: usize = 8;
+
+fn shared_cluster(builder: Builder) -> Builder {
+    builder
+        .audited()
+        .nodes(NodeShape::h100(8), 6)
+        .nodes(NodeShape::mi300x(8), 1)
+        // One GPU of a model no other scenario uses: to wait for.
+        .nodes(NodeShape::a100_40(1), 1)
+        // Two alike that no other scenario uses: to be refused on one of them.
+        .nodes(NodeShape::l4(4), 2)
+        .nodes(place::priced("dear", "9.90"), 1)
+        .nodes(place::priced("cheap", "0.40"), 1)
+        .nodes(place::docker(), 1)
+}
+
+/// What a part of the suite leaves for the last judgement.
+type Used = BTreeSet<Action>;
+
+/// Which scenarios were asked for.
+struct Wanted(Vec<String>);
+
+impl Wanted {
+    fn from_environment() -> Self {
+        let text = std::env::var("WARP_SCENARIOS").unwrap_or_default();
+        let parts = text.split(',').filter(|part| !part.is_empty());
+        Self(parts.map(str::to_owned).collect())
+    }
+
+    fn everything(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn includes(&self, name: &str) -> bool {
+        self.everything() || self.0.iter().any(|part| name.contains(part.as_str()))
+    }
+}
+
+/// Runs one scenario; a panic is a failure like any other.
+async fn attempt<T>(name: &str, scenario: impl Future<Output = Result<T>>) -> Result<T> {
+    let started = Instant::now();
+    let outcome = match AssertUnwindSafe(scenario).catch_unwind().await {
+        Ok(outcome) => outcome,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+            Err(anyhow!("panicked: {}", text.unwrap_or_default()))
+        }
+    };
+    let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
+    eprintln!(
+        "scenario {name} ... {verdict} ({:.1} s)",
+        started.elapsed().as_secs_f32()
+    );
+    outcome.with_context(|| format!("scenario {name}"))
+}
+
+/// Every scenario of [`SHARED`] beside each other, then what can only be judged afterwards.
+async fn shared(wanted: Arc<Wanted>) -> Result<Used> {
+    let chosen: Vec<Scenario> = SHARED
+        .iter()
+        .copied()
+        .filter(|(name, _)| wanted.includes(name))
+        .collect();
+    if chosen.is_empty() {
+        return Ok(Used::new());
+    }
+    let cluster = shared_cluster(Cluster::real()).start().await?;
+    let world = Arc::new(World::install(cluster, &[]).await?);
+    let operator = world.operator(&["--leader-elect"])?;
+    let slots = Arc::new(Semaphore::new(AT_ONCE));
+    let mut running = JoinSet::new();
+    for (name, scenario) in chosen {
+        let (world, slots) = (world.clone(), slots.clone());
+        running.spawn(async move {
+            let _slot = slots.acquire().await?;
+            attempt(name, scenario(world)).await
+        });
+    }
+    let mut failures = Vec::new();
+    while let Some(outcome) = running.join_next().await {
+        if let Err(error) = outcome? {
+            failures.push(format!("{error:#}"));
+        }
+    }
+    if wanted.everything()
+        && let Err(error) = attempt("run::metrics_and_records", run::metrics(&operator)).await
+    {
+        failures.push(format!("{error:#}"));
+    }
+    if failures.is_empty() {
+        return role::used(&world).await;
+    }
+    bail!(
+        "{}\n\nthe operator said last:\n{}",
+        failures.join("\n\n"),
+        operator.log_tail()
+    )
+}
+
+/// The parts of the suite that need a cluster of their own.
+fn parts(wanted: &Arc<Wanted>) -> Vec<(&'static str, BoxFuture<'static, Result<Used>>)> {
+    let mut parts: Vec<(&'static str, BoxFuture<'static, Result<Used>>)> = vec![
+        ("crash", Box::pin(crash::killed_in_every_phase())),
+        ("loss", Box::pin(loss::lost_nodes())),
+        ("leader", Box::pin(leader::two_operators())),
+        ("install", Box::pin(install::upgrade_and_uninstall())),
+        ("crowd", Box::pin(crowd::two_hundred_at_once())),
+        ("namespaced", Box::pin(role::namespaced_role())),
+    ];
+    parts.retain(|(name, _)| wanted.includes(name));
+    parts
+}
+
+#[test]
+fn every_scenario_holds_on_a_real_control_plane() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(suite()).unwrap();
+}
+
+async fn suite() -> Result<()> {
+    // Before anything is timed or run beside it.
+    tokio::task::spawn_blocking(operator::binary).await??;
+    let wanted = Arc::new(Wanted::from_environment());
+    // Two parts at a time: more clusters than cores only make each other slow.
+    let slots = Arc::new(Semaphore::new(2));
+    let mut running = JoinSet::new();
+    let shared = Box::pin(shared(wanted.clone())) as BoxFuture<'static, Result<Used>>;
+    for (name, part) in std::iter::once(("shared", shared)).chain(parts(&wanted)) {
+        let slots = slots.clone();
+        running.spawn(async move {
+            let _slot = slots.acquire_owned().await?;
+            attempt(name, part).await
+        });
+    }
+    let (mut used, mut failures) = (Used::new(), Vec::new());
+    while let Some(outcome) = running.join_next().await {
+        match outcome? {
+            Ok(more) => used.extend(more),
+            Err(error) => failures.push(format!("{error:#}")),
+        }
+    }
+    if !failures.is_empty() {
+        bail!("{}", failures.join("\n\n"));
+    }
+    if wanted.everything() {
+        role::equals_what_was_used(&used).await?;
+    }
+    Ok(())
+}

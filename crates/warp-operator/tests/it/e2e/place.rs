@@ -1,0 +1,207 @@
+//! Where workloads go.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use serde_json::json;
+use warp_testkit::behaviour::Kind;
+use warp_testkit::{Behaviour, NodeShape, wait_gone};
+
+use super::run::{check_pinned, claim_on};
+use super::world::{DEADLINE, World, condition, message, phase, retries, spec, text, with};
+
+/// A node of a model no other scenario asks for, with a price per GPU and hour.
+pub(super) fn priced(name: &str, price: &str) -> NodeShape {
+    NodeShape::nvidia(name, "NVIDIA-L40S", 46_068, "ada-lovelace", 4)
+        .label("gpu.warp.dev/gpu-hour-price", price)
+}
+
+/// A node of another provider, with a model no other scenario asks for.
+pub(super) fn docker() -> NodeShape {
+    NodeShape::nvidia("docker", "Tesla-T4", 15_360, "turing", 2)
+        .label("gpu.warp.dev/provider", "docker")
+}
+
+fn node_of(pod: &Pod) -> &str {
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.node_name.as_deref())
+        .unwrap_or_default()
+}
+
+pub(super) async fn a_gpu_model_asked_for_is_the_one_used(world: &World) -> Result<()> {
+    let scene = world.scene("model").await?;
+    let amd = json!({"gpu": {"models": ["MI300X"]}});
+    scene
+        .submit("amd", with(spec(4, &Behaviour::succeed()), amd))
+        .await?;
+    let memory = json!({"gpu": {"minMemory": "60Gi"}});
+    scene
+        .submit("big", with(spec(1, &Behaviour::succeed()), memory))
+        .await?;
+    scene.until_phase("amd", "Succeeded").await?;
+    scene.until_phase("big", "Succeeded").await?;
+    let pod = scene.pods_of("amd").await?.remove(0);
+    ensure!(node_of(&pod) == "mi300x-0");
+    let container = serde_json::to_value(&pod.spec.context("no spec")?.containers[0])?;
+    ensure!(container["resources"]["limits"] == json!({"amd.com/gpu": "4"}));
+    let pod = scene.pods_of("big").await?.remove(0);
+    ensure!(node_of(&pod).starts_with("h100-"), "{}", node_of(&pod));
+    Ok(())
+}
+
+pub(super) async fn every_term_of_the_users_affinity_is_pinned(world: &World) -> Result<()> {
+    let scene = world.scene("affinity").await?;
+    let term = |node: &str| {
+        json!({"matchExpressions": [
+            {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]},
+        ]})
+    };
+    let template = json!({
+        "modelName": "scenario", "gpuCount": 1,
+        "podTemplate": {
+            "metadata": {"labels": {"team": "research"}, "annotations": Behaviour::succeed().annotations()},
+            "spec": {
+                "containers": [{"name": "main", "image": "image:1"}],
+                "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [term("h100-2"), term("h100-3")],
+                }}},
+            },
+        },
+    });
+    scene.submit("terms", template).await?;
+    let object = scene.until_phase("terms", "Succeeded").await?;
+    let node = text(&object, "/status/assignedNode");
+    ensure!(matches!(node, "h100-2" | "h100-3"), "placed on {node}");
+    let pod = scene.pods_of("terms").await?.remove(0);
+    ensure!(pod.labels().get("team").map(String::as_str) == Some("research"));
+    check_pinned(&pod, node)
+}
+
+pub(super) async fn the_cheapest_node_is_chosen_when_asked(world: &World) -> Result<()> {
+    let scene = world.scene("price").await?;
+    let cheap = json!({"gpu": {"models": ["L40S"]}, "schedulingStrategy": "costOptimized"});
+    for (name, gpus, node) in [("small", 2, "cheap-0"), ("whole", 4, "dear-0")] {
+        scene
+            .submit(name, with(spec(gpus, &Behaviour::hang()), cheap.clone()))
+            .await?;
+        let object = scene.until_phase(name, "Running").await?;
+        let chosen = text(&object, "/status/assignedNode");
+        ensure!(chosen == node, "{name} went to {chosen}");
+    }
+    Ok(())
+}
+
+pub(super) async fn providers_restrict_and_fall_back(world: &World) -> Result<()> {
+    let scene = world.scene("provider").await?;
+    let work = || spec(1, &Behaviour::succeed());
+    let named = |name: &str, provider: &str| json!({"name": name, "annotations": {"gpu.warp.dev/provider": provider}});
+    let labelled = json!({"name": "label", "labels": {"gpu.warp.dev/provider": "docker"}});
+    scene.submit_with(labelled, work()).await?;
+    scene
+        .submit_with(named("annotation", "docker"), work())
+        .await?;
+    scene
+        .submit_with(named("fallback", "firecracker,kubernetes"), work())
+        .await?;
+    scene
+        .submit_with(named("nobody", "firecracker"), work())
+        .await?;
+    for name in ["label", "annotation"] {
+        let object = scene.until_phase(name, "Succeeded").await?;
+        ensure!(
+            text(&object, "/status/assignedNode") == "docker-0",
+            "{name}"
+        );
+    }
+    let object = scene.until_phase("fallback", "Succeeded").await?;
+    ensure!(text(&object, "/status/assignedNode") != "docker-0");
+    let explained = condition(&object, "Placed", "message");
+    ensure!(
+        explained.contains("kubernetes"),
+        "not explained: {explained}"
+    );
+    let object = scene.until_reason("nobody", "NoSuchProvider").await?;
+    ensure!(
+        message(&object).contains("firecracker"),
+        "{}",
+        message(&object)
+    );
+    ensure!(phase(&object) == "Pending");
+    Ok(())
+}
+
+pub(super) async fn waiting_costs_no_retry_and_priority_orders_it(world: &World) -> Result<()> {
+    let scene = world.scene("queue").await?;
+    let one = |priority: &str| {
+        let more = json!({"gpu": {"models": ["A100-40GB"]}, "priority": priority});
+        with(spec(1, &Behaviour::hang()), more)
+    };
+    scene.submit("first", one("low")).await?;
+    scene.until_phase("first", "Running").await?;
+    for name in ["low", "normal", "high"] {
+        scene.submit(name, one(name)).await?;
+        let object = scene.until_reason(name, "WaitingForCapacity").await?;
+        ensure!(phase(&object) == "Pending");
+    }
+    let mut before = "first";
+    for name in ["high", "normal", "low"] {
+        scene.release(before, &Behaviour::succeed()).await?;
+        let object = scene.until_phase(name, "Running").await?;
+        ensure!(retries(&object) == 0, "waiting used a retry of {name}");
+        for later in ["high", "normal", "low"]
+            .iter()
+            .skip_while(|n| **n != name)
+            .skip(1)
+        {
+            let waits = scene.get(later).await?;
+            ensure!(phase(&waits) == "Pending", "{later} went before its turn");
+        }
+        before = name;
+    }
+    scene.release("low", &Behaviour::succeed()).await?;
+    scene.until_phase("low", "Succeeded").await?;
+    Ok(())
+}
+
+/// A volume that can be used on one node only is something the cluster's scheduler knows and the
+/// operator's ledger does not.
+pub(super) async fn a_refused_pin_is_placed_elsewhere_without_a_retry(world: &World) -> Result<()> {
+    let scene = world.scene("refused").await?;
+    // One of the two nodes carries something already, so the other is tried first.
+    let model = json!({"gpu": {"models": ["L4"]}});
+    scene
+        .submit(
+            "filler",
+            with(spec(2, &Behaviour::new(Kind::Hang)), model.clone()),
+        )
+        .await?;
+    let filler = scene.until_phase("filler", "Running").await?;
+    let loaded = text(&filler, "/status/assignedNode").to_owned();
+    let empty = if loaded == "l4-0" { "l4-1" } else { "l4-0" };
+    claim_on(world, &scene.namespace, "there", Some(&loaded)).await?;
+    let volume = json!({"volumes": [
+        {"name": "data", "persistentVolumeClaim": {"claimName": "there"}},
+    ]});
+    let work = with(with(spec(1, &Behaviour::succeed()), model), volume);
+    scene.submit("picky", work).await?;
+    let object = scene.until_phase("picky", "Succeeded").await?;
+    ensure!(text(&object, "/status/assignedNode") == loaded);
+    ensure!(retries(&object) == 0, "a refused pin used a retry");
+    ensure!(
+        object
+            .data
+            .pointer("/status/refusedNodes")
+            .is_some_and(|nodes| nodes.to_string().contains(empty)),
+        "the refusal is not in the status: {:?}",
+        object.data["status"]
+    );
+    // What was pinned to the refused node is gone.
+    for job in scene.jobs_of("picky").await? {
+        let pod = serde_json::to_value(&job.spec)?;
+        if pod.to_string().contains(&format!("[\"{empty}\"]")) {
+            wait_gone(&scene.jobs(), &job.name_any(), DEADLINE).await?;
+        }
+    }
+    Ok(())
+}

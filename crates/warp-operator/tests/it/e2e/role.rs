@@ -1,0 +1,128 @@
+//! The shipped role is exactly what the operator uses.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use warp_testkit::audit::Action;
+use warp_testkit::{Behaviour, Cluster, NodeShape, until, wait_gone};
+
+use super::Used;
+use super::world::{DEADLINE, World, manifests, retries, spec, with};
+
+/// What the operator of a world has done; being refused anything is an error.
+pub(super) async fn used(world: &World) -> Result<Used> {
+    let requests = world.requests().await?;
+    let refused: Vec<_> = requests.iter().filter(|r| r.code == 403).collect();
+    // While a namespace is being deleted the API server forbids creating in it; that is no matter
+    // of roles, and no scenario of a world that is asked here does it.
+    ensure!(refused.is_empty(), "the role lacks: {refused:#?}");
+    let actions = requests.into_iter().map(|request| request.action);
+    Ok(actions
+        .filter(|action| !action.resource.is_empty())
+        .collect())
+}
+
+/// Both ways: nothing is granted that the whole suite did not need.
+pub(super) async fn equals_what_was_used(used: &Used) -> Result<()> {
+    compare(&granted(&manifests(&[]).await?)?, used)
+}
+
+fn compare(granted: &Used, used: &Used) -> Result<()> {
+    let unused: Vec<&Action> = granted.difference(used).collect();
+    let missing: Vec<&Action> = used.difference(granted).collect();
+    ensure!(
+        unused.is_empty() && missing.is_empty(),
+        "granted and never used: {unused:#?}\nused without a rule: {missing:#?}"
+    );
+    Ok(())
+}
+
+/// Every rule of the Roles and ClusterRoles in a stream of YAML documents.
+fn granted(manifests: &str) -> Result<Used> {
+    let mut granted = Used::new();
+    for document in manifests.split("\n---") {
+        if document.trim().is_empty() {
+            continue;
+        }
+        let object: Value =
+            serde_saphyr::from_str(document).context("failed to parse what was printed")?;
+        if !matches!(object["kind"].as_str(), Some("Role" | "ClusterRole")) {
+            continue;
+        }
+        let texts = |value: &Value| -> Vec<String> {
+            let list = value.as_array().into_iter().flatten();
+            list.filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        for rule in object["rules"].as_array().context("a role without rules")? {
+            for group in texts(&rule["apiGroups"]) {
+                for resource in texts(&rule["resources"]) {
+                    for verb in texts(&rule["verbs"]) {
+                        granted.insert(Action {
+                            group: group.clone(),
+                            resource: resource.clone(),
+                            verb,
+                        });
+                    }
+                }
+            }
+        }
+    }
+    ensure!(!granted.is_empty(), "no role is printed");
+    Ok(granted)
+}
+
+/// The variant for one namespace: its roles are judged by what is done there.
+pub(super) async fn namespaced_role() -> Result<Used> {
+    let cluster = Cluster::real()
+        .audited()
+        .nodes(NodeShape::h100(8), 1)
+        .start()
+        .await?;
+    let own = cluster.namespace("own").await?;
+    let install = ["--namespaced", own.as_str()];
+    let world = World::install(cluster, &install).await?;
+    let foreign = world.scene("foreign").await?;
+    foreign
+        .submit("ignored", spec(1, &Behaviour::succeed()))
+        .await?;
+    let flag = format!("--namespace={own}");
+    let operator = world.operator(&["--leader-elect", &flag])?;
+    let scene = world.scene_in(&own);
+    scene
+        .canary("works")
+        .await
+        .with_context(|| operator.log_tail())?;
+    scene.submit("fails", spec(1, &Behaviour::exit(1))).await?;
+    let object = scene.until_phase("fails", "Failed").await?;
+    ensure!(retries(&object) == 2);
+    scene.submit("stops", spec(1, &Behaviour::hang())).await?;
+    scene.until_phase("stops", "Running").await?;
+    scene.change("stops", json!({"maxRuntime": "1h"})).await?;
+    until("the limit has reached the Job", DEADLINE, || async {
+        let jobs = scene.jobs_of("stops").await?;
+        let limit = jobs[0]
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.active_deadline_seconds);
+        Ok((limit == Some(3600)).then_some(()))
+    })
+    .await?;
+    scene.change("stops", json!({"suspend": true})).await?;
+    scene.until_reason("stops", "Suspended").await?;
+    scene
+        .submit(
+            "goes",
+            with(
+                spec(1, &Behaviour::succeed()),
+                json!({"ttlSecondsAfterFinished": 1}),
+            ),
+        )
+        .await?;
+    wait_gone(&scene.workloads(), "goes", DEADLINE).await?;
+    ensure!(
+        foreign.get("ignored").await?.data.get("status").is_none(),
+        "a workload of another namespace was touched"
+    );
+    compare(&granted(&manifests(&install).await?)?, &used(&world).await?)?;
+    // These verbs are another role's; the suite's judgement does not need them.
+    Ok(Used::new())
+}

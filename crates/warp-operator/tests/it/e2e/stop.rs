@@ -1,0 +1,73 @@
+//! Workloads that are stopped: by their user, by their deadline, by their age.
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use serde_json::json;
+use warp_testkit::{Behaviour, wait_gone};
+
+use super::world::{DEADLINE, World, condition, phase, retries, spec, with};
+
+pub(super) async fn a_suspended_workload_gives_its_gpus_back_and_resumes(
+    world: &World,
+) -> Result<()> {
+    let scene = world.scene("suspend").await?;
+    scene
+        .submit("pausable", spec(2, &Behaviour::hang()))
+        .await?;
+    scene.until_phase("pausable", "Running").await?;
+    let pod = scene.live_pod("pausable").await?;
+    scene.change("pausable", json!({"suspend": true})).await?;
+    let object = scene.until_reason("pausable", "Suspended").await?;
+    ensure!(phase(&object) == "Pending");
+    wait_gone::<Pod>(&scene.pods(), &pod.name_any(), DEADLINE).await?;
+
+    scene.change("pausable", json!({"suspend": false})).await?;
+    let object = scene.until_phase("pausable", "Running").await?;
+    ensure!(retries(&object) == 0, "suspending used a retry");
+    scene.release("pausable", &Behaviour::succeed()).await?;
+    scene.until_phase("pausable", "Succeeded").await?;
+
+    // Suspended from the start: nothing is made.
+    let held = with(spec(1, &Behaviour::succeed()), json!({"suspend": true}));
+    scene.submit("held", held).await?;
+    scene.until_reason("held", "Suspended").await?;
+    scene.canary("canary").await?;
+    ensure!(scene.jobs_of("held").await?.is_empty());
+    Ok(())
+}
+
+pub(super) async fn a_workload_that_runs_too_long_fails_for_good(world: &World) -> Result<()> {
+    let scene = world.scene("long").await?;
+    scene
+        .submit(
+            "endless",
+            with(spec(1, &Behaviour::hang()), json!({"maxRuntime": "2s"})),
+        )
+        .await?;
+    let object = scene.until_phase("endless", "Failed").await?;
+    ensure!(
+        condition(&object, "Succeeded", "reason") == "MaxRuntimeExceeded",
+        "{:?}",
+        object.data["status"]
+    );
+    ensure!(retries(&object) == 0, "a deadline is not tried again");
+    for pod in scene.pods_of("endless").await? {
+        wait_gone::<Pod>(&scene.pods(), &pod.name_any(), DEADLINE).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn a_finished_workload_goes_after_its_ttl(world: &World) -> Result<()> {
+    let scene = world.scene("ttl").await?;
+    let short = json!({"ttlSecondsAfterFinished": 1, "retryPolicy": {"maxRetries": 0}});
+    for (name, behaviour) in [("good", Behaviour::succeed()), ("bad", Behaviour::exit(1))] {
+        scene
+            .submit(name, with(spec(1, &behaviour), short.clone()))
+            .await?;
+    }
+    for name in ["good", "bad"] {
+        wait_gone(&scene.workloads(), name, DEADLINE).await?;
+    }
+    scene.until_empty().await
+}

@@ -1,0 +1,9 @@
+//! Warp's operator on a running cluster.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "every function here is part of a test"
+)]
+
+mod e2e;

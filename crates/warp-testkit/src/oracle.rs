@@ -1,0 +1,253 @@
+//! The real kube-scheduler, asked on which nodes a pod fits.
+//!
+//! Owns: a scheduler that shows the nodes its filters leave to an extender in this process, which
+//! notes them and refuses them all, so that a question changes nothing. Must not filter itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use axum::extract::State;
+use axum::routing::post;
+use axum::{Json, Router};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use crate::cluster::Cluster;
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// The namespace of every pod the oracle is asked about.
+pub const NAMESPACE: &str = "asked";
+
+/// Nodes that passed the filters, by pod uid.
+#[derive(Debug, Default)]
+struct Answers {
+    passed: Mutex<BTreeMap<String, BTreeSet<String>>>,
+    changed: Notify,
+}
+
+/// A scheduler that answers and never binds.
+pub struct FilterOracle {
+    client: Client,
+    answers: Arc<Answers>,
+    server: JoinHandle<()>,
+    _cluster: Cluster,
+}
+
+impl std::fmt::Debug for FilterOracle {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("FilterOracle").finish_non_exhaustive()
+    }
+}
+
+impl FilterOracle {
+    pub async fn start() -> Result<Self> {
+        let answers = Arc::<Answers>::default();
+        let routes = Router::new()
+            .route("/filter", post(filter))
+            .with_state(answers.clone());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let port = listener.local_addr()?.port();
+        let server = tokio::spawn(async move {
+            // Ends with the oracle; a failure shows as a question without an answer.
+            let _ = axum::serve(listener, routes).await;
+        });
+        let cluster = Cluster::real().scheduler_only(port).start().await?;
+        let client = cluster.client().await?;
+        let oracle = Self {
+            client,
+            answers,
+            server,
+            _cluster: cluster,
+        };
+        oracle.prepare().await?;
+        Ok(oracle)
+    }
+
+    /// No controllers run, so what they would make is made here.
+    async fn prepare(&self) -> Result<()> {
+        let namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}}))?;
+        Api::<Namespace>::all(self.client.clone())
+            .create(&PostParams::default(), &namespace)
+            .await?;
+        let account = serde_json::from_value(json!({
+            "metadata": {"name": "default"}, "automountServiceAccountToken": false,
+        }))?;
+        Api::<ServiceAccount>::namespaced(self.client.clone(), NAMESPACE)
+            .create(&PostParams::default(), &account)
+            .await?;
+        Ok(())
+    }
+
+    fn nodes(&self) -> Api<Node> {
+        Api::all(self.client.clone())
+    }
+
+    fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// Adds a node exactly as given, and gives it as the API server has it.
+    pub async fn add_node(&self, node: &Node) -> Result<Node> {
+        let name = node.name_any();
+        self.nodes().create(&PostParams::default(), node).await?;
+        // Admission taints every new node until a controller has seen it ready.
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone());
+        let spec = json!({"spec": {"taints": taints.unwrap_or_default()}});
+        self.nodes()
+            .patch(&name, &PatchParams::default(), &Patch::Merge(spec))
+            .await?;
+        let status = json!({"status": node.status});
+        let stored = self
+            .nodes()
+            .patch_status(&name, &PatchParams::default(), &Patch::Merge(status))
+            .await?;
+        Ok(stored)
+    }
+
+    /// Adds a pod that is bound already (`spec.nodeName` is set).
+    pub async fn add_pod(&self, pod: &Pod) -> Result<Pod> {
+        Ok(self.pods().create(&PostParams::default(), pod).await?)
+    }
+
+    /// Waits until the scheduler knows every node added so far.
+    pub async fn settle(&self) -> Result<()> {
+        let marker = format!("marker-{}", self.answers_so_far());
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": marker},
+            "status": {
+                "capacity": {"cpu": "1", "memory": "1Gi", "pods": "10"},
+                "allocatable": {"cpu": "1", "memory": "1Gi", "pods": "10"},
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        }))?;
+        self.add_node(&node).await?;
+        let asked = tokio::time::timeout(PATIENCE, async {
+            loop {
+                let (_, passed) = self.ask(&everywhere()?).await?;
+                if passed.contains(&marker) {
+                    return anyhow::Ok(());
+                }
+            }
+        });
+        asked
+            .await
+            .context("the scheduler does not see its nodes")??;
+        self.nodes()
+            .delete(&marker, &DeleteParams::default())
+            .await?;
+        let gone = tokio::time::timeout(PATIENCE, async {
+            loop {
+                let (_, passed) = self.ask(&everywhere()?).await?;
+                if !passed.contains(&marker) {
+                    return anyhow::Ok(());
+                }
+            }
+        });
+        gone.await
+            .context("the scheduler still sees a removed node")?
+    }
+
+    fn answers_so_far(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, BTreeSet<String>>> {
+        self.answers
+            .passed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pod as the API server has it, and the nodes it fits on. The pod is gone afterwards.
+    pub async fn ask(&self, pod: &Pod) -> Result<(Pod, BTreeSet<String>)> {
+        let stored = self.pods().create(&PostParams::default(), pod).await?;
+        let uid = stored.uid().context("a pod without uid")?;
+        let name = stored.name_any();
+        let answer = tokio::time::timeout(PATIENCE, async {
+            loop {
+                let changed = self.answers.changed.notified();
+                if let Some(passed) = self.lock().get(&uid).cloned() {
+                    return anyhow::Ok(passed);
+                }
+                // With no node left the extender is not asked; the pod says so.
+                let look = tokio::time::timeout(Duration::from_millis(20), changed);
+                if look.await.is_err() && self.is_unschedulable(&name).await? {
+                    return Ok(self.lock().get(&uid).cloned().unwrap_or_default());
+                }
+            }
+        });
+        let passed = answer.await.context("the scheduler gave no answer")??;
+        self.pods()
+            .delete(&name, &DeleteParams::default().grace_period(0))
+            .await?;
+        Ok((stored, passed))
+    }
+
+    async fn is_unschedulable(&self, name: &str) -> Result<bool> {
+        let pod = self.pods().get(name).await?;
+        if pod
+            .spec
+            .as_ref()
+            .is_some_and(|spec| spec.node_name.is_some())
+        {
+            bail!("'{name}' was bound although every node is refused");
+        }
+        let conditions = pod.status.and_then(|status| status.conditions);
+        Ok(conditions.into_iter().flatten().any(|condition| {
+            condition.type_ == "PodScheduled"
+                && condition.status == "False"
+                && condition.reason.as_deref() == Some("Unschedulable")
+        }))
+    }
+}
+
+impl Drop for FilterOracle {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+/// A pod that asks for next to nothing and tolerates everything.
+fn everywhere() -> serde_json::Result<Pod> {
+    serde_json::from_value(json!({
+        "metadata": {"generateName": "everywhere-"},
+        "spec": {
+            "containers": [{"name": "main", "image": "image:1"}],
+            "tolerations": [{"operator": "Exists"}],
+        },
+    }))
+}
+
+/// Notes what the filters left and refuses all of it for good, so that nothing is preempted for it.
+async fn filter(State(answers): State<Arc<Answers>>, Json(arguments): Json<Value>) -> Json<Value> {
+    let uid = arguments
+        .pointer("/Pod/metadata/uid")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let names: BTreeSet<String> = arguments["NodeNames"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect();
+    let refused: serde_json::Map<String, Value> = names
+        .iter()
+        .map(|name| (name.clone(), json!("asked only")))
+        .collect();
+    answers
+        .passed
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .entry(uid.to_owned())
+        .or_insert(names);
+    answers.changed.notify_waiters();
+    Json(json!({"NodeNames": [], "FailedAndUnresolvableNodes": refused}))
+}

@@ -1,0 +1,71 @@
+//! Waiting for something to become true.
+//!
+//! Owns: waits on a watch of one object, and the one poll there is for what has no watch (a
+//! process that starts, a log that grows). Must not judge: the caller says what it waits for.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use kube::runtime::wait::await_condition;
+use kube::{Api, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Waits until the object fulfils `condition`, which sees `None` while it does not exist. The error
+/// shows the object as it is when `deadline` has passed.
+pub async fn wait_for<K>(
+    api: &Api<K>,
+    name: &str,
+    what: &str,
+    deadline: Duration,
+    condition: impl Fn(Option<&K>) -> bool + Send,
+) -> Result<Option<K>>
+where
+    K: Resource + Clone + Debug + Send + Sync + Serialize + DeserializeOwned + 'static,
+{
+    let waited = tokio::time::timeout(
+        deadline,
+        await_condition(api.clone(), name, |object: Option<&K>| condition(object)),
+    )
+    .await;
+    if let Ok(object) = waited {
+        return object.with_context(|| format!("failed to watch '{name}' for {what}"));
+    }
+    let last = api.get_opt(name).await?;
+    let text = match &last {
+        Some(object) => serde_json::to_string_pretty(object)?,
+        None => "it does not exist".to_owned(),
+    };
+    bail!("'{name}' is not {what} after {deadline:?}; it is:\n{text}")
+}
+
+/// Waits until no object of that name exists.
+pub async fn wait_gone<K>(api: &Api<K>, name: &str, deadline: Duration) -> Result<()>
+where
+    K: Resource + Clone + Debug + Send + Sync + Serialize + DeserializeOwned + 'static,
+{
+    wait_for(api, name, "gone", deadline, |object| object.is_none()).await?;
+    Ok(())
+}
+
+/// Polls until `probe` gives a value. Only for what cannot be watched; `probe` may fail for good.
+pub async fn until<T, F>(what: &str, deadline: Duration, mut probe: impl FnMut() -> F) -> Result<T>
+where
+    F: Future<Output = Result<Option<T>>>,
+{
+    let polled = tokio::time::timeout(deadline, async {
+        loop {
+            if let Some(value) = probe().await? {
+                return anyhow::Ok(value);
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+    })
+    .await;
+    match polled {
+        Ok(value) => value.with_context(|| format!("failed to wait until {what}")),
+        Err(_) => bail!("not true after {deadline:?}: {what}"),
+    }
+}

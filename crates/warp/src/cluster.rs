@@ -1,0 +1,128 @@
+//! Which cluster a verb talks to, and how kinds are found there by the names people use.
+
+mod kinds;
+mod manifest;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+pub(crate) use kinds::{Kind, Kinds};
+pub(crate) use manifest::Manifest;
+
+/// The cluster and namespace a verb works in.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct Target {
+    /// Cluster to talk to [default: $KUBECONFIG, a running `warp up`, ~/.kube/config]
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig
+    #[arg(long, value_name = "NAME", global = true)]
+    pub(crate) context: Option<String>,
+    /// Namespace [default: the context's]
+    #[arg(short, long, value_name = "NAME", global = true)]
+    pub(crate) namespace: Option<String>,
+}
+
+/// A connection and where it leads.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
+}
+
+impl Target {
+    pub(crate) async fn connect(&self) -> anyhow::Result<Connection> {
+        let (config, source) = self.config().await?;
+        let namespace = self
+            .namespace
+            .clone()
+            .unwrap_or_else(|| config.default_namespace.clone());
+        let server = config.cluster_url.to_string();
+        let client = Client::try_from(config).context("failed to set up the connection")?;
+        // One cheap question first: everything after it can then blame the object, not the cluster.
+        client.apiserver_version().await.with_context(|| {
+            format!("failed to reach the cluster of {source} at {server}; start one with `warp up`, or name another with --kubeconfig")
+        })?;
+        Ok(Connection { client, namespace })
+    }
+
+    async fn config(&self) -> anyhow::Result<(Config, String)> {
+        let file = self
+            .kubeconfig
+            .clone()
+            .or_else(|| {
+                std::env::var_os("KUBECONFIG")
+                    .filter(|value| !value.is_empty())
+                    .map(PathBuf::from)
+            })
+            .or_else(|| Some(local_kubeconfig()?).filter(|path| path.exists()))
+            .or_else(|| Some(home()?.join(".kube/config")).filter(|path| path.exists()));
+        let Some(file) = file else {
+            if let Ok(config) = Config::incluster() {
+                return Ok((
+                    without_retries(config),
+                    "this pod's service account".to_owned(),
+                ));
+            }
+            bail!("no cluster: start one here with `warp up`, or name one with --kubeconfig");
+        };
+        let config = from_file(&file, self.context.clone()).await?;
+        Ok((config, file.display().to_string()))
+    }
+}
+
+/// The settings of one kubeconfig file.
+pub(crate) async fn from_file(file: &Path, context: Option<String>) -> anyhow::Result<Config> {
+    let text = Kubeconfig::read_from(file)
+        .with_context(|| format!("failed to read the kubeconfig {}", file.display()))?;
+    let options = KubeConfigOptions {
+        context,
+        ..KubeConfigOptions::default()
+    };
+    let config = Config::from_custom_kubeconfig(text, &options)
+        .await
+        .with_context(|| format!("failed to use the kubeconfig {}", file.display()))?;
+    Ok(without_retries(config))
+}
+
+/// A person waits for the answer: say what went wrong now instead of trying for minutes.
+fn without_retries(mut config: Config) -> Config {
+    config.default_retry = false;
+    config.connect_timeout = Some(std::time::Duration::from_secs(5));
+    config
+}
+
+pub(crate) fn home() -> Option<PathBuf> {
+    std::env::var_os("HOME")
+        .filter(|value| !value.is_empty())
+        .map(PathBuf::from)
+}
+
+/// Where `warp up` keeps its state unless told otherwise.
+pub(crate) fn data_directory() -> Option<PathBuf> {
+    if let Some(base) = std::env::var_os("XDG_DATA_HOME").filter(|value| !value.is_empty()) {
+        return Some(PathBuf::from(base).join("warp"));
+    }
+    let home = home()?;
+    Some(if cfg!(target_os = "macos") {
+        home.join("Library/Application Support/warp")
+    } else {
+        home.join(".local/share/warp")
+    })
+}
+
+fn local_kubeconfig() -> Option<PathBuf> {
+    Some(data_directory()?.join("kubeconfig"))
+}
+
+/// Runs a verb's work to its end.
+pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("failed to start the runtime")?
+        .block_on(work)
+}

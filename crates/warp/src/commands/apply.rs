@@ -1,0 +1,170 @@
+//! `warp apply`: server-side apply of manifests, with our own field manager.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use kube::Client;
+use serde_json::Value;
+
+use crate::cluster::{self, Connection, Kind, Kinds, Manifest, Target};
+use crate::output;
+
+/// A kind whose definition was applied a moment ago is waited for this long.
+const NEW_KINDS: Duration = Duration::from_secs(10);
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// File, folder or - for standard input; repeatable
+    #[arg(short, long = "filename", required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    target: Target,
+    /// Ask the server what would happen, change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Take over fields that somebody else owns
+    #[arg(long)]
+    force_conflicts: bool,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    cluster::block_on(apply(args))
+}
+
+async fn apply(args: Args) -> anyhow::Result<ExitCode> {
+    let manifests = Manifest::read(&args.files)?;
+    let connection = args.target.connect().await?;
+    let mut kinds = Kinds::discover(&connection.client).await?;
+    let mut new_kinds = false;
+    let mut failed = false;
+    for manifest in &manifests {
+        let kind = match resolve(manifest, &kinds) {
+            Ok(kind) => kind.clone(),
+            Err(_) if new_kinds => {
+                kinds = rediscover(&connection.client, manifest).await?;
+                resolve(manifest, &kinds)?.clone()
+            }
+            Err(error) => {
+                output::error(&error);
+                failed = true;
+                continue;
+            }
+        };
+        new_kinds |= kind.kind == "CustomResourceDefinition";
+        match one(&args, &connection, &kind, manifest).await {
+            Ok(verb) => {
+                let suffix = if args.dry_run { " (dry run)" } else { "" };
+                output::line(&format!(
+                    "{}/{} {verb}{suffix}",
+                    kind.label(),
+                    manifest.name()?
+                ));
+            }
+            Err(error) => {
+                output::error(&error);
+                failed = true;
+            }
+        }
+    }
+    Ok(if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+pub(crate) fn resolve<'a>(manifest: &Manifest, kinds: &'a Kinds) -> anyhow::Result<&'a Kind> {
+    let version = manifest.field("/apiVersion").unwrap_or_default();
+    let kind = manifest.field("/kind").unwrap_or_default();
+    kinds.of(version, kind).with_context(|| {
+        format!("{}: the cluster serves no {kind} in {version}; is its definition installed? (`warp install`)", manifest.source)
+    })
+}
+
+async fn rediscover(client: &Client, manifest: &Manifest) -> anyhow::Result<Kinds> {
+    let deadline = tokio::time::Instant::now() + NEW_KINDS;
+    loop {
+        let kinds = Kinds::discover(client).await?;
+        match resolve(manifest, &kinds) {
+            Ok(_) => return Ok(kinds),
+            Err(error) if tokio::time::Instant::now() > deadline => return Err(error),
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+/// The path of a manifest's object.
+pub(crate) fn path(
+    connection: &Connection,
+    target: &Target,
+    kind: &Kind,
+    manifest: &Manifest,
+) -> anyhow::Result<String> {
+    let own = manifest.field("/metadata/namespace");
+    if let (Some(own), Some(asked)) = (own, &target.namespace)
+        && own != asked
+        && kind.namespaced
+    {
+        bail!(
+            "{}: the object is in namespace {own}, but --namespace says {asked}",
+            manifest.source
+        );
+    }
+    Ok(kind.path(
+        Some(own.unwrap_or(&connection.namespace)),
+        Some(manifest.name()?),
+    ))
+}
+
+async fn one(
+    args: &Args,
+    connection: &Connection,
+    kind: &Kind,
+    manifest: &Manifest,
+) -> anyhow::Result<&'static str> {
+    let path = path(connection, &args.target, kind, manifest)?;
+    let label = format!("{}/{}", kind.label(), manifest.name()?);
+    let get = http::Request::get(&path).body(Vec::new())?;
+    let before = match connection.client.request::<Value>(get).await {
+        Ok(object) => Some(version(&object)),
+        Err(kube::Error::Api(status)) if status.is_not_found() => None,
+        Err(error) => return Err(error).with_context(|| format!("failed to read {label}")),
+    };
+    let mut query = "fieldManager=warp&fieldValidation=Strict".to_owned();
+    if args.force_conflicts {
+        query += "&force=true";
+    }
+    if args.dry_run {
+        query += "&dryRun=All";
+    }
+    let patch = http::Request::patch(format!("{path}?{query}"))
+        .header("Content-Type", "application/apply-patch+yaml")
+        .header("Accept", "application/json")
+        .body(serde_json::to_vec(&manifest.object)?)?;
+    let after: Value = match connection.client.request(patch).await {
+        Ok(object) => object,
+        Err(kube::Error::Api(status)) if status.is_conflict() => bail!(
+            "failed to apply {label}: {}; change it where it is owned, or take the fields over with --force-conflicts",
+            status.message
+        ),
+        Err(error) => {
+            return Err(error)
+                .with_context(|| format!("failed to apply {label} from {}", manifest.source));
+        }
+    };
+    Ok(match before {
+        None => "created",
+        Some(before) if before == version(&after) => "unchanged",
+        Some(_) => "configured",
+    })
+}
+
+fn version(object: &Value) -> String {
+    object
+        .pointer("/metadata/resourceVersion")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned()
+}

@@ -1,0 +1,57 @@
+//! `warp down`: stops the Warp of a data directory, and on request removes all it kept.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use warp_local::node::process;
+
+use super::up::instance::Instance;
+use crate::{cluster, output};
+
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The data directory `warp up` was given
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Also end pods that still run and remove all state, logs and volumes
+    #[arg(long)]
+    purge: bool,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let instance = Instance::at(args.data)?;
+    match instance.running()? {
+        Some(note) => {
+            let pid = Pid::from_raw(note.pid).context("the instance's note names no process")?;
+            kill_process(pid, Signal::TERM).with_context(|| format!("failed to stop process {}", note.pid))?;
+            wait_until_free(&instance, note.pid)?;
+            output::note("Warp is down");
+        }
+        None => output::note(&format!("no Warp runs with the data of {}", instance.folder.display())),
+    }
+    if args.purge {
+        cluster::block_on(async {
+            process::end_all(&instance.folder).await;
+            Ok(())
+        })?;
+        instance.purge()?;
+        output::note(&format!("removed everything Warp kept in {}", instance.folder.display()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn wait_until_free(instance: &Instance, pid: i32) -> anyhow::Result<()> {
+    let deadline = Instant::now() + STOP_LIMIT;
+    while instance.lock()?.is_none() {
+        if Instant::now() > deadline {
+            bail!("process {pid} does not stop; see {} for why, or end it with `kill -9 {pid}`", instance.log().display());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}

@@ -1,0 +1,268 @@
+//! `warp up`: this machine as a cluster.
+
+mod engine;
+pub(crate) mod instance;
+
+use std::io::IsTerminal;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::net::TcpListener;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, fmt};
+use warp_local::node::fleet::Fleet;
+use warp_local::node::process;
+
+use self::engine::{Engine, Nodes, Plan};
+use self::instance::{Instance, Note};
+use super::node;
+use crate::{cluster, output};
+
+const PORT: u16 = 6443;
+/// A detached start is given up after this.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Where state, logs and the kubeconfig are kept [default: the user's data directory]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Keep nothing: all state is forgotten when the process ends
+    #[arg(long)]
+    ephemeral: bool,
+    /// Return when it runs, and leave it running
+    #[arg(long, conflicts_with = "ephemeral")]
+    detach: bool,
+    /// Simulate the nodes of this fleet file instead of using this machine
+    #[arg(long, value_name = "FILE", conflicts_with = "demo")]
+    nodes: Option<PathBuf>,
+    /// Simulate a fleet of mixed GPUs
+    #[arg(long)]
+    demo: bool,
+    /// Port of the Kubernetes API on this machine; 0 takes a free one
+    #[arg(long, default_value_t = PORT)]
+    port: u16,
+    #[command(flatten)]
+    machine: Machine,
+}
+
+/// How this machine itself serves as a node.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Machine {
+    /// What runs the pods of this machine
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) runtime: RuntimeChoice,
+    /// Let pods run as root when Warp does
+    #[arg(long)]
+    pub(crate) allow_root: bool,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RuntimeChoice {
+    /// Docker or Podman where one answers, processes otherwise
+    Auto,
+    Process,
+    /// No node at all
+    None,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let instance = instance_of(&args)?;
+    // Read before anything starts: a typo must not leave half an engine behind.
+    let fleet = match (&args.nodes, args.demo) {
+        (Some(file), _) => Some(node::fleet(file)?),
+        (None, true) => Some(Fleet::demo()),
+        (None, false) => None,
+    };
+    instance.create()?;
+    if let Some(note) = instance.running()? {
+        output::note(&format!("Warp is up already (process {}, since {:.0})", note.pid, note.started));
+        say_next(&instance, &note);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.detach {
+        return detach(&args, &instance);
+    }
+    start_log(&instance)?;
+    cluster::block_on(up(args, instance, fleet))
+}
+
+fn instance_of(args: &Args) -> anyhow::Result<Instance> {
+    if args.ephemeral && args.data.is_none() {
+        let folder = std::env::temp_dir().join(format!("warp-{}", std::process::id()));
+        return Ok(Instance { folder });
+    }
+    Instance::at(args.data.clone())
+}
+
+async fn up(args: Args, instance: Instance, fleet: Option<Fleet>) -> anyhow::Result<ExitCode> {
+    let Some(lock) = instance.lock()? else {
+        bail!("the data directory {} is in use by another Warp; `warp status` shows it", instance.folder.display());
+    };
+    let started = std::time::Instant::now();
+    let listener = listen(args.port).await?;
+    let (nodes, told) = nodes(&args, fleet);
+    let plan = Plan {
+        instance: instance.clone(),
+        ephemeral: args.ephemeral,
+        listener,
+        nodes,
+    };
+    let mut engine = Engine::start(plan).await?;
+    let note = Note {
+        pid: rustix::process::getpid().as_raw_nonzero().get(),
+        server: format!("https://{}", engine.address),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started: jiff::Timestamp::now(),
+        nodes: told,
+    };
+    instance.write_note(&note)?;
+    tracing::info!(server = %note.server, "up");
+    output::note(&format!("Warp is up after {:.1} s: {} with {}", started.elapsed().as_secs_f64(), note.server, note.nodes));
+    say_next(&instance, &note);
+    let ended = tokio::select! {
+        _ = tokio::signal::ctrl_c() => Ok(()),
+        () = node::terminated() => Ok(()),
+        error = engine.broken() => Err(error),
+    };
+    output::note("stopping …");
+    instance.remove_note();
+    engine.stop().await;
+    farewell(&args, &instance).await;
+    drop(lock);
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+/// What is left when the engine has stopped.
+async fn farewell(args: &Args, instance: &Instance) {
+    if args.ephemeral {
+        process::end_all(&instance.folder).await;
+        if let Err(error) = instance.purge() {
+            output::error(&error);
+        }
+        return;
+    }
+    let running = process::left_behind(&instance.folder)
+        .iter()
+        .filter(|uid| process::is_running(&instance.folder, uid))
+        .count();
+    if running > 0 {
+        output::note(&format!(
+            "{running} pods keep running as processes of this machine; `warp up` finds them again, `warp down --purge` ends them"
+        ));
+    }
+    output::note(&format!("stopped; everything is kept in {}", instance.folder.display()));
+}
+
+async fn listen(port: u16) -> anyhow::Result<TcpListener> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    TcpListener::bind(address).await.with_context(|| {
+        format!("failed to listen on {address}; choose another port with --port, or --port 0 for any free one")
+    })
+}
+
+/// The nodes to run and how to call them.
+fn nodes(args: &Args, fleet: Option<Fleet>) -> (Nodes, String) {
+    if let Some(fleet) = fleet {
+        let gpus: u32 = fleet.nodes.iter().flat_map(|node| node.devices.values()).sum();
+        let told = format!("{} simulated nodes and {gpus} simulated GPUs", fleet.nodes.len());
+        return (Nodes::Simulated(fleet), told);
+    }
+    match node::choose(&args.machine) {
+        Ok((machine, told)) => (Nodes::Machine(machine), told),
+        Err(why) => {
+            output::note(&format!("this machine is no node: {why}"));
+            (Nodes::None, "no nodes".to_owned())
+        }
+    }
+}
+
+fn say_next(instance: &Instance, note: &Note) {
+    let kubeconfig = instance.kubeconfig();
+    let quoted = shell_word(&kubeconfig);
+    output::note(&format!(
+        "\n  export KUBECONFIG={quoted}\n  kubectl get nodes                     # or: warp get nodes\n  kubectl apply -f deploy/examples/train.yaml && kubectl get gpuw -w\n  warp status · warp logs NAME -f · warp down\n"
+    ));
+    tracing::debug!(server = %note.server, "told what to type next");
+}
+
+fn shell_word(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
+    if plain { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
+/// Everything to the log file, only trouble to the terminal.
+fn start_log(instance: &Instance) -> anyhow::Result<()> {
+    let path = instance.log();
+    let file = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .with_context(|| format!("failed to open the log {}", path.display()))?;
+    let wanted = EnvFilter::try_from_env("WARP_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    tracing_subscriber::registry()
+        .with(fmt::layer().with_ansi(false).with_writer(std::sync::Mutex::new(file)).with_filter(wanted))
+        .with(
+            fmt::layer()
+                .with_ansi(color)
+                .with_target(false)
+                .without_time()
+                .with_writer(std::io::stderr)
+                .with_filter(EnvFilter::new("error")),
+        )
+        .init();
+    Ok(())
+}
+
+/// Starts this program again in the background and waits until it is up.
+fn detach(args: &Args, instance: &Instance) -> anyhow::Result<ExitCode> {
+    let log = std::fs::File::options().create(true).append(true).open(instance.log())?;
+    let mut command = Command::new(std::env::current_exe().context("failed to find this program")?);
+    command.arg("up").arg("--data").arg(&instance.folder).arg("--port").arg(args.port.to_string());
+    if let Some(file) = &args.nodes {
+        command.arg("--nodes").arg(file);
+    }
+    if args.demo {
+        command.arg("--demo");
+    }
+    if args.machine.allow_root {
+        command.arg("--allow-root");
+    }
+    match args.machine.runtime {
+        RuntimeChoice::Auto => {}
+        RuntimeChoice::Process => drop(command.args(["--runtime", "process"])),
+        RuntimeChoice::None => drop(command.args(["--runtime", "none"])),
+    }
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .context("failed to start Warp in the background")?;
+    let deadline = std::time::Instant::now() + START_LIMIT;
+    loop {
+        if let Some(status) = child.try_wait().context("failed to watch Warp start")? {
+            let log = std::fs::read_to_string(instance.log()).unwrap_or_default();
+            let last = log.lines().rev().find(|line| line.contains("error:")).unwrap_or_default();
+            bail!("Warp did not start ({status}): {last}; its log is {}", instance.log().display());
+        }
+        if let Ok(Some(note)) = instance.running()
+            && i64::from(note.pid) == i64::from(child.id())
+        {
+            output::note(&format!("Warp is up in the background (process {}): {} with {}", note.pid, note.server, note.nodes));
+            say_next(instance, &note);
+            return Ok(ExitCode::SUCCESS);
+        }
+        if std::time::Instant::now() > deadline {
+            bail!("Warp is still not up after {START_LIMIT:?}; its log is {}", instance.log().display());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

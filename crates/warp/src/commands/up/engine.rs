@@ -1,0 +1,179 @@
+//! The parts of `warp up` put together: API server, controllers, nodes and operator in one process.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::wait::{await_condition, conditions::is_crd_established};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use warp_apiserver::{ApiServer, Options};
+use warp_local::controllers;
+use warp_local::node::access::{Access, Hooks};
+use warp_local::node::fleet::Fleet;
+use warp_local::node::{Host, Simulated, host};
+
+use super::Machine;
+use super::instance::Instance;
+use crate::commands::node::{Local, local_host};
+
+/// New kinds are served within this.
+const KINDS_LIMIT: Duration = Duration::from_secs(20);
+/// What is under way gets this long to finish when the engine stops.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+/// What to run.
+pub(super) struct Plan {
+    pub(super) instance: Instance,
+    pub(super) ephemeral: bool,
+    pub(super) listener: TcpListener,
+    pub(super) nodes: Nodes,
+}
+
+pub(super) enum Nodes {
+    Simulated(Fleet),
+    Machine(Machine),
+    None,
+}
+
+pub(super) struct Engine {
+    server: ApiServer,
+    stop: CancellationToken,
+    tasks: JoinSet<(&'static str, anyhow::Result<()>)>,
+    pub(super) address: SocketAddr,
+}
+
+impl Engine {
+    pub(super) async fn start(plan: Plan) -> anyhow::Result<Self> {
+        let hooks = Hooks::default();
+        let mut options = Options::in_directory(&plan.instance.folder, &[])?;
+        options.hooks = Arc::new(hooks.clone());
+        if plan.ephemeral {
+            options.store.path = None;
+        }
+        let root_ca = options.identity.ca().to_owned();
+        let server = ApiServer::start(options).await?;
+        let address = plan.listener.local_addr().context("failed to read the address listened on")?;
+        let mut engine = Self {
+            server: server.clone(),
+            stop: CancellationToken::new(),
+            tasks: JoinSet::new(),
+            address,
+        };
+        let accepting = server.clone();
+        engine.tasks.spawn(async move {
+            accepting.serve(plan.listener).await;
+            ("the API server", Ok(()))
+        });
+        server.write_kubeconfig(&plan.instance.kubeconfig(), address)?;
+        let client = server.client("default");
+        engine.controllers(&client, root_ca, plan.instance.folder.join("volumes"));
+        engine.nodes(&client, plan.nodes, &plan.instance, &hooks)?;
+        install_kinds(&client).await?;
+        engine.operator(client);
+        Ok(engine)
+    }
+
+    fn controllers(&mut self, client: &kube::Client, root_ca: String, volumes: PathBuf) {
+        let options = controllers::Options {
+            root_ca: Some(root_ca),
+            volumes: Some(volumes),
+            ..controllers::Options::default()
+        };
+        let (client, clock, stop) = (client.clone(), self.server.clock().clone(), self.stop.clone());
+        self.tasks.spawn(async move {
+            controllers::run(client, clock, options, stop).await;
+            ("the controllers", Ok(()))
+        });
+    }
+
+    fn nodes(&mut self, client: &kube::Client, nodes: Nodes, instance: &Instance, hooks: &Hooks) -> anyhow::Result<()> {
+        let host = match nodes {
+            Nodes::None => return Ok(()),
+            Nodes::Simulated(fleet) => {
+                let runtime = Arc::new(Simulated::new(fleet.defaults));
+                hooks.connect_to(runtime.clone());
+                Host {
+                    client: client.clone(),
+                    clock: self.server.clock().clone(),
+                    options: host::Options::for_fleet(fleet.nodes.len()),
+                    shapes: fleet.nodes,
+                    runtime,
+                    reports: None,
+                }
+            }
+            Nodes::Machine(machine) => {
+                let Local { host, access }: Local = local_host(client.clone(), &instance.folder, machine)?;
+                hooks.connect_to(access as Arc<dyn Access>);
+                host
+            }
+        };
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move { ("the nodes", host.run(stop).await.map_err(anyhow::Error::from)) });
+        Ok(())
+    }
+
+    fn operator(&mut self, client: kube::Client) {
+        let config = warp_operator::Config {
+            namespace: None,
+            identity: format!("warp-up-{}", std::process::id()),
+            // The data directory's lock already makes this the only one.
+            leader: None,
+            health_addr: None,
+            metrics_addr: None,
+            settings: warp_operator::Settings::default(),
+        };
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            let ended = warp_operator::run(client, config, warp_operator::Clock::System, stop).await;
+            ("the operator", ended.map_err(anyhow::Error::from))
+        });
+    }
+
+    /// Resolves when a part ends that should not.
+    pub(super) async fn broken(&mut self) -> anyhow::Error {
+        match self.tasks.join_next().await {
+            Some(Ok((part, Ok(())))) => anyhow::anyhow!("{part} ended unexpectedly"),
+            Some(Ok((part, Err(error)))) => error.context(format!("{part} stopped")),
+            Some(Err(error)) => anyhow::Error::from(error).context("a part of the engine crashed"),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Stops every part in order: nobody new is let in, what is under way ends, the state is written.
+    pub(super) async fn stop(mut self) {
+        self.stop.cancel();
+        let ended = async {
+            // The API server goes last and by its own switch.
+            while self.tasks.len() > 1 && self.tasks.join_next().await.is_some() {}
+        };
+        if tokio::time::timeout(STOP_LIMIT, ended).await.is_err() {
+            tracing::warn!("some parts did not end in time and are cut off");
+        }
+        self.server.shutdown().await;
+        self.tasks.shutdown().await;
+    }
+}
+
+/// Our kinds, before anybody asks for them.
+async fn install_kinds(client: &kube::Client) -> anyhow::Result<()> {
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    for definition in warp_api::crd::all() {
+        let name = definition["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let apply = PatchParams::apply("warp-up").force();
+        api.patch(&name, &apply, &Patch::Apply(&definition))
+            .await
+            .with_context(|| format!("failed to install the kind {name}"))?;
+        tokio::time::timeout(KINDS_LIMIT, await_condition(api.clone(), &name, is_crd_established()))
+            .await
+            .with_context(|| format!("the kind {name} is not served after {KINDS_LIMIT:?}"))?
+            .with_context(|| format!("failed to watch the kind {name}"))?;
+    }
+    Ok(())
+}

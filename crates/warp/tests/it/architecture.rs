@@ -1,0 +1,127 @@
+//! The map in ARCHITECTURE.md, enforced.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .expect("the repository exists")
+}
+
+/// Every file below `folder`, build output and dependencies left out.
+pub(crate) fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a readable folder") {
+        let path = entry.expect("a readable entry").path();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        if path.is_dir() {
+            if !matches!(name.as_str(), "target" | "node_modules" | ".git") {
+                files(&path, found);
+            }
+        } else {
+            found.push(path);
+        }
+    }
+}
+
+/// The `warp-*` crates named in one section of a manifest.
+fn own_crates(manifest: &str, section: &str) -> Vec<String> {
+    manifest
+        .split("\n[")
+        .filter_map(|part| {
+            part.trim_start_matches('[')
+                .strip_prefix(&format!("{section}]"))
+        })
+        .flat_map(str::lines)
+        .filter_map(|line| line.split(['.', ' ', '=']).next())
+        .filter(|name| name.starts_with("warp-"))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn crates_depend_only_in_the_allowed_directions() {
+    let allowed: BTreeMap<&str, &[&str]> = BTreeMap::from([
+        ("warp-core", &[][..]),
+        ("warp-apiserver", &[]),
+        ("warp-api", &["warp-core"]),
+        ("warp-operator", &["warp-api", "warp-cloud", "warp-core"]),
+        ("warp-local", &["warp-core", "warp-apiserver"]),
+        (
+            "warp-testkit",
+            &["warp-apiserver", "warp-local", "warp-api", "warp-cloud"],
+        ),
+    ]);
+    for entry in fs::read_dir(root().join("crates")).expect("crates/") {
+        let folder = entry.expect("a crate").path();
+        let name = folder
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("a manifest");
+        let depends = own_crates(&manifest, "dependencies");
+        assert!(
+            !depends.iter().any(|name| name == "warp-testkit"),
+            "{name}: warp-testkit is for tests only"
+        );
+        if name == "warp" {
+            continue;
+        }
+        let allowed = allowed.get(name.as_str()).unwrap_or_else(|| {
+            panic!("{name} is not on the map: a new crate needs a reason and a row here")
+        });
+        for dependency in depends {
+            assert!(
+                allowed.contains(&dependency.as_str()),
+                "{name} must not depend on {dependency}"
+            );
+        }
+    }
+}
+
+#[test]
+fn no_module_has_a_catch_all_name() {
+    let mut found = Vec::new();
+    files(&root().join("crates"), &mut found);
+    let bad: Vec<_> = found
+        .iter()
+        .filter(|path| {
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+            matches!(
+                &*stem,
+                "utils" | "util" | "common" | "helpers" | "misc" | "manager" | "mod"
+            ) && path.extension().is_some_and(|extension| extension == "rs")
+        })
+        .collect();
+    assert!(bad.is_empty(), "name these after what they own: {bad:?}");
+}
+
+#[test]
+fn every_module_says_what_it_owns() {
+    let mut found = Vec::new();
+    files(&root().join("crates"), &mut found);
+    let bare: Vec<_> = found
+        .iter()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
+        .filter(|path| !path.components().any(|part| part.as_os_str() == "tests"))
+        .filter(|path| path.file_stem().is_some_and(|stem| stem != "tests"))
+        .filter(|path| {
+            !fs::read_to_string(path)
+                .expect("source is text")
+                .starts_with("//!")
+        })
+        .collect();
+    assert!(
+        bare.is_empty(),
+        "modules without an opening `//!`: {bare:#?}"
+    );
+}

@@ -1,0 +1,5 @@
+//! Black-box tests of the repository and the binary.
+
+mod architecture;
+mod docs;
+mod process;

@@ -1,0 +1,366 @@
+//! A process node: this machine under a real control plane, its pods real processes.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
+};
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use serde_json::{Value, json};
+use warp_testkit::{Cluster, until, wait_for, wait_gone};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The `warp` process, ended with the test.
+struct Warp(Child);
+
+impl Warp {
+    fn node(kubeconfig: &Path, data: &Path) -> Self {
+        let child = Command::new(env!("CARGO_BIN_EXE_warp"))
+            .args(["node", "process", "--allow-root", "--name", "here"])
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .arg("--data")
+            .arg(data)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+
+    /// As `kill -9` does.
+    fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Warp {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// Processes of a pod, as /proc tells.
+fn processes_of(uid: &str) -> Vec<String> {
+    let mark = format!("WARP_POD_UID={uid}");
+    std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let environment = std::fs::read(path.join("environ")).ok()?;
+            let marked = environment
+                .split(|byte| *byte == 0)
+                .any(|entry| entry == mark.as_bytes());
+            marked.then(|| path.display().to_string())
+        })
+        .collect()
+}
+
+fn pod(name: &str, spec: &Value) -> Pod {
+    serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap()
+}
+
+fn container(pod: Option<&Pod>) -> Option<Value> {
+    let status = serde_json::to_value(pod?.status.as_ref()?).ok()?;
+    status.pointer("/containerStatuses/0").cloned()
+}
+
+fn phase(pod: Option<&Pod>) -> Option<&str> {
+    pod?.status.as_ref()?.phase.as_deref()
+}
+
+fn log(data: &Path, uid: &str, name: &str) -> String {
+    let text = std::fs::read_to_string(data.join("pods").join(uid).join("logs").join(name))
+        .unwrap_or_default();
+    text.lines()
+        .filter_map(|line| line.splitn(4, ' ').nth(3))
+        .map(|line| format!("{line}\n"))
+        .collect()
+}
+
+/// Checkpoints on a claim, reads a Secret and a ConfigMap, fails once, then counts to the end.
+const TRAIN: &str = r#"
+root=${WARP_ROOT}
+echo "token $TOKEN level $(cat $root/config/level) pod $POD"
+done=$(cat $root/work/checkpoint 2>/dev/null || echo 0)
+echo "resume at $done"
+if [ ! -e $root/work/failed ]; then touch $root/work/failed; echo "first try fails" >&2; exit 3; fi
+while [ $done -lt 40 ]; do done=$((done + 1)); echo $done > $root/work/checkpoint; echo "step $done"; sleep 0.1; done
+sleep 300 &
+echo finished
+"#;
+
+#[tokio::test]
+async fn a_training_run_survives_its_failures_and_a_killed_warp() {
+    let cluster = Cluster::real().start().await.unwrap();
+    let client = cluster.client().await.unwrap();
+    let namespace = cluster.namespace("process").await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+    let warp = Warp::node(&cluster.kubeconfig(), data);
+    let nodes: Api<Node> = Api::all(client.clone());
+    wait_for(&nodes, "here", "registered", PATIENCE, |node| {
+        node.is_some()
+    })
+    .await
+    .unwrap();
+    provide(&client, &namespace, data).await;
+    let spec = json!({
+        "restartPolicy": "OnFailure",
+        "volumes": [
+            {"name": "work", "persistentVolumeClaim": {"claimName": "work"}},
+            {"name": "config", "configMap": {"name": "settings"}}],
+        "containers": [{
+            "name": "train", "image": "local://", "command": ["sh", "-c", TRAIN],
+            "env": [
+                {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "token", "key": "value"}}},
+                {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+            "volumeMounts": [{"name": "work", "mountPath": "/work"}, {"name": "config", "mountPath": "/config"}]}]});
+    pods.create(&PostParams::default(), &pod("train", &spec))
+        .await
+        .unwrap();
+    let second = |pod: Option<&Pod>| {
+        container(pod).is_some_and(|status| {
+            status["restartCount"] == 1 && status["state"]["running"].is_object()
+        })
+    };
+    let running = wait_for(&pods, "train", "in its second run", PATIENCE, second)
+        .await
+        .unwrap()
+        .unwrap();
+    let uid = running.metadata.uid.unwrap();
+    let first = container(pods.get_opt("train").await.unwrap().as_ref()).unwrap();
+    assert_eq!(first["lastState"]["terminated"]["exitCode"], 3);
+    // The run goes on while nobody watches, and its end is told by the next Warp.
+    warp.kill();
+    let work = data.join("claim/checkpoint");
+    until("the run to end unwatched", PATIENCE, async || {
+        Ok((std::fs::read_to_string(&work).unwrap_or_default().trim() == "40").then_some(()))
+    })
+    .await
+    .unwrap();
+    let warp = Warp::node(&cluster.kubeconfig(), data);
+    wait_for(&pods, "train", "succeeded", PATIENCE, |pod| {
+        phase(pod) == Some("Succeeded")
+    })
+    .await
+    .unwrap();
+    let expected: String = (1..=40).map(|step| format!("step {step}\n")).collect();
+    assert_eq!(
+        log(data, &uid, "train.0.log"),
+        "token s3cret level 7 pod train\nresume at 0\nfirst try fails\n"
+    );
+    assert_eq!(
+        log(data, &uid, "train.1.log"),
+        format!("token s3cret level 7 pod train\nresume at 0\n{expected}finished\n")
+    );
+    assert_eq!(processes_of(&uid), Vec::<String>::new());
+    tokio::join!(
+        out_of_memory_is_told(&pods),
+        a_pod_is_stopped_with_its_grace(&pods, data),
+        what_cannot_run_says_why(&pods),
+        probes_decide_readiness(&pods),
+    );
+    // Processes outlive Warp, so they are ended through it.
+    let all = pods.list(&ListParams::default()).await.unwrap();
+    pods.delete_collection(
+        &DeleteParams::default().grace_period(1),
+        &ListParams::default(),
+    )
+    .await
+    .unwrap();
+    for pod in all {
+        let uid = pod.metadata.uid.unwrap();
+        until("no process to be left", PATIENCE, async || {
+            Ok(processes_of(&uid).is_empty().then_some(()))
+        })
+        .await
+        .unwrap();
+    }
+    drop(warp);
+}
+
+async fn provide(client: &kube::Client, namespace: &str, data: &Path) {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let secret = json!({"metadata": {"name": "token"}, "stringData": {"value": "s3cret"}});
+    secrets
+        .create(
+            &PostParams::default(),
+            &serde_json::from_value(secret).unwrap(),
+        )
+        .await
+        .unwrap();
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let map = json!({"metadata": {"name": "settings"}, "data": {"level": "7"}});
+    maps.create(
+        &PostParams::default(),
+        &serde_json::from_value(map).unwrap(),
+    )
+    .await
+    .unwrap();
+    let volumes: Api<PersistentVolume> = Api::all(client.clone());
+    let volume = json!({"metadata": {"name": "work"}, "spec": {
+        "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "",
+        "hostPath": {"path": data.join("claim")}, "claimRef": {"namespace": namespace, "name": "work"}}});
+    volumes
+        .create(
+            &PostParams::default(),
+            &serde_json::from_value(volume).unwrap(),
+        )
+        .await
+        .unwrap();
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
+    let claim = json!({"metadata": {"name": "work"}, "spec": {
+        "accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeName": "work",
+        "resources": {"requests": {"storage": "1Gi"}}}});
+    claims
+        .create(
+            &PostParams::default(),
+            &serde_json::from_value(claim).unwrap(),
+        )
+        .await
+        .unwrap();
+    wait_for(&claims, "work", "bound", PATIENCE, |claim| {
+        claim.and_then(|claim| claim.status.as_ref()?.phase.as_deref()) == Some("Bound")
+    })
+    .await
+    .unwrap();
+}
+
+async fn out_of_memory_is_told(pods: &Api<Pod>) {
+    let spec = json!({"restartPolicy": "Never", "containers": [{
+        "name": "c", "image": "local://", "command": ["sh", "-c", "head -c 200m /dev/zero | tail"],
+        "resources": {"limits": {"memory": "32Mi"}}}]});
+    pods.create(&PostParams::default(), &pod("hungry", &spec))
+        .await
+        .unwrap();
+    let ended = wait_for(pods, "hungry", "failed", PATIENCE, |pod| {
+        phase(pod) == Some("Failed")
+    })
+    .await
+    .unwrap();
+    let status = container(ended.as_ref()).unwrap();
+    assert_eq!(
+        status["state"]["terminated"]["reason"], "OOMKilled",
+        "{status}"
+    );
+}
+
+/// A stubborn process gets its grace, then is ended; a daemon that left its group goes too.
+async fn a_pod_is_stopped_with_its_grace(pods: &Api<Pod>, data: &Path) {
+    let script =
+        "trap 'echo asked' TERM; (setsid sleep 600 &) ; echo up; while true; do sleep 0.1; done";
+    let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [{
+        "name": "c", "image": "local://", "command": ["sh", "-c", script]}]});
+    pods.create(&PostParams::default(), &pod("stubborn", &spec))
+        .await
+        .unwrap();
+    let running = wait_for(pods, "stubborn", "running", PATIENCE, |pod| {
+        phase(pod) == Some("Running")
+    })
+    .await
+    .unwrap();
+    let uid = running.unwrap().metadata.uid.unwrap();
+    until("its first line", PATIENCE, async || {
+        Ok(log(data, &uid, "c.0.log").contains("up").then_some(()))
+    })
+    .await
+    .unwrap();
+    assert!(!processes_of(&uid).is_empty());
+    pods.delete("stubborn", &DeleteParams::default())
+        .await
+        .unwrap();
+    wait_gone(pods, "stubborn", PATIENCE).await.unwrap();
+    until("no process to be left", PATIENCE, async || {
+        Ok(processes_of(&uid).is_empty().then_some(()))
+    })
+    .await
+    .unwrap();
+}
+
+async fn what_cannot_run_says_why(pods: &Api<Pod>) {
+    let one = |image: &str, command: &[&str], env: Value| json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": image, "command": command, "env": env}]});
+    let missing =
+        json!([{"name": "X", "valueFrom": {"secretKeyRef": {"name": "nowhere", "key": "k"}}}]);
+    pods.create(
+        &PostParams::default(),
+        &pod("image", &one("vllm/vllm-openai", &["x"], json!([]))),
+    )
+    .await
+    .unwrap();
+    pods.create(
+        &PostParams::default(),
+        &pod("absent", &one("local://", &["no-such-program"], json!([]))),
+    )
+    .await
+    .unwrap();
+    pods.create(
+        &PostParams::default(),
+        &pod("secret", &one("local://", &["true"], missing)),
+    )
+    .await
+    .unwrap();
+    let waits = |reason: &'static str, word: &'static str| {
+        move |pod: Option<&Pod>| {
+            container(pod).is_some_and(|status| {
+                let waiting = &status["state"]["waiting"];
+                waiting["reason"] == reason
+                    && waiting["message"]
+                        .as_str()
+                        .unwrap_or_default()
+                        .contains(word)
+            })
+        }
+    };
+    wait_for(
+        pods,
+        "image",
+        "refused",
+        PATIENCE,
+        waits("ErrImageNeverPull", "local://"),
+    )
+    .await
+    .unwrap();
+    wait_for(
+        pods,
+        "secret",
+        "misconfigured",
+        PATIENCE,
+        waits("CreateContainerConfigError", "nowhere"),
+    )
+    .await
+    .unwrap();
+    let ended = wait_for(pods, "absent", "failed", PATIENCE, |pod| {
+        phase(pod) == Some("Failed")
+    })
+    .await
+    .unwrap();
+    let status = container(ended.as_ref()).unwrap();
+    assert_eq!(status["state"]["terminated"]["reason"], "StartError");
+    assert!(
+        status["state"]["terminated"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("no-such-program")
+    );
+}
+
+async fn probes_decide_readiness(pods: &Api<Pod>) {
+    let spec = json!({"restartPolicy": "Never", "containers": [{
+        "name": "c", "image": "local://", "command": ["sh", "-c", "touch ready; sleep 600"],
+        "readinessProbe": {"exec": {"command": ["test", "-e", "ready"]}, "periodSeconds": 1}}]});
+    pods.create(&PostParams::default(), &pod("probed", &spec))
+        .await
+        .unwrap();
+    wait_for(pods, "probed", "ready", PATIENCE, |pod| {
+        container(pod).is_some_and(|status| status["ready"] == true)
+    })
+    .await
+    .unwrap();
+}
