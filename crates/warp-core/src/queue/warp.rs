@@ -39,7 +39,7 @@ impl Default for Tuning {
         Self {
             setback_cap: 96.0 * HOUR,
             grace: 0.25 * HOUR,
-            per_attained: 0.2,
+            per_attained: 0.3,
             rerank_every: 5.0 * MINUTE,
             may_evict_after: 10.0 * MINUTE,
             terms: Terms {
