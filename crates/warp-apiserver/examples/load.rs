@@ -39,7 +39,10 @@ fn memory_mib(pids: &[u32]) -> f64 {
     pids.iter()
         .filter_map(|pid| std::fs::read_to_string(format!("/proc/{pid}/status")).ok())
         .filter_map(|status| {
-            let line = status.lines().find(|line| line.starts_with("VmRSS"))?.to_owned();
+            let line = status
+                .lines()
+                .find(|line| line.starts_with("VmRSS"))?
+                .to_owned();
             line.split_whitespace().nth(1)?.parse::<f64>().ok()
         })
         .sum::<f64>()
@@ -61,7 +64,10 @@ struct Phase {
 
 impl Phase {
     fn begin(pids: &[u32]) -> Self {
-        Self { started: Instant::now(), cpu: cpu(pids) }
+        Self {
+            started: Instant::now(),
+            cpu: cpu(pids),
+        }
     }
 
     fn end(&self, pids: &[u32], operations: u64) -> Value {
@@ -76,7 +82,12 @@ impl Phase {
 }
 
 /// Creates from `writers` tasks for `length`.
-async fn creates(api: &Api<ConfigMap>, prefix: &str, writers: u64, length: Duration) -> Result<u64, Failure> {
+async fn creates(
+    api: &Api<ConfigMap>,
+    prefix: &str,
+    writers: u64,
+    length: Duration,
+) -> Result<u64, Failure> {
     let done = Arc::new(AtomicU64::new(0));
     let until = Instant::now() + length;
     let tasks: Vec<_> = (0..writers)
@@ -100,7 +111,12 @@ async fn creates(api: &Api<ConfigMap>, prefix: &str, writers: u64, length: Durat
     Ok(done.load(Ordering::Relaxed))
 }
 
-async fn gets(api: &Api<ConfigMap>, name: &str, readers: u64, length: Duration) -> Result<u64, Failure> {
+async fn gets(
+    api: &Api<ConfigMap>,
+    name: &str,
+    readers: u64,
+    length: Duration,
+) -> Result<u64, Failure> {
     let done = Arc::new(AtomicU64::new(0));
     let until = Instant::now() + length;
     let tasks: Vec<_> = (0..readers)
@@ -122,8 +138,17 @@ async fn gets(api: &Api<ConfigMap>, name: &str, readers: u64, length: Duration) 
 }
 
 /// Events delivered to `watchers` while `writes` objects are created.
-async fn fan_out(api: &Api<ConfigMap>, prefix: &str, watchers: usize, writes: u64) -> Result<u64, Failure> {
-    let from = api.list(&ListParams::default().limit(1)).await?.metadata.resource_version;
+async fn fan_out(
+    api: &Api<ConfigMap>,
+    prefix: &str,
+    watchers: usize,
+    writes: u64,
+) -> Result<u64, Failure> {
+    let from = api
+        .list(&ListParams::default().limit(1))
+        .await?
+        .metadata
+        .resource_version;
     let from = from.unwrap_or_default();
     let mut streams = Vec::new();
     for _ in 0..watchers {
@@ -149,7 +174,11 @@ async fn fan_out(api: &Api<ConfigMap>, prefix: &str, watchers: usize, writes: u6
     let made = (0..writes).map(|number| {
         let api = api.clone();
         let name = format!("{prefix}-{number}");
-        async move { api.create(&PostParams::default(), &object(&name)).await.map(drop) }
+        async move {
+            api.create(&PostParams::default(), &object(&name))
+                .await
+                .map(drop)
+        }
     });
     futures::future::try_join_all(made).await?;
     let mut delivered = 0;
@@ -163,7 +192,10 @@ async fn measure(client: Client, pids: &[u32], length: Duration) -> Result<Value
     let spaces: Api<Namespace> = Api::all(client.clone());
     let mut space = Namespace::default();
     space.metadata.generate_name = Some("load-".to_owned());
-    let space = spaces.create(&PostParams::default(), &space).await?.name_any();
+    let space = spaces
+        .create(&PostParams::default(), &space)
+        .await?
+        .name_any();
     let api: Api<ConfigMap> = Api::namespaced(client, &space);
     let idle = memory_mib(pids);
     let phase = Phase::begin(pids);
@@ -197,7 +229,8 @@ async fn measure(client: Client, pids: &[u32], length: Duration) -> Result<Value
 async fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let seconds = |text: Option<&String>| {
-        text.and_then(|text| text.parse().ok()).map_or(Duration::from_secs(5), Duration::from_secs)
+        text.and_then(|text| text.parse().ok())
+            .map_or(Duration::from_secs(5), Duration::from_secs)
     };
     let (label, figures) = match arguments.as_slice() {
         [mode, label, rest @ ..] if mode == "inside" => {
@@ -205,15 +238,26 @@ async fn main() -> Result<(), Failure> {
             let api: Api<ConfigMap> = Api::default_namespaced(server.client("default"));
             let phase = Phase::begin(&[std::process::id()]);
             let made = creates(&api, "inside", 64, seconds(rest.first())).await?;
-            (label, json!({"create64Writers": phase.end(&[std::process::id()], made)}))
+            (
+                label,
+                json!({"create64Writers": phase.end(&[std::process::id()], made)}),
+            )
         }
         [kubeconfig, pids, label, rest @ ..] => {
             let pids: Vec<u32> = pids.split(',').filter_map(|pid| pid.parse().ok()).collect();
             let kubeconfig = kube::config::Kubeconfig::read_from(kubeconfig)?;
             let config = Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await?;
-            (label, measure(Client::try_from(config)?, &pids, seconds(rest.first())).await?)
+            (
+                label,
+                measure(Client::try_from(config)?, &pids, seconds(rest.first())).await?,
+            )
         }
-        _ => return Err("usage: load KUBECONFIG PID[,PID] LABEL [SECONDS] | load inside LABEL [SECONDS]".into()),
+        _ => {
+            return Err(
+                "usage: load KUBECONFIG PID[,PID] LABEL [SECONDS] | load inside LABEL [SECONDS]"
+                    .into(),
+            );
+        }
     };
     println!("{}", json!({"server": label, "figures": figures}));
     Ok(())

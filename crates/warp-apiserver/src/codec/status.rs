@@ -15,6 +15,8 @@ pub struct Status {
     pub details: Option<Value>,
     /// Where an expired list can go on in the present.
     pub next: Option<String>,
+    /// Texts of `Warning` headers: decoding may have warned before the object was refused.
+    pub warnings: Vec<String>,
 }
 
 impl std::fmt::Display for Status {
@@ -63,11 +65,18 @@ impl Status {
             message: message.into(),
             details: None,
             next: None,
+            warnings: Vec::new(),
         }
     }
 
     fn about(mut self, subject: &Subject<'_>) -> Self {
         self.details = Some(Value::Object(subject.details()));
+        self
+    }
+
+    #[must_use]
+    pub fn with_warnings(mut self, warnings: Vec<String>) -> Self {
+        self.warnings = warnings;
         self
     }
 

@@ -24,6 +24,7 @@ pub(crate) fn error(status: &Status) -> Response<Body> {
     {
         response.headers_mut().insert(header::RETRY_AFTER, value);
     }
+    warn(&mut response, &status.warnings);
     if status.code == 401 {
         response
             .headers_mut()
