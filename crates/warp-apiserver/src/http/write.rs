@@ -294,16 +294,14 @@ impl PatchKind {
     }
 
     pub(super) fn decode(self, bytes: &[u8]) -> Result<Body, Status> {
-        match self {
-            Self::Apply => body::decode_yaml(bytes),
-            _ => {
-                let mut reader = body::decode_json(bytes);
-                if let Err(status) = &mut reader {
-                    status.message = format!("error decoding patch: {}", status.message);
-                }
-                reader
-            }
+        if self == Self::Apply {
+            return body::decode_yaml(bytes);
         }
+        let mut reader = body::decode_json(bytes);
+        if let Err(status) = &mut reader {
+            status.message = format!("error decoding patch: {}", status.message);
+        }
+        reader
     }
 
     /// The patched object; not for apply.
