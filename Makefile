@@ -53,7 +53,8 @@ deploy: ## Install Warp on the cluster of the current kubeconfig
 	$(WARP) install --print --image $(IMAGE) | $(KUBECTL) apply -f -
 
 .PHONY: undeploy
-undeploy: ## Remove Warp from the cluster (asks nothing; running Jobs are deleted with their workloads)
+undeploy: ## Remove Warp from the cluster, its workloads and their Jobs included
+	$(KUBECTL) delete gpuworkloads --all --all-namespaces --ignore-not-found
 	$(WARP) install --print --image $(IMAGE) | $(KUBECTL) delete --ignore-not-found -f -
 
 .PHONY: docker-build

@@ -37,6 +37,7 @@ fn every_kind_of_the_list_is_served_once() {
         "PersistentVolumeClaim",
         "Pod",
         "PodDisruptionBudget",
+        "PodTemplate",
         "PriorityClass",
         "ReplicaSet",
         "ResourceQuota",

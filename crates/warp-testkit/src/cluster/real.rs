@@ -250,6 +250,9 @@ fn controllers(builder: &Builder, binaries: &Path, folder: &Path) -> Result<Proc
             "--node-monitor-period=1s",
             "--node-monitor-grace-period=10s",
             "--node-startup-grace-period=20s",
+            // A test loses most of its few nodes; by default that stops all evictions.
+            "--unhealthy-zone-threshold=1",
+            "--node-eviction-rate=100",
         ]);
     }
     Process::start(

@@ -8,6 +8,7 @@ use anyhow::Context;
 use tokio_util::sync::CancellationToken;
 use warp_local::controllers::Clock;
 use warp_local::node::access::Access;
+use warp_local::node::docker;
 use warp_local::node::fleet::Fleet;
 use warp_local::node::host::Options;
 use warp_local::node::process::{self, machine};
@@ -115,14 +116,14 @@ pub(crate) struct Local {
     pub(crate) access: Arc<dyn Access>,
 }
 
+/// What runs the pods of this machine.
+pub(crate) enum Chosen {
+    Process,
+    Docker(docker::Api),
+}
+
 /// What this machine can run pods with, and how to call it; or why it cannot.
-pub(crate) fn choose(machine: &Machine) -> Result<(Machine, String), String> {
-    if machine.runtime == RuntimeChoice::None {
-        return Err("--runtime none".to_owned());
-    }
-    if let Some(why) = refuse_root(machine.allow_root) {
-        return Err(why.to_owned());
-    }
+pub(crate) async fn choose(machine: &Machine) -> Result<(Chosen, String), String> {
     let gpus = machine::gpus();
     let devices: Vec<String> = gpus
         .iter()
@@ -133,8 +134,30 @@ pub(crate) fn choose(machine: &Machine) -> Result<(Machine, String), String> {
     } else {
         devices.join(", ")
     };
+    let docker = match machine.runtime {
+        RuntimeChoice::None => return Err("--runtime none".to_owned()),
+        RuntimeChoice::Process => None,
+        RuntimeChoice::Auto | RuntimeChoice::Docker => {
+            let found = docker::find(&docker::Search::from_environment(None)).await;
+            match (found, machine.runtime) {
+                (Ok(api), _) => Some(api),
+                (Err(error), RuntimeChoice::Docker) => return Err(error.to_string()),
+                (Err(_), _) => None,
+            }
+        }
+    };
+    if let Some(api) = docker {
+        let told = format!(
+            "this machine as a node ({with}); pods are containers of {}",
+            api.socket().display()
+        );
+        return Ok((Chosen::Docker(api), told));
+    }
+    if let Some(why) = refuse_root(machine.allow_root) {
+        return Err(why.to_owned());
+    }
     Ok((
-        machine.clone(),
+        Chosen::Process,
         format!("this machine as a node ({with}); pods are processes, not containers"),
     ))
 }
@@ -143,9 +166,32 @@ pub(crate) fn choose(machine: &Machine) -> Result<(Machine, String), String> {
 pub(crate) fn local_host(
     client: kube::Client,
     data: &std::path::Path,
-    _machine: Machine,
+    chosen: Chosen,
 ) -> anyhow::Result<Local> {
-    process_host(client, data, &machine_name())
+    match chosen {
+        Chosen::Process => process_host(client, data, &machine_name()),
+        Chosen::Docker(api) => {
+            let (runtime, reports) = docker::Docker::new(client.clone(), api, data);
+            let runtime = Arc::new(runtime);
+            let host = Host {
+                client,
+                clock: Clock::system(),
+                options: Options::for_fleet(1),
+                shapes: vec![machine::shape(
+                    &machine_name(),
+                    "docker",
+                    "127.0.0.1",
+                    &machine::gpus(),
+                )],
+                runtime: runtime.clone(),
+                reports: Some(reports),
+            };
+            Ok(Local {
+                host,
+                access: runtime,
+            })
+        }
+    }
 }
 
 /// A host that runs pods as processes, with its files below `data`.

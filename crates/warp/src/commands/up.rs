@@ -66,6 +66,7 @@ pub(crate) enum RuntimeChoice {
     /// Docker or Podman where one answers, processes otherwise
     Auto,
     Process,
+    Docker,
     /// No node at all
     None,
 }
@@ -111,7 +112,7 @@ async fn up(args: Args, instance: Instance, fleet: Option<Fleet>) -> anyhow::Res
     };
     let started = std::time::Instant::now();
     let listener = listen(args.port).await?;
-    let (nodes, told) = nodes(&args, fleet);
+    let (nodes, told) = nodes(&args, fleet).await;
     let plan = Plan {
         instance: instance.clone(),
         ephemeral: args.ephemeral,
@@ -180,7 +181,7 @@ async fn listen(port: u16) -> anyhow::Result<TcpListener> {
 }
 
 /// The nodes to run and how to call them.
-fn nodes(args: &Args, fleet: Option<Fleet>) -> (Nodes, String) {
+async fn nodes(args: &Args, fleet: Option<Fleet>) -> (Nodes, String) {
     if let Some(fleet) = fleet {
         let gpus: u32 = fleet
             .nodes
@@ -193,8 +194,8 @@ fn nodes(args: &Args, fleet: Option<Fleet>) -> (Nodes, String) {
         );
         return (Nodes::Simulated(fleet), told);
     }
-    match node::choose(&args.machine) {
-        Ok((machine, told)) => (Nodes::Machine(machine), told),
+    match node::choose(&args.machine).await {
+        Ok((chosen, told)) => (Nodes::Machine(chosen), told),
         Err(why) => {
             output::note(&format!("this machine is no node: {why}"));
             (Nodes::None, "no nodes".to_owned())
@@ -277,6 +278,7 @@ fn detach(args: &Args, instance: &Instance) -> anyhow::Result<ExitCode> {
     match args.machine.runtime {
         RuntimeChoice::Auto => {}
         RuntimeChoice::Process => drop(command.args(["--runtime", "process"])),
+        RuntimeChoice::Docker => drop(command.args(["--runtime", "docker"])),
         RuntimeChoice::None => drop(command.args(["--runtime", "none"])),
     }
     std::os::unix::process::CommandExt::process_group(&mut command, 0);

@@ -4,3 +4,4 @@ mod apiserver;
 mod architecture;
 mod docs;
 mod process;
+mod up;

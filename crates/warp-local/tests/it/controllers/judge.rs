@@ -213,10 +213,9 @@ async fn events(stage: &Stage) -> Result<BTreeSet<String>> {
             .unwrap_or_default();
         let judged = component.ends_with("-controller") || component == "default-scheduler";
         judged.then(|| {
-            let text = plain(
-                event["message"].as_str().unwrap_or_default(),
-                &stage.namespace,
-            );
+            let text = event["message"].as_str().unwrap_or_default();
+            let text = text.trim_start_matches("(combined from similar events): ");
+            let text = plain(text, &stage.namespace);
             let bound = if event["reason"] == "Scheduled" {
                 "assigned".to_owned()
             } else {

@@ -15,13 +15,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use warp_apiserver::{ApiServer, Options};
 use warp_local::controllers;
-use warp_local::node::access::{Access, Hooks};
+use warp_local::node::access::Hooks;
 use warp_local::node::fleet::Fleet;
 use warp_local::node::{Host, Simulated, host};
 
-use super::Machine;
 use super::instance::Instance;
-use crate::commands::node::{Local, local_host};
+use crate::commands::node::{Chosen, Local, local_host};
 
 /// New kinds are served within this.
 const KINDS_LIMIT: Duration = Duration::from_secs(20);
@@ -38,7 +37,7 @@ pub(super) struct Plan {
 
 pub(super) enum Nodes {
     Simulated(Fleet),
-    Machine(Machine),
+    Machine(Chosen),
     None,
 }
 
@@ -121,10 +120,9 @@ impl Engine {
                     reports: None,
                 }
             }
-            Nodes::Machine(machine) => {
-                let Local { host, access }: Local =
-                    local_host(client.clone(), &instance.folder, machine)?;
-                hooks.connect_to(access as Arc<dyn Access>);
+            Nodes::Machine(chosen) => {
+                let Local { host, access } = local_host(client.clone(), &instance.folder, chosen)?;
+                hooks.connect_to(access);
                 host
             }
         };
