@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{Api, DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
+use kube::config::KubeConfigOptions;
 use kube::{Client, Config, ResourceExt};
 use serde_json::{Value, json};
 use warp_apiserver::{ApiServer, Options};
@@ -246,7 +247,8 @@ async fn main() -> Result<(), Failure> {
         [kubeconfig, pids, label, rest @ ..] => {
             let pids: Vec<u32> = pids.split(',').filter_map(|pid| pid.parse().ok()).collect();
             let kubeconfig = kube::config::Kubeconfig::read_from(kubeconfig)?;
-            let config = Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await?;
+            let config =
+                Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
             (
                 label,
                 measure(Client::try_from(config)?, &pids, seconds(rest.first())).await?,

@@ -42,6 +42,10 @@ pub struct LogOptions {
 
 /// Query parameters of `…/exec` and `…/attach`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "the query parameters are independent flags"
+)]
 pub struct ExecOptions {
     /// Empty for attach.
     pub command: Vec<String>,

@@ -331,7 +331,7 @@ impl Api {
             call,
         };
         if watching {
-            return watch::watch(request, warnings);
+            return watch::watch(&request, &warnings);
         }
         let form = request.call.form;
         let include = request.include()?;

@@ -54,25 +54,8 @@ pub fn builtin() -> Vec<Resource> {
     all.extend(workload::descriptors());
     all.extend(access::descriptors());
     all.push(definition::descriptor());
-    let mut all: Vec<Resource> = all.into_iter().map(|described| described.0).collect();
-    for resource in &mut all {
-        let name = resource.table();
-        resource.strategy.return_deleted = RETURN_DELETED.contains(&name.as_str());
-        resource.strategy.keep_status |= name == "nodes";
-    }
-    all
+    all.into_iter().map(|described| described.0).collect()
 }
-
-/// Kinds whose deletion is answered with their last state.
-const RETURN_DELETED: [&str; 7] = [
-    "pods",
-    "podtemplates",
-    "services",
-    "serviceaccounts",
-    "persistentvolumes",
-    "persistentvolumeclaims",
-    "resourcequotas",
-];
 
 /// Objects a fresh server holds.
 pub fn initial_objects() -> Vec<Value> {

@@ -92,12 +92,12 @@ impl Entry {
     /// How the object appears among the items of a list: built-in kinds leave out what the list
     /// says already.
     pub fn write_item(&self, stored: &Stored, out: &mut Vec<u8>) {
-        if self.resource.custom.is_none() {
-            if let Some(rest) = stored.bytes.strip_prefix(self.prefix.as_slice()) {
-                out.push(b'{');
-                out.extend_from_slice(rest);
-                return;
-            }
+        if self.resource.custom.is_none()
+            && let Some(rest) = stored.bytes.strip_prefix(self.prefix.as_slice())
+        {
+            out.push(b'{');
+            out.extend_from_slice(rest);
+            return;
         }
         out.extend_from_slice(&self.bytes(stored));
     }

@@ -180,7 +180,9 @@ impl Store {
             signal: signal::channel(revision).0,
             failed: RwLock::new(None),
         });
-        for table in tables.values() {
+        let mut known: Vec<&Arc<Table>> = tables.values().collect();
+        known.sort_by_key(|table| table.id());
+        for table in known {
             table.follow(Arc::clone(&progress));
         }
         Self(Arc::new(Shared {

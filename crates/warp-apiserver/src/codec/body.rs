@@ -1,6 +1,6 @@
 //! Request bodies: JSON with duplicate members noticed, YAML, and Kubernetes' protobuf.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
@@ -185,7 +185,7 @@ impl<'de> Visitor<'de> for Node<'_> {
         let mut list = Vec::new();
         let length = self.path.len();
         loop {
-            self.path.push_str(&format!("[{}]", list.len()));
+            let _ = write!(self.path, "[{}]", list.len());
             let item = items.next_element_seed(Node {
                 path: self.path,
                 strict: self.strict,

@@ -12,9 +12,11 @@ pub struct Status {
     pub code: u16,
     pub reason: &'static str,
     pub message: String,
-    pub details: Option<Value>,
+    pub details: Option<Box<Value>>,
     /// Where an expired list can go on in the present.
-    pub next: Option<String>,
+    pub next: Option<Box<str>>,
+    /// Texts of `Warning` headers: decoding may have warned before the object was refused.
+    pub warnings: Box<[String]>,
 }
 
 impl std::fmt::Display for Status {
@@ -63,11 +65,18 @@ impl Status {
             message: message.into(),
             details: None,
             next: None,
+            warnings: Box::default(),
         }
     }
 
     fn about(mut self, subject: &Subject<'_>) -> Self {
-        self.details = Some(Value::Object(subject.details()));
+        self.details = Some(Box::new(Value::Object(subject.details())));
+        self
+    }
+
+    #[must_use]
+    pub fn with_warnings(mut self, warnings: Vec<String>) -> Self {
+        self.warnings = warnings.into();
         self
     }
 
@@ -108,7 +117,7 @@ impl Status {
             "NotFound",
             "the server could not find the requested resource",
         );
-        status.details = Some(json!({}));
+        status.details = Some(Box::new(json!({})));
         status
     }
 
@@ -126,7 +135,7 @@ impl Status {
             "MethodNotAllowed",
             "the server does not allow this method on the requested resource",
         );
-        status.details = Some(json!({}));
+        status.details = Some(Box::new(json!({})));
         status
     }
 
@@ -146,14 +155,14 @@ impl Status {
             OBJECT_TYPES.join(", ")
         );
         let mut status = Self::new(406, "NotAcceptable", text);
-        status.details = Some(json!({}));
+        status.details = Some(Box::new(json!({})));
         status
     }
 
     /// A patch of a built-in kind in a form that is no patch.
     pub fn no_such_patch() -> Self {
         let mut status = Self::new(415, "UnsupportedMediaType", "415: Unsupported Media Type");
-        status.details = Some(json!({}));
+        status.details = Some(Box::new(json!({})));
         status
     }
 
@@ -193,9 +202,9 @@ impl Status {
     }
 
     /// Server-side apply refused: another manager owns fields.
-    pub fn apply_conflict(causes: Vec<Value>, message: String) -> Self {
+    pub fn apply_conflict(causes: &[Value], message: String) -> Self {
         let mut status = Self::new(409, "Conflict", message);
-        status.details = Some(json!({"causes": causes}));
+        status.details = Some(Box::new(json!({"causes": causes})));
         status
     }
 
@@ -239,21 +248,21 @@ impl Status {
             errors.iter().map(FieldError::cause).collect(),
         );
         let mut status = Self::new(422, "Invalid", text);
-        status.details = Some(Value::Object(details));
+        status.details = Some(Box::new(Value::Object(details)));
         status
     }
 
     /// A request that is understood and cannot be carried out (a failed JSON patch test).
     pub fn unprocessable(message: impl Into<String>) -> Self {
         let mut status = Self::new(422, "Invalid", message);
-        status.details = Some(json!({}));
+        status.details = Some(Box::new(json!({})));
         status
     }
 
     pub fn too_many_requests(message: impl Into<String>, retry_after: u32) -> Self {
         let mut status = Self::new(429, "TooManyRequests", message);
         if retry_after > 0 {
-            status.details = Some(json!({"retryAfterSeconds": retry_after}));
+            status.details = Some(Box::new(json!({"retryAfterSeconds": retry_after})));
         }
         status
     }
@@ -261,7 +270,9 @@ impl Status {
     pub fn internal(message: impl std::fmt::Display) -> Self {
         let text = format!("Internal error occurred: {message}");
         let mut status = Self::new(500, "InternalError", text);
-        status.details = Some(json!({"causes": [{"message": message.to_string()}]}));
+        status.details = Some(Box::new(
+            json!({"causes": [{"message": message.to_string()}]}),
+        ));
         status
     }
 
@@ -278,10 +289,10 @@ impl Status {
     pub fn revision_too_large(asked: u64, current: u64) -> Self {
         let text = format!("Timeout: Too large resource version: {asked}, current: {current}");
         let mut status = Self::new(504, "Timeout", text);
-        status.details = Some(json!({
+        status.details = Some(Box::new(json!({
             "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
             "retryAfterSeconds": 1,
-        }));
+        })));
         status
     }
 
@@ -301,11 +312,11 @@ impl Status {
             status["reason"] = self.reason.into();
         }
         if let Some(details) = &self.details {
-            status["details"] = details.clone();
+            status["details"] = (**details).clone();
         }
         status["code"] = self.code.into();
         if let Some(next) = &self.next {
-            status["metadata"]["continue"] = next.clone().into();
+            status["metadata"]["continue"] = (**next).into();
         }
         status
     }

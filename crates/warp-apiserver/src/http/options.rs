@@ -189,8 +189,8 @@ fn of_agent(user_agent: &str) -> String {
 pub(crate) enum At {
     /// The present.
     Now,
-    /// Not older than this revision.
-    AtLeast(u64),
+    /// This revision or a newer one.
+    NotOlder(u64),
     Exactly(u64),
 }
 
@@ -244,15 +244,14 @@ impl Continue {
     }
 }
 
-pub(crate) fn parse_revision(text: &str) -> Result<Option<u64>, FieldError> {
+/// A revision as sent; the error is what is wrong with it.
+pub(crate) fn parse_revision(text: &str) -> Result<Option<u64>, String> {
     if text.is_empty() {
         return Ok(None);
     }
     text.parse().map(Some).map_err(|_| {
-        FieldError::invalid(
-            &Path::new("resourceVersion"),
-            text,
-            format!("strconv.ParseUint: parsing {text:?}: invalid syntax"),
+        format!(
+            "resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
         )
     })
 }
@@ -306,15 +305,11 @@ impl ListOptions {
         if !errors.is_empty() {
             return Err(refuse("ListOptions", &errors));
         }
-        let revision = parse_revision(version).map_err(|error| {
-            let text = format!(
-                "resourceVersion: Invalid value: {version:?}: {}",
-                error.detail
-            );
+        let revision = parse_revision(version).map_err(|problem| {
             if watch {
-                Status::plain_failure(text)
+                Status::plain_failure(problem)
             } else {
-                Status::bad_request(format!("invalid resource version: {text}"))
+                Status::bad_request(format!("invalid resource version: {problem}"))
             }
         })?;
         let next = if token.is_empty() {
@@ -336,7 +331,7 @@ impl ListOptions {
             (None | Some(0), _) => At::Now,
             (Some(revision), "Exact") => At::Exactly(revision),
             (Some(revision), "") if limit > 0 => At::Exactly(revision),
-            (Some(revision), _) => At::AtLeast(revision),
+            (Some(revision), _) => At::NotOlder(revision),
         };
         let timeout = query
             .number("timeoutSeconds")?

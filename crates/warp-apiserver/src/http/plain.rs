@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::route::Route;
 use super::{Api, Call, respond};
+use crate::codec::hex;
 use crate::codec::negotiate::aggregated;
 use crate::codec::status::Status;
 use crate::registry::discovery;
@@ -231,11 +232,7 @@ impl Documents {
                     let document = crate::schema::openapi::document(&resources);
                     let bytes = Bytes::from(document.to_string());
                     let digest = ring::digest::digest(&ring::digest::SHA256, &bytes);
-                    let hash: String = digest
-                        .as_ref()
-                        .iter()
-                        .map(|byte| format!("{byte:02X}"))
-                        .collect();
+                    let hash = hex(digest.as_ref()).to_uppercase();
                     let path = if group.is_empty() {
                         format!("api/{version}")
                     } else {

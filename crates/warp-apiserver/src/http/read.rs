@@ -1,5 +1,7 @@
 //! Get and list.
 
+use std::fmt::Write as _;
+
 use bytes::Bytes;
 use serde_json::json;
 
@@ -11,8 +13,8 @@ use crate::codec::status::Status;
 use crate::store::{Page, PageQuery, TooOld};
 
 pub(super) fn get(request: &ResourceCall<'_>) -> Result<Answer, Status> {
-    let asked = parse_revision(request.call.query.get("resourceVersion"))
-        .map_err(|error| Status::bad_request(error.to_string()))?;
+    let asked =
+        parse_revision(request.call.query.get("resourceVersion")).map_err(Status::bad_request)?;
     not_in_future(asked, request.api.store.revision())?;
     let stored = request
         .entry
@@ -48,7 +50,7 @@ pub(super) fn select(
     };
     match options.at {
         At::Now => {}
-        At::AtLeast(asked) => not_in_future(Some(asked), request.api.store.revision())?,
+        At::NotOlder(asked) => not_in_future(Some(asked), request.api.store.revision())?,
         At::Exactly(asked) => {
             not_in_future(Some(asked), request.api.store.revision())?;
             query.at = Some(asked);
@@ -106,7 +108,7 @@ fn expired(error: TooOld, options: &ListOptions) -> Status {
         revision: None,
         after: next.after.clone(),
     };
-    status.next = Some(token.encode());
+    status.next = Some(token.encode().into());
     status
 }
 
@@ -166,10 +168,10 @@ fn assemble(request: &ResourceCall<'_>, listed: &Listed) -> Bytes {
     let mut out = Vec::with_capacity(size + 256);
     let mut meta = String::new();
     if let Some(next) = next_of(request, listed) {
-        meta.push_str(&format!(",\"continue\":\"{next}\""));
+        let _ = write!(meta, ",\"continue\":\"{next}\"");
     }
     if let Some(remaining) = listed.remaining {
-        meta.push_str(&format!(",\"remainingItemCount\":{remaining}"));
+        let _ = write!(meta, ",\"remainingItemCount\":{remaining}");
     }
     let head = format!(
         "{{\"kind\":\"{}\",\"apiVersion\":\"{}\",\"metadata\":{{\"resourceVersion\":\"{}\"{meta}}},\"items\":[",

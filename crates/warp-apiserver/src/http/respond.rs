@@ -24,6 +24,7 @@ pub(crate) fn error(status: &Status) -> Response<Body> {
     {
         response.headers_mut().insert(header::RETRY_AFTER, value);
     }
+    warn(&mut response, &status.warnings);
     if status.code == 401 {
         response
             .headers_mut()
@@ -151,14 +152,12 @@ pub(super) fn view_of(
 
 /// The objects of a list (or the one object) and the list's metadata.
 fn objects(mut value: Value) -> (Vec<Value>, Value) {
-    match value["items"].take() {
-        Value::Array(items) => (items, value["metadata"].take()),
-        _ => {
-            if let Some(map) = value.as_object_mut() {
-                map.shift_remove("items");
-            }
-            let revision = value["metadata"]["resourceVersion"].clone();
-            (vec![value], json!({"resourceVersion": revision}))
-        }
+    if let Value::Array(items) = value["items"].take() {
+        return (items, value["metadata"].take());
     }
+    if let Some(map) = value.as_object_mut() {
+        map.shift_remove("items");
+    }
+    let revision = value["metadata"]["resourceVersion"].clone();
+    (vec![value], json!({"resourceVersion": revision}))
 }

@@ -94,38 +94,38 @@ fn resource(group: &str, version: &str, rest: &[&str]) -> Route {
     };
     match rest {
         // Namespaces are resources themselves, with their own subresources.
-        ["namespaces"] => target.resource = "namespaces".to_owned(),
+        ["namespaces"] => "namespaces".clone_into(&mut target.resource),
         ["namespaces", name] => {
-            target.resource = "namespaces".to_owned();
+            "namespaces".clone_into(&mut target.resource);
             target.name = text(name);
         }
         ["namespaces", name, sub @ ("status" | "finalize")] => {
-            target.resource = "namespaces".to_owned();
+            "namespaces".clone_into(&mut target.resource);
             target.name = text(name);
             target.subresource = text(sub);
         }
         ["namespaces", namespace, resource] => {
             target.namespace = text(namespace);
-            target.resource = (*resource).to_owned();
+            (*resource).clone_into(&mut target.resource);
         }
         ["namespaces", namespace, resource, name] => {
             target.namespace = text(namespace);
-            target.resource = (*resource).to_owned();
+            (*resource).clone_into(&mut target.resource);
             target.name = text(name);
         }
         ["namespaces", namespace, resource, name, sub] => {
             target.namespace = text(namespace);
-            target.resource = (*resource).to_owned();
+            (*resource).clone_into(&mut target.resource);
             target.name = text(name);
             target.subresource = text(sub);
         }
-        [resource] => target.resource = (*resource).to_owned(),
+        [resource] => (*resource).clone_into(&mut target.resource),
         [resource, name] => {
-            target.resource = (*resource).to_owned();
+            (*resource).clone_into(&mut target.resource);
             target.name = text(name);
         }
         [resource, name, sub] => {
-            target.resource = (*resource).to_owned();
+            (*resource).clone_into(&mut target.resource);
             target.name = text(name);
             target.subresource = text(sub);
         }

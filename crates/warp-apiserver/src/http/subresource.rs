@@ -452,7 +452,7 @@ fn budget_refusal(budget: &Value, stale: bool) -> Status {
         "Cannot evict pod as it would violate the pod's disruption budget.",
         retry,
     );
-    let details = refusal.details.get_or_insert_with(|| json!({}));
+    let details = refusal.details.get_or_insert_with(|| Box::new(json!({})));
     details["causes"] = json!([{"reason": "DisruptionBudget", "message": message}]);
     refusal
 }

@@ -30,8 +30,8 @@ const DEFAULT_TIMEOUT: u64 = 45 * 60;
 const CHUNK: usize = 128;
 
 pub(super) fn watch(
-    request: ResourceCall<'_>,
-    warnings: Vec<String>,
+    request: &ResourceCall<'_>,
+    warnings: &[String],
 ) -> Result<Response<Body>, Status> {
     let query = &request.call.query;
     let options = ListOptions::parse(query, true)?;
@@ -106,7 +106,7 @@ pub(super) fn watch(
         http::header::CACHE_CONTROL,
         http::HeaderValue::from_static("no-cache, private"),
     );
-    respond::warn(&mut response, &warnings);
+    respond::warn(&mut response, warnings);
     Ok(response)
 }
 
@@ -194,11 +194,10 @@ impl Shape {
             .as_ref()
             .is_some_and(|previous| self.selector.matches(previous));
         let kind = match (event.kind, before, now) {
-            (EventKind::Deleted, true, _) => EventKind::Deleted,
             (EventKind::Deleted, false, _) | (_, false, false) => return None,
             (EventKind::Added, _, true) | (EventKind::Modified, false, true) => EventKind::Added,
             (EventKind::Modified, true, true) => EventKind::Modified,
-            (_, true, false) => EventKind::Deleted,
+            (EventKind::Deleted, true, _) | (_, true, false) => EventKind::Deleted,
         };
         let plain = self.form.view == View::Object
             && kind == event.kind

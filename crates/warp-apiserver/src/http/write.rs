@@ -35,7 +35,10 @@ pub(super) async fn create(request: &ResourceCall<'_>) -> Result<Answer, Status>
     let mut warnings = Vec::new();
     let body = body::decode_object(&call.content_type, &call.body)?;
     let object = decode(request, body, options.validation, &mut warnings)?;
-    create_object(request, object, &options, warnings, false).await
+    let warned = warnings.clone();
+    create_object(request, object, &options, warnings, false)
+        .await
+        .map_err(|status| status.with_warnings(warned))
 }
 
 /// Stores a decoded object; `tracked` when its managed fields are in place.
@@ -254,6 +257,7 @@ pub(super) async fn update_as(request: &ResourceCall<'_>, mode: Mode) -> Result<
     if !exists && mode == Mode::Main && request.entry.resource.strategy.create_on_update {
         return create_object(request, object, &options, warnings, false).await;
     }
+    let warned = warnings.clone();
     modify(request, &options, mode, warnings, &|_, _| {
         Ok(Produced {
             object: object.clone(),
@@ -261,6 +265,7 @@ pub(super) async fn update_as(request: &ResourceCall<'_>, mode: Mode) -> Result<
         })
     })
     .await
+    .map_err(|status| status.with_warnings(warned))
 }
 
 /// The patch types, by media type.
@@ -289,16 +294,14 @@ impl PatchKind {
     }
 
     pub(super) fn decode(self, bytes: &[u8]) -> Result<Body, Status> {
-        match self {
-            Self::Apply => body::decode_yaml(bytes),
-            _ => {
-                let mut reader = body::decode_json(bytes);
-                if let Err(status) = &mut reader {
-                    status.message = format!("error decoding patch: {}", status.message);
-                }
-                reader
-            }
+        if self == Self::Apply {
+            return body::decode_yaml(bytes);
         }
+        let mut reader = body::decode_json(bytes);
+        if let Err(status) = &mut reader {
+            status.message = format!("error decoding patch: {}", status.message);
+        }
+        reader
     }
 
     /// The patched object; not for apply.

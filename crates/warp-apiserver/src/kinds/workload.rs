@@ -26,6 +26,7 @@ fn pod_template() -> Described {
         .strategy(Strategy {
             default: |object| typed::round_trip("core.PodTemplate", object),
             generation: true,
+            return_deleted: true,
             ..Strategy::default()
         })
 }

@@ -52,9 +52,7 @@ fn step(object: &mut Value, operation: &Value) -> Option<()> {
         }
         "test" => {
             let expected = value().unwrap_or(Value::Null);
-            let found = find(object, &path)
-                .map(|value| &*value)
-                .unwrap_or(&Value::Null);
+            let found = find(object, &path).map_or(&Value::Null, |value| &*value);
             (*found == expected).then_some(())
         }
         _ => None,

@@ -4,6 +4,8 @@
 //! adds or changes, an apply owns exactly what it sends, prunes what it sent before and no longer
 //! sends, and conflicts when another manager owns what it would change.
 
+use std::fmt::Write as _;
+
 use serde_json::{Map, Value, json};
 
 use super::fieldset::{FieldSet, Step};
@@ -91,10 +93,10 @@ impl Manager {
     fn describe(&self) -> String {
         let mut text = format!("{:?}", self.name);
         if !self.subresource.is_empty() {
-            text.push_str(&format!(" with subresource {:?}", self.subresource));
+            let _ = write!(text, " with subresource {:?}", self.subresource);
         }
         if self.operation == Operation::Update {
-            text.push_str(&format!(" using {}", self.api_version));
+            let _ = write!(text, " using {}", self.api_version);
         }
         text
     }
@@ -192,10 +194,6 @@ fn strip(set: &mut FieldSet, writer: &Writer<'_>) {
     }
 }
 
-fn known(schema: &Schema) -> Known {
-    Some(schema.clone())
-}
-
 /// Takes what changed away from everyone but `keep`.
 fn take_from_others(
     managers: &mut Managers,
@@ -244,18 +242,17 @@ pub fn update(live: Option<&Value>, new: &mut Value, writer: &Writer<'_>) {
 
 fn track(live: Option<&Value>, new: &Value, managers: &mut Managers, writer: &Writer<'_>) {
     let empty;
-    let old = match live {
-        Some(live) => live,
-        None => {
-            empty = if writer.custom {
-                json!({"metadata": {}})
-            } else {
-                skeleton::of(writer.group, writer.kind)
-            };
-            &empty
-        }
+    let old = if let Some(live) = live {
+        live
+    } else {
+        empty = if writer.custom {
+            json!({"metadata": {}})
+        } else {
+            skeleton::of(writer.group, writer.kind)
+        };
+        &empty
     };
-    let mut comparison = typed::compare(old, new, &known(writer.schema));
+    let mut comparison = typed::compare(old, new, &Some(writer.schema.clone()));
     for path in writer.reset {
         comparison.ignore(path);
     }
@@ -363,7 +360,7 @@ fn attempt(
     writer: &Writer<'_>,
     force: bool,
 ) -> Result<Value, Vec<Conflict>> {
-    let schema = known(writer.schema);
+    let schema = Some(writer.schema.clone());
     let empty = json!({"metadata": {}});
     let mut old = live.unwrap_or(&empty).clone();
     let mut managers = decode(take_managed_fields(&mut old).as_ref()).unwrap_or_default();
@@ -390,7 +387,7 @@ fn attempt(
     };
     let mut merged = typed::merge(Some(&old), Some(config), &schema);
     if let Some(before) = before.as_ref().filter(|set| !set.is_empty()) {
-        merged = prune(merged, before, &managers, &schema);
+        merged = prune(&merged, before, &managers, &schema);
     }
     for path in writer.reset {
         keep_old(&mut merged, &old, path);
@@ -452,25 +449,25 @@ fn keep_old(merged: &mut Value, old: &Value, path: &[&str]) {
 
 /// Removes what this manager applied before and no longer does, unless another applier owns it or
 /// it holds something that was not applied by this manager.
-fn prune(merged: Value, before: &FieldSet, managers: &Managers, schema: &Known) -> Value {
+fn prune(merged: &Value, before: &FieldSet, managers: &Managers, schema: &Known) -> Value {
     let before = typed::name_parents(before, schema);
     let gone = |value: &Value, set: &FieldSet| {
         typed::remove(value, set, schema).unwrap_or_else(|| json!({}))
     };
     let all = |value: &Value| typed::name_parents(&typed::field_set(value, schema), schema);
-    let pruned = gone(&merged, &before);
+    let pruned = gone(merged, &before);
     let applied = managers
         .iter()
         .filter(|manager| manager.operation == Operation::Apply)
         .fold(FieldSet::default(), |all, manager| all.union(&manager.set));
     let applied = typed::name_parents(&applied, schema);
-    let everything = all(&merged);
+    let everything = all(merged);
     let pruned = gone(
-        &merged,
+        merged,
         &everything.difference(&all(&pruned).union(&applied)),
     );
     gone(
-        &merged,
+        merged,
         &everything.difference(&all(&pruned)).intersection(&before),
     )
 }
@@ -532,7 +529,7 @@ fn conflict_status(conflicts: &[Conflict]) -> Status {
             lines.join("\n")
         ),
     };
-    Status::apply_conflict(causes, message)
+    Status::apply_conflict(&causes, message)
 }
 
 /// The fields of the configuration that client-side apply remembered in an annotation.
@@ -542,7 +539,7 @@ fn last_applied_set(live: &Value, writer: &Writer<'_>) -> Option<FieldSet> {
     if config["apiVersion"] != *writer.api_version {
         return None;
     }
-    let mut set = typed::field_set(&config, &known(writer.schema));
+    let mut set = typed::field_set(&config, &Some(writer.schema.clone()));
     let steps = ["metadata", "annotations", LAST_APPLIED];
     let mut annotation = FieldSet::default();
     insert_path(&mut annotation, &steps);

@@ -10,7 +10,6 @@ pub(super) fn of(group: &str, kind: &str) -> Value {
     let template = || json!({"metadata": {}, "spec": {"containers": null}});
     let body = match (group, kind) {
         ("", "Pod") => json!({"spec": {"containers": null}, "status": {}}),
-        ("", "Service") => json!({"spec": {}, "status": {"loadBalancer": {}}}),
         ("", "Node") => json!({
             "spec": {},
             "status": {
@@ -42,7 +41,6 @@ pub(super) fn of(group: &str, kind: &str) -> Value {
         ("events.k8s.io", "Event") => {
             json!({"eventTime": null, "regarding": {}, "deprecatedSource": {}})
         }
-        ("coordination.k8s.io", "Lease") => json!({"spec": {}}),
         ("apps", "Deployment") => {
             json!({"spec": {"selector": null, "template": template(), "strategy": {}}, "status": {}})
         }
@@ -57,8 +55,12 @@ pub(super) fn of(group: &str, kind: &str) -> Value {
         ("autoscaling", "HorizontalPodAutoscaler") => {
             json!({"spec": {"scaleTargetRef": {}}, "status": {"desiredReplicas": 0}})
         }
-        ("networking.k8s.io", "Ingress") => json!({"spec": {}, "status": {"loadBalancer": {}}}),
-        ("networking.k8s.io", "IngressClass") => json!({"spec": {}}),
+        ("", "Service") | ("networking.k8s.io", "Ingress") => {
+            json!({"spec": {}, "status": {"loadBalancer": {}}})
+        }
+        ("coordination.k8s.io", "Lease") | ("networking.k8s.io", "IngressClass") => {
+            json!({"spec": {}})
+        }
         ("networking.k8s.io", "NetworkPolicy") => json!({"spec": {"podSelector": {}}}),
         ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => json!({"rules": null}),
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => {

@@ -42,7 +42,7 @@ fn merge_maps(
     match patch.get(DIRECTIVE).map(Value::as_str) {
         None | Some(Some("merge")) => {}
         Some(Some("replace")) => {
-            *object = patch.clone();
+            object.clone_from(patch);
             object.shift_remove(DIRECTIVE);
             return Ok(());
         }

@@ -254,12 +254,12 @@ fn next_status(
 
 /// Groups under Kubernetes' own domains say who approved them.
 fn approval(definition: &Value, status: &mut Value, now: &str) {
+    const KIND: &str = "KubernetesAPIApprovalPolicyConformant";
     let group = text(definition, "/spec/group");
     if !(group.ends_with(".k8s.io") || group.ends_with(".kubernetes.io")) {
         return;
     }
     let by = definition["metadata"]["annotations"]["api-approved.kubernetes.io"].as_str();
-    const KIND: &str = "KubernetesAPIApprovalPolicyConformant";
     match by {
         Some(by) if by.starts_with("http") => {
             let message = format!("approved in {by}");
@@ -334,9 +334,8 @@ async fn write_status(api: &Api, key: &str, next: impl Fn(&Value) -> Value) {
         managed::update(Some(&old), &mut new, &writer);
         let draft = entry.draft(key, &new);
         match api.store.update(&table, draft, current.revision).await {
-            Ok(_) => return,
             Err(crate::store::WriteError::Changed) => {}
-            Err(_) => return,
+            Ok(_) | Err(_) => return,
         }
     }
 }
@@ -500,8 +499,8 @@ fn resource(definition: &Value, version: &Value, storage: &str) -> Option<Resour
     let name = text(version, "/name");
     let kind = text(names, "/kind");
     let mut resource = Resource::new(group, name, kind, text(names, "/plural"), schema);
-    resource.list_kind = text(names, "/listKind").to_owned();
-    resource.singular = text(names, "/singular").to_owned();
+    text(names, "/listKind").clone_into(&mut resource.list_kind);
+    text(names, "/singular").clone_into(&mut resource.singular);
     resource.short_names = strings(&names["shortNames"]);
     resource.categories = strings(&names["categories"]);
     resource.namespaced = text(definition, "/spec/scope") == "Namespaced";

@@ -305,6 +305,10 @@ pub enum Cell {
 /// fields, admission, `prepare_create`, `validate`. An update runs the `…_update` functions with
 /// the new and the old object.
 #[derive(Clone, Copy, Debug)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each flag is one independent behaviour of a kind"
+)]
 pub struct Strategy {
     pub default: fn(&mut Value),
     pub prepare_create: fn(&mut Value),

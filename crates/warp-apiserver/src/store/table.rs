@@ -161,7 +161,7 @@ impl Table {
             }
         };
         let mut past = changed
-            .range::<str, _>(inner.bounds(query.namespace, query.after).as_ref())
+            .range::<str, _>(Inner::bounds(query.namespace, query.after).as_ref())
             .filter_map(|(key, before)| before.as_ref().map(|object| (key, object)))
             .peekable();
         for (key, object) in inner.range(query.namespace, query.after) {
@@ -281,7 +281,7 @@ impl Bounds {
 }
 
 impl Inner {
-    fn bounds(&self, namespace: Option<&str>, after: Option<&str>) -> Bounds {
+    fn bounds(namespace: Option<&str>, after: Option<&str>) -> Bounds {
         // '0' is the byte after '/': the end of a namespace's keys.
         let (mut from, to) = match namespace {
             Some(namespace) => (
@@ -316,7 +316,7 @@ impl Inner {
         after: Option<&str>,
     ) -> std::collections::btree_map::Range<'_, Arc<str>, Arc<Stored>> {
         self.objects
-            .range::<str, _>(self.bounds(namespace, after).as_ref())
+            .range::<str, _>(Self::bounds(namespace, after).as_ref())
     }
 
     /// For every key changed after `revision`: what it was then.

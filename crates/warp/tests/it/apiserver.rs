@@ -39,9 +39,11 @@ async fn client(data: &Path) -> Client {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         if let Ok(kubeconfig) = Kubeconfig::read_from(data.join("kubeconfig"))
-            && let Ok(config) =
-                Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default())
-                    .await
+            && let Ok(config) = Config::from_custom_kubeconfig(
+                kubeconfig,
+                &kube::config::KubeConfigOptions::default(),
+            )
+            .await
             && let Ok(client) = Client::try_from(config)
             && client.apiserver_version().await.is_ok()
         {
@@ -66,7 +68,11 @@ async fn write(maps: Api<ConfigMap>, round: usize, writer: usize) -> Vec<(String
         }
         acknowledged.push((name.clone(), 0));
         let patch = json!({"data": {"value": "1"}});
-        if maps.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await.is_err() {
+        if maps
+            .patch(&name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .is_err()
+        {
             break;
         }
         acknowledged.last_mut().expect("just pushed").1 = 1;
@@ -76,8 +82,10 @@ async fn write(maps: Api<ConfigMap>, round: usize, writer: usize) -> Vec<(String
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_acknowledged_write_is_lost_when_the_server_is_killed() {
-    let kills: usize =
-        std::env::var("WARP_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
+    let kills: usize = std::env::var("WARP_KILLS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(3);
     let folder = tempfile::tempdir().expect("a folder");
     let mut known: Vec<(String, u32)> = Vec::new();
     for round in 0..kills {
@@ -87,16 +95,24 @@ async fn no_acknowledged_write_is_lost_when_the_server_is_killed() {
         for (name, value) in &known {
             let found = stored.items.iter().find(|map| map.name_any() == *name);
             let found = found.unwrap_or_else(|| panic!("{name} was acknowledged and is gone"));
-            let shown: u32 = found.data.as_ref().expect("data")["value"].parse().expect("a number");
+            let shown: u32 = found.data.as_ref().expect("data")["value"]
+                .parse()
+                .expect("a number");
             assert!(shown >= *value, "{name} went back to {shown} from {value}");
         }
         for map in &stored.items {
             assert!(map.metadata.uid.is_some() && map.metadata.resource_version.is_some());
         }
-        let writers: Vec<_> =
-            (0..8).map(|writer| tokio::spawn(write(maps.clone(), round, writer))).collect();
+        let writers: Vec<_> = (0..8)
+            .map(|writer| tokio::spawn(write(maps.clone(), round, writer)))
+            .collect();
         // Let some writes through, then pull the plug in the middle of the others.
-        while maps.list(&ListParams::default()).await.expect("a list").items.len()
+        while maps
+            .list(&ListParams::default())
+            .await
+            .expect("a list")
+            .items
+            .len()
             < stored.items.len() + 24
         {}
         drop(server);
@@ -109,13 +125,19 @@ async fn no_acknowledged_write_is_lost_when_the_server_is_killed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_export_imported_elsewhere_is_the_same_state() {
-    let (first, second) = (tempfile::tempdir().expect("a"), tempfile::tempdir().expect("b"));
+    let (first, second) = (
+        tempfile::tempdir().expect("a"),
+        tempfile::tempdir().expect("b"),
+    );
     let server = start(first.path());
     let maps: Api<ConfigMap> = Api::default_namespaced(client(first.path()).await);
     let mut map = ConfigMap::default();
     map.metadata.name = Some("kept".to_owned());
     map.data = Some([("k".to_owned(), "v: \"quoted\"\nline".to_owned())].into());
-    let made = maps.create(&PostParams::default(), &map).await.expect("created");
+    let made = maps
+        .create(&PostParams::default(), &map)
+        .await
+        .expect("created");
     drop(server);
     let file = first.path().join("export.yaml");
     let run = |data: &Path, flag: &str| {
@@ -129,12 +151,20 @@ async fn an_export_imported_elsewhere_is_the_same_state() {
             .spawn()
             .expect("it starts")
     };
-    assert!(run(first.path(), "--export").wait().expect("it ends").success());
+    assert!(
+        run(first.path(), "--export")
+            .wait()
+            .expect("it ends")
+            .success()
+    );
     let server = Server(run(second.path(), "--import"));
     let maps: Api<ConfigMap> = Api::default_namespaced(client(second.path()).await);
     let found = maps.get("kept").await.expect("imported");
     assert_eq!(found.metadata.uid, made.metadata.uid);
-    assert_eq!(found.metadata.creation_timestamp, made.metadata.creation_timestamp);
+    assert_eq!(
+        found.metadata.creation_timestamp,
+        made.metadata.creation_timestamp
+    );
     assert_eq!(found.data, made.data);
     drop(server);
 }

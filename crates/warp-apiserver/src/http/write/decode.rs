@@ -62,12 +62,10 @@ fn identify(request: &ResourceCall<'_>, value: &mut Value) -> Result<(), Status>
             .to_owned()
     };
     let (kind, version) = (text("kind"), text("apiVersion"));
-    if resource.custom.is_some() {
-        if kind.is_empty() {
-            return Err(Status::bad_request(format!(
-                "Object 'Kind' is missing in '{shown}'"
-            )));
-        }
+    if resource.custom.is_some() && kind.is_empty() {
+        return Err(Status::bad_request(format!(
+            "Object 'Kind' is missing in '{shown}'"
+        )));
     }
     let foreign = (version != expected && (!version.is_empty() || resource.custom.is_some()))
         || (!kind.is_empty() && kind != resource.kind);

@@ -64,7 +64,7 @@ pub(super) fn new_uid() -> String {
     let _ = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes);
     bytes[6] = (bytes[6] & 0x0f) | 0x40;
     bytes[8] = (bytes[8] & 0x3f) | 0x80;
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = crate::codec::hex(&bytes);
     format!(
         "{}-{}-{}-{}-{}",
         &hex[..8],
@@ -264,7 +264,7 @@ pub(super) fn check(
     match (mode, &resource.custom, old) {
         (_, Some(_), old) => errors.extend(resource.schema.validate(new, old)),
         (Mode::Status, None, Some(old)) => {
-            errors.extend((strategy.validate_status_update)(new, old))
+            errors.extend((strategy.validate_status_update)(new, old));
         }
         (_, None, None) => errors.extend((strategy.validate)(new)),
         (_, None, Some(old)) => {

@@ -53,6 +53,10 @@ fn writer<'a>(manager: &'a str, now: &'a str, schema: &'a Schema) -> Writer<'a> 
     }
 }
 
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "callers hand over what they generated"
+)]
 fn object(spec: Value) -> Value {
     json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": spec})
 }
