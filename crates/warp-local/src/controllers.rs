@@ -292,9 +292,13 @@ impl<K: Resource + 'static> Cache<K> {
         self.listen(move |old, new| {
             let (old, new) = (old.and_then(|old| of(old)), new.and_then(|new| of(new)));
             if old != new {
-                old.into_iter().for_each(|key| queue.add(key));
+                if let Some(key) = old {
+                    queue.add(key);
+                }
             }
-            new.into_iter().for_each(|key| queue.add(key));
+            if let Some(key) = new {
+                queue.add(key);
+            }
         });
     }
 }

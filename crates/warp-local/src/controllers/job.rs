@@ -23,6 +23,7 @@ use crate::informer::Key;
 
 mod index;
 mod plan;
+mod pods;
 mod policy;
 mod status;
 #[cfg(test)]
