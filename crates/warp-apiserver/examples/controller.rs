@@ -42,8 +42,18 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = ApiServer::start(Options::ephemeral()?).await?;
     let client = server.client("default");
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    definitions.create(&PostParams::default(), &serde_json::from_value(definition())?).await?;
-    await_condition(definitions, "greetings.example.com", conditions::is_crd_established()).await?;
+    definitions
+        .create(
+            &PostParams::default(),
+            &serde_json::from_value(definition())?,
+        )
+        .await?;
+    await_condition(
+        definitions,
+        "greetings.example.com",
+        conditions::is_crd_established(),
+    )
+    .await?;
 
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("example.com", "v1", "Greeting"));
     let greetings: Api<DynamicObject> = Api::default_namespaced_with(client, &kind);
@@ -56,7 +66,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut seen =
         std::pin::pin!(watcher(greetings.clone(), watcher::Config::default()).applied_objects());
     while let Some(greeting) = seen.try_next().await? {
-        let text = format!("hello, {}", greeting.data["spec"]["name"].as_str().unwrap_or("you"));
+        let text = format!(
+            "hello, {}",
+            greeting.data["spec"]["name"].as_str().unwrap_or("you")
+        );
         if greeting.data["status"]["text"] == text {
             break;
         }
@@ -64,7 +77,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             "apiVersion": "example.com/v1", "kind": "Greeting", "status": {"text": text},
         });
         let apply = PatchParams::apply("greeter").force();
-        greetings.patch_status(&greeting.name_any(), &apply, &Patch::Apply(&status)).await?;
+        greetings
+            .patch_status(&greeting.name_any(), &apply, &Patch::Apply(&status))
+            .await?;
     }
     let answered = greetings.get("first").await?;
     eprintln!("{}", answered.data["status"]["text"]);

@@ -54,8 +54,25 @@ pub fn builtin() -> Vec<Resource> {
     all.extend(workload::descriptors());
     all.extend(access::descriptors());
     all.push(definition::descriptor());
-    all.into_iter().map(|described| described.0).collect()
+    let mut all: Vec<Resource> = all.into_iter().map(|described| described.0).collect();
+    for resource in &mut all {
+        let name = resource.table();
+        resource.strategy.return_deleted = RETURN_DELETED.contains(&name.as_str());
+        resource.strategy.keep_status |= name == "nodes";
+    }
+    all
 }
+
+/// Kinds whose deletion is answered with their last state.
+const RETURN_DELETED: [&str; 7] = [
+    "pods",
+    "podtemplates",
+    "services",
+    "serviceaccounts",
+    "persistentvolumes",
+    "persistentvolumeclaims",
+    "resourcequotas",
+];
 
 /// Objects a fresh server holds.
 pub fn initial_objects() -> Vec<Value> {

@@ -26,6 +26,7 @@ use serde_json::Value;
 pub(crate) use builtin::{Definition, FieldType, Presence, definition_facts, definition_name};
 pub(crate) use error::go_float;
 pub use error::{FieldError, FieldErrorKind, Path, aggregate, go_json, go_quote};
+pub(crate) use formats::is_known as is_known_format;
 pub(crate) use model::{Additional, JsonType, Limits, ListType, Merge, Node, Pattern};
 pub use model::{ListKind, MapKind, MergeStrategy};
 

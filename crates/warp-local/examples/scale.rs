@@ -1,144 +1,145 @@
-//! How long the embedded engine takes to schedule and start many pods on many simulated nodes.
-//!
-//! `cargo run --release -p warp-local --example scale -- 1000 20000` prints one line of figures.
+//! How the local engine carries a large simulated fleet: nodes registered, pods created, scheduled and
+//! Running, then the cost of idle leases. `cargo run --release -p warp-local --example scale -- NODES PODS IDLE`
+//! prints one figure a line (bench/README.md says where they are recorded).
+#![allow(clippy::print_stdout, reason = "an example prints its figures")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use k8s_openapi::api::apps::v1::ReplicaSet;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams, PostParams};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use warp_apiserver::{ApiServer, Options as ServerOptions};
-use warp_local::controllers::{Clock, Options, run};
+use warp_apiserver::{ApiServer, Options};
+use warp_local::controllers;
 use warp_local::node::fleet::Fleet;
-use warp_local::node::host::Options as HostOptions;
-use warp_local::node::{Host, Simulated};
+use warp_local::node::{Host, Simulated, host};
 
-#[tokio::main(worker_threads = 2)]
-async fn main() -> Result<()> {
-    let mut numbers = std::env::args().skip(1).map(|text| text.parse::<u32>());
-    let nodes = numbers
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+fn argument(index: usize, default: u32) -> u32 {
+    std::env::args()
+        .nth(index)
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default)
+}
+
+/// Processor seconds this process has used.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after = stat.rsplit(')').next().unwrap_or_default();
+    let ticks: f64 = after
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|word| word.parse::<f64>().ok())
+        .sum();
+    ticks / 100.0
+}
+
+fn resident_mib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .unwrap_or("0");
+    line.trim()
+        .split(' ')
         .next()
-        .unwrap_or(Ok(1000))
-        .context("failed to read the number of nodes")?;
-    let pods = numbers
-        .next()
-        .unwrap_or(Ok(20_000))
-        .context("failed to read the number of pods")?;
-    let server = ApiServer::start(ServerOptions::ephemeral()?).await?;
+        .and_then(|kib| kib.parse::<u64>().ok())
+        .unwrap_or_default()
+        / 1024
+}
+
+async fn start(nodes: u32, stop: &CancellationToken) -> Result<kube::Client, Failure> {
+    let server = ApiServer::start(Options::ephemeral()?).await?;
     let client = server.client("default");
-    let stop = CancellationToken::new();
-    let controllers = tokio::spawn(run(
+    let fleet = Fleet::uniform(nodes, "A100-80GB", 8)?;
+    tokio::spawn(controllers::run(
         client.clone(),
-        Clock::system(),
-        Options::default(),
+        server.clock().clone(),
+        controllers::Options::default(),
         stop.clone(),
     ));
-    let fleet = Fleet::uniform(nodes, "L4", 1)?;
     let host = Host {
         client: client.clone(),
-        clock: Clock::system(),
-        options: HostOptions::for_fleet(fleet.nodes.len()),
+        clock: server.clock().clone(),
+        options: host::Options::for_fleet(fleet.nodes.len()),
         runtime: Arc::new(Simulated::new(fleet.defaults)),
         shapes: fleet.nodes,
         reports: None,
     };
-    let started = Instant::now();
-    let hosted = tokio::spawn(host.run(stop.clone()));
-    let all_nodes: Api<Node> = Api::all(client.clone());
-    while open_nodes(&all_nodes).await? < nodes as usize {
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    let ready = started.elapsed();
-    let started = Instant::now();
-    create(&client, pods).await?;
-    let running = wait_running(&client, pods as usize).await?;
-    let took = started.elapsed();
-    report(nodes, running, ready, took);
-    stop.cancel();
-    controllers.await?;
-    hosted.await??;
-    Ok(())
+    tokio::spawn(host.run(stop.clone()));
+    Ok(client)
 }
 
-/// Nodes that take pods.
-async fn open_nodes(nodes: &Api<Node>) -> Result<usize> {
-    let all = nodes.list(&ListParams::default()).await?.items;
-    let open = |node: &&Node| {
-        node.spec
-            .as_ref()
-            .and_then(|spec| spec.taints.as_ref())
-            .is_none_or(Vec::is_empty)
-    };
-    Ok(all.iter().filter(open).count())
+async fn running(pods: &Api<Pod>) -> Result<usize, kube::Error> {
+    let found = pods
+        .list_metadata(&ListParams::default().fields("status.phase=Running"))
+        .await?;
+    Ok(found.items.len())
 }
 
-/// As many ReplicaSets of at most 1,000 pods as it takes.
-async fn create(client: &kube::Client, pods: u32) -> Result<()> {
-    let sets: Api<ReplicaSet> = Api::namespaced(client.clone(), "default");
-    let mut left = pods;
-    let mut number = 0;
-    while left > 0 {
-        let size = left.min(1000);
-        let name = format!("set-{number}");
-        let container = json!({ "name": "c", "image": "i:1", "resources": { "requests": { "cpu": "10m", "memory": "16Mi" } } });
-        let set: ReplicaSet = serde_json::from_value(json!({
-            "metadata": { "name": name },
-            "spec": {
-                "replicas": size, "selector": { "matchLabels": { "set": name } },
-                "template": { "metadata": { "labels": { "set": name } }, "spec": { "containers": [container] } }
+async fn pods_run(client: &kube::Client, count: u32) -> Result<(), Failure> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
+    let began = Instant::now();
+    let cpu = cpu_seconds();
+    stream::iter(0..count)
+        .map(|number| {
+            let pods = pods.clone();
+            async move {
+                let pod: Pod = serde_json::from_value(json!({
+                    "metadata": {"name": format!("p-{number}")},
+                    "spec": {"containers": [{"name": "c", "image": "example/train:1",
+                        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}}}]}}))?;
+                pods.create(&PostParams::default(), &pod).await?;
+                Ok::<(), Failure>(())
             }
-        }))?;
-        sets.create(&PostParams::default(), &set).await?;
-        left -= size;
-        number += 1;
-    }
-    Ok(())
-}
-
-async fn wait_running(client: &kube::Client, wanted: usize) -> Result<usize> {
-    let sets: Api<ReplicaSet> = Api::namespaced(client.clone(), "default");
+        })
+        .buffer_unordered(32)
+        .try_collect::<Vec<()>>()
+        .await?;
+    println!(
+        "pods created: {count} in {:.1} s",
+        began.elapsed().as_secs_f64()
+    );
     loop {
-        let all = sets.list(&ListParams::default()).await?.items;
-        let ready: i32 = all
-            .iter()
-            .filter_map(|set| set.status.as_ref()?.ready_replicas)
-            .sum();
-        if usize::try_from(ready).unwrap_or(0) >= wanted {
+        let ready = running(&pods).await?;
+        if ready >= count as usize {
             break;
         }
-        tokio::time::sleep(Duration::from_millis(250)).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
-    let all = pods.list(&ListParams::default()).await?.items;
-    let running = |pod: &&Pod| {
-        pod.status
-            .as_ref()
-            .and_then(|status| status.phase.as_deref())
-            == Some("Running")
-    };
-    Ok(all.iter().filter(running).count())
+    println!(
+        "pods Running: {count} after {:.1} s",
+        began.elapsed().as_secs_f64()
+    );
+    println!("processor time: {:.1} s", cpu_seconds() - cpu);
+    println!("most memory: {} MiB", resident_mib());
+    Ok(())
 }
 
-#[allow(
-    clippy::print_stdout,
-    reason = "the figures are what this program is for"
-)]
-fn report(nodes: u32, running: usize, ready: Duration, took: Duration) {
-    let memory = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let peak = memory
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .unwrap_or(" unknown")
-        .trim()
-        .to_owned();
-    println!(
-        "{nodes} nodes ready in {:.1} s; {running} pods running in {:.1} s ({:.0}/s); peak memory {peak}",
-        ready.as_secs_f64(),
-        took.as_secs_f64(),
-        running as f64 / took.as_secs_f64(),
-    );
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    let (nodes, pods, idle) = (argument(1, 1000), argument(2, 20_000), argument(3, 5000));
+    let stop = CancellationToken::new();
+    let client = start(nodes, &stop).await?;
+    // The default service account appears a moment after the controllers start.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    println!("nodes: {nodes}");
+    pods_run(&client, pods).await?;
+    stop.cancel();
+    drop(client);
+    let stop = CancellationToken::new();
+    let client = start(idle, &stop).await?;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let cpu = cpu_seconds();
+    let began = Instant::now();
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    let share = 100.0 * (cpu_seconds() - cpu) / began.elapsed().as_secs_f64();
+    println!("idle nodes: {idle}, {share:.1} % of one core");
+    stop.cancel();
+    drop(client);
+    Ok(())
 }

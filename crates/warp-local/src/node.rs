@@ -7,6 +7,7 @@
 pub mod access;
 mod contents;
 pub mod devices;
+pub mod docker;
 pub mod facts;
 pub mod fleet;
 pub mod host;

@@ -116,6 +116,24 @@ impl FilterOracle {
         Ok(self.pods().create(&PostParams::default(), pod).await?)
     }
 
+    /// A pod added before has ended: it holds nothing any more.
+    pub async fn end_pod(&self, name: &str) -> Result<Pod> {
+        let status = json!({"status": {"phase": "Failed"}});
+        let params = PatchParams::default();
+        Ok(self
+            .pods()
+            .patch_status(name, &params, &Patch::Merge(status))
+            .await?)
+    }
+
+    /// A pod added before is asked to end; no kubelet confirms it, so it stays as it is.
+    pub async fn stop_pod(&self, name: &str) -> Result<Pod> {
+        self.pods()
+            .delete(name, &DeleteParams::default().grace_period(3600))
+            .await?;
+        Ok(self.pods().get(name).await?)
+    }
+
     /// Waits until the scheduler knows every node added so far.
     pub async fn settle(&self) -> Result<()> {
         let marker = format!("marker-{}", self.answers_so_far());

@@ -118,6 +118,16 @@ fn local_kubeconfig() -> Option<PathBuf> {
     Some(data_directory()?.join("kubeconfig"))
 }
 
+/// A refusal in the server's own words, without the envelope they came in.
+pub(crate) fn told(error: kube::Error) -> anyhow::Error {
+    match error {
+        kube::Error::Api(status) if !status.message.is_empty() => {
+            anyhow::anyhow!("{}", status.message)
+        }
+        other => other.into(),
+    }
+}
+
 /// Runs a verb's work to its end.
 pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_multi_thread()

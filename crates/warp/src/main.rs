@@ -26,6 +26,10 @@ enum Command {
     Up(commands::up::Args),
     /// Stop the Warp of this machine
     Down(commands::down::Args),
+    /// Show what runs: nodes, GPUs, workloads, pods
+    Status(commands::status::Args),
+    /// Check what a new user trips over on this machine
+    Doctor(commands::doctor::Args),
     /// Run the controllers against a cluster
     Operator(commands::operator::Args),
     /// Print the manifests that install Warp on a cluster
@@ -70,6 +74,8 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Up(args) => commands::up::run(args),
         Command::Down(args) => commands::down::run(args),
+        Command::Status(args) => commands::status::run(args),
+        Command::Doctor(args) => commands::doctor::run(args),
         Command::Operator(args) => commands::operator::run(args),
         Command::Install(args) => commands::install::run(&args),
         Command::Simulate(args) => commands::simulate::run(args),

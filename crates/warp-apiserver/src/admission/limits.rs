@@ -173,12 +173,7 @@ fn check(
                     problems.push(format!("{words}, but provided ratio is {ratio:.6}"));
                 }
             }
-            (None, None) => {
-                problems.push(format!(
-                    "{words}, but no request is specified or request is 0"
-                ));
-            }
-            (None, Some(_)) | (Some(_), Some(_)) => {
+            (None, _) | (Some(_), Some(_)) => {
                 problems.push(format!(
                     "{words}, but no request is specified or request is 0"
                 ));

@@ -81,6 +81,7 @@ fn create(state: &Objects, kind: &str, mut object: Value) -> Result<Value, Refus
     Ok(object)
 }
 
+#[allow(clippy::needless_pass_by_value)]
 fn pod(resources: Value) -> Value {
     json!({
         "metadata": {"name": "p"},

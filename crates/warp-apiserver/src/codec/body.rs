@@ -74,11 +74,10 @@ pub fn decode_yaml(bytes: &[u8]) -> Result<Body, Status> {
     };
     let value: Value = serde_saphyr::from_str_with_options(text, options)
         .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
-    let strict = match serde_saphyr::from_str::<serde::de::IgnoredAny>(text) {
-        Ok(_) => duplicate_lines(text),
-        Err(error) => vec![error.to_string()],
-    };
-    Ok(Body { value, strict })
+    Ok(Body {
+        value,
+        strict: duplicate_lines(text),
+    })
 }
 
 /// Repeated keys of block mappings, worded and numbered as Go's YAML reader does.

@@ -96,14 +96,14 @@ fn message(
             continue;
         };
         if field.inline() {
-            if let FieldType::Message(name) = &field.field_type
+            if let FieldType::Message(name) = &field.kind
                 && let Some(inner) = definition_facts(name)
             {
                 message(inner, value.bytes()?, into, depth + 1)?;
             }
             continue;
         }
-        match &field.field_type {
+        match &field.kind {
             FieldType::List(item) => {
                 let list = into.entry(field.name).or_insert_with(|| json!([]));
                 let Some(list) = list.as_array_mut() else {
@@ -314,7 +314,7 @@ fn schema_or_else(name: &str, bytes: &[u8], depth: usize) -> Decoded<Value> {
             (1, true) => allowed = value.varint()? != 0,
             (1, false) | (2, true) => schema = Some(single(&SCHEMA, &value, depth + 1)?),
             (2, false) if name.ends_with("OrStringArray") => {
-                list.push(Value::String(value.text()?))
+                list.push(Value::String(value.text()?));
             }
             (2, false) => list.push(single(&SCHEMA, &value, depth + 1)?),
             _ => {}

@@ -117,9 +117,8 @@ fn typed(kind: &str, value: &Value, now: Timestamp) -> Value {
             json!(whole)
         }
         ("number", Value::Number(number)) => json!(number.as_f64()),
-        ("boolean", Value::Bool(_)) => value.clone(),
+        ("boolean", Value::Bool(_)) | ("string", Value::String(_)) => value.clone(),
         ("date", Value::String(text)) => Value::String(age(text, now)),
-        ("string", Value::String(_)) => value.clone(),
         ("string", other) => Value::String(crate::schema::go_json(other)),
         _ => Value::Null,
     }
@@ -147,8 +146,8 @@ pub fn human_duration(seconds: i64) -> String {
     };
     match seconds {
         ..-1 => "<invalid>".to_owned(),
-        ..1 => "0s".to_owned(),
-        ..120 => format!("{seconds}s"),
+        -1..1 => "0s".to_owned(),
+        1..120 => format!("{seconds}s"),
         _ if minutes < 10 => pair(minutes, 'm', seconds % 60, 's'),
         _ if minutes < 180 => format!("{minutes}m"),
         _ if hours < 8 => pair(hours, 'h', minutes % 60, 'm'),

@@ -106,15 +106,16 @@ pub(super) async fn collection(request: &ResourceCall<'_>) -> Result<Answer, Sta
         }
     }
     warnings.dedup();
-    let answer = Answer::value(
-        200,
-        json!({
-            "kind": resource.list_kind,
-            "apiVersion": request.entry.api_version(),
-            "metadata": {"resourceVersion": request.api.store.revision().to_string()},
-            "items": items,
-        }),
-    );
+    let mut list = json!({
+        "kind": resource.list_kind,
+        "apiVersion": request.entry.api_version(),
+        "metadata": {"resourceVersion": request.api.store.revision().to_string()},
+        "items": items,
+    });
+    if resource.custom.is_some() {
+        list["metadata"]["continue"] = "".into();
+    }
+    let answer = Answer::value(200, list);
     Ok(Answer { warnings, ..answer })
 }
 
@@ -284,7 +285,7 @@ fn next_step(
         });
         let left = if shorter { grace } else { before.unwrap_or(0) };
         if !blocked && left == 0 {
-            return Step::Remove(new);
+            return Step::Remove(last_state(api, resource, new));
         }
         if shorter {
             mark(api, resource, &mut new, grace);
@@ -296,11 +297,19 @@ fn next_step(
         };
     }
     if !blocked && grace == 0 {
-        return Step::Remove(new);
+        return Step::Remove(last_state(api, resource, new));
     }
     mark(api, resource, &mut new, grace);
     (resource.strategy.prepare_delete)(&mut new);
     Step::Wait(new)
+}
+
+/// Kinds that can be given time show in their last state that it has run out.
+fn last_state(api: &Api, resource: &Resource, mut object: Value) -> Value {
+    if resource.strategy.grace.is_some() {
+        mark(api, resource, &mut object, 0);
+    }
+    object
 }
 
 fn is_blocked(resource: &Resource, object: &Value) -> bool {

@@ -130,8 +130,8 @@ pub(super) fn list(request: &ResourceCall<'_>) -> Result<Answer, Status> {
         .map(|stored| request.entry.read(stored))
         .collect();
     let mut meta = json!({"resourceVersion": listed.page.revision.to_string()});
-    if let Some(next) = &listed.next {
-        meta["continue"] = next.clone().into();
+    if let Some(next) = next_of(request, &listed) {
+        meta["continue"] = next.into();
     }
     if let Some(remaining) = listed.remaining {
         meta["remainingItemCount"] = remaining.into();
@@ -147,6 +147,14 @@ pub(super) fn list(request: &ResourceCall<'_>) -> Result<Answer, Status> {
     ))
 }
 
+/// The continue token; lists of custom resources always have one, if only an empty one.
+fn next_of<'a>(request: &ResourceCall<'_>, listed: &'a Listed) -> Option<&'a str> {
+    match &listed.next {
+        Some(next) => Some(next),
+        None => request.entry.resource.custom.is_some().then_some(""),
+    }
+}
+
 /// The list as bytes: items are copied as they are stored.
 fn assemble(request: &ResourceCall<'_>, listed: &Listed) -> Bytes {
     let size: usize = listed
@@ -157,7 +165,7 @@ fn assemble(request: &ResourceCall<'_>, listed: &Listed) -> Bytes {
         .sum();
     let mut out = Vec::with_capacity(size + 256);
     let mut meta = String::new();
-    if let Some(next) = &listed.next {
+    if let Some(next) = next_of(request, listed) {
         meta.push_str(&format!(",\"continue\":\"{next}\""));
     }
     if let Some(remaining) = listed.remaining {

@@ -72,7 +72,7 @@ pub(super) async fn create_object(
             options,
             &mut warnings,
         )?;
-        prepare::for_create(resource, &mut object);
+        prepare::for_create(resource, &mut object, &request.api.clock.now_text());
         prepare::check(request, &object, None, Mode::Main)?;
         let name = object["metadata"]["name"]
             .as_str()
@@ -124,7 +124,13 @@ fn named<'a>(request: &'a ResourceCall<'_>, name: &'a str) -> Subject<'a> {
 /// a server that enforces them. A quota changed meanwhile is counted again.
 async fn count_quota(request: &ResourceCall<'_>, object: &Value) {
     let namespace = request.target.namespace.as_deref();
-    let Some(entry) = request.api.registry.served().kind("", "ResourceQuota").cloned() else {
+    let Some(entry) = request
+        .api
+        .registry
+        .served()
+        .kind("", "ResourceQuota")
+        .cloned()
+    else {
         return;
     };
     let objects: Vec<Value> = request
@@ -147,7 +153,11 @@ async fn count_quota(request: &ResourceCall<'_>, object: &Value) {
                 break;
             }
             let draft = entry.draft(key, &quota);
-            let written = request.api.store.update(&entry.table, draft, current.revision).await;
+            let written = request
+                .api
+                .store
+                .update(&entry.table, draft, current.revision)
+                .await;
             if !matches!(written, Err(WriteError::Changed)) {
                 break;
             }

@@ -72,7 +72,7 @@ pub(super) fn descriptor() -> Described {
                 errors
             },
             validate_update,
-            generation: false,
+            return_deleted: true,
             ..Strategy::default()
         })
 }

@@ -106,6 +106,7 @@ fn node() -> Described {
         .strategy(Strategy {
             default: |object| typed::round_trip("core.Node", object),
             // A node reports its own status when it registers.
+            keep_status: true,
             prepare_update: keep_status,
             validate: validate_node,
             validate_update: |new, old| {
@@ -197,7 +198,7 @@ fn validate_node(node: &Value) -> Errors {
         if !seen.insert((key, effect)) {
             let shown = json!({"Key": key, "Value": value, "Effect": effect, "TimeAdded": null});
             let mut error = FieldError::duplicate(&path, shown).as_struct();
-            error.detail = "taints must be unique by key and effect pair".to_owned();
+            "taints must be unique by key and effect pair".clone_into(&mut error.detail);
             errors.push(error);
         }
     }
@@ -273,11 +274,11 @@ fn priority_class() -> Described {
                         None => errors.push(FieldError::forbidden(
                             &Path::new("metadata.name"),
                             "priority class names with 'system-' prefix are reserved for system use only. error: ".to_owned()
-                                + &format!("\"{name}\" is not a known system priority class"),
+                                + &format!("{name} is not a known system priority class"),
                         )),
                         Some(expected) if expected != value => errors.push(FieldError::forbidden(
                             &Path::new("metadata.name"),
-                            format!("priority class names with 'system-' prefix are reserved for system use only. error: value of \"{name}\" PriorityClass must be {expected}"),
+                            format!("priority class names with 'system-' prefix are reserved for system use only. error: value of {name} PriorityClass must be {expected}"),
                         )),
                         Some(_) => {}
                     }
@@ -340,8 +341,13 @@ fn disruption_budget() -> Described {
                 .all(|name| at(object, &format!("spec.{name}")).is_some())
             {
                 let detail = "minAvailable and maxUnavailable cannot be both set";
-                let value = object.get("spec").cloned().unwrap_or_default();
-                errors.push(FieldError::invalid(&spec, value, detail));
+                let part = |name: &str| object.pointer(&format!("/spec/{name}")).cloned();
+                let value = json!({
+                    "MinAvailable": part("minAvailable"), "Selector": part("selector"),
+                    "MaxUnavailable": part("maxUnavailable"),
+                    "UnhealthyPodEvictionPolicy": part("unhealthyPodEvictionPolicy"),
+                });
+                errors.push(FieldError::invalid(&spec, value, detail).as_struct());
             }
             for name in both {
                 let value = at(object, &format!("spec.{name}"));

@@ -180,11 +180,9 @@ fn validate_secret(object: &Value) -> Errors {
             needs(".dockerconfigjson");
             docker_config(object, ".dockerconfigjson", &mut errors);
         }
-        "kubernetes.io/basic-auth" => {
-            if !has("username") && !has("password") {
-                errors.push(FieldError::required(&path.key("username"), ""));
-                errors.push(FieldError::required(&path.key("password"), ""));
-            }
+        "kubernetes.io/basic-auth" if !has("username") && !has("password") => {
+            errors.push(FieldError::required(&path.key("username"), ""));
+            errors.push(FieldError::required(&path.key("password"), ""));
         }
         "kubernetes.io/ssh-auth" => needs("ssh-privatekey"),
         "kubernetes.io/tls" => {
@@ -209,7 +207,23 @@ fn docker_config(object: &Value, key: &str, errors: &mut Errors) {
     if let Err(error) = serde_json::from_slice::<serde_json::Map<String, Value>>(&decoded) {
         let path = Path::new("data").key(key);
         let value = "<secret contents redacted>";
-        errors.push(FieldError::invalid(&path, value, error.to_string()));
+        errors.push(FieldError::invalid(
+            &path,
+            value,
+            go_json_error(&decoded, &error),
+        ));
+    }
+}
+
+/// The reference's words for the usual mistake: something that is no JSON at all.
+fn go_json_error(text: &[u8], error: &serde_json::Error) -> String {
+    let first = String::from_utf8_lossy(text).trim_start().chars().next();
+    match first {
+        None => "unexpected end of JSON input".to_owned(),
+        Some(c) if !"{[\"-0123456789tfn".contains(c) => {
+            format!("invalid character '{c}' looking for beginning of value")
+        }
+        Some(_) => error.to_string(),
     }
 }
 
@@ -226,6 +240,7 @@ fn service_account() -> Described {
         ])
         .strategy(Strategy {
             default: |object| typed::round_trip("core.ServiceAccount", object),
+            return_deleted: true,
             ..Strategy::default()
         })
 }

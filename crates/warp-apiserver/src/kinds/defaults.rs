@@ -7,6 +7,13 @@ use super::image;
 
 type Members = Map<String, Value>;
 
+/// Sets a pointer to an empty text: absent and empty are different there.
+fn present(map: &mut Members, name: &str) {
+    if map.get(name).is_none_or(Value::is_null) {
+        map.insert(name.to_owned(), json!(""));
+    }
+}
+
 /// Fills the defaults of one value of the named type. Members below are visited afterwards.
 pub(super) fn of_type(name: &str, map: &mut Members) {
     match name {
@@ -23,28 +30,24 @@ pub(super) fn of_type(name: &str, map: &mut Members) {
                 default_to(map, name, value);
             }
         }
-        "core.ContainerPort" => default_to(map, "protocol", "TCP"),
+        "core.ContainerPort" | "networking.NetworkPolicyPort" => {
+            default_to(map, "protocol", "TCP");
+        }
         "core.HTTPGetAction" => {
             default_to(map, "path", "/");
             default_to(map, "scheme", "HTTP");
         }
-        "core.GRPCAction" => {
-            if !map.contains_key("service") {
-                map.insert("service".to_owned(), json!(""));
-            }
-        }
+        "core.GRPCAction" => present(map, "service"),
         "core.ObjectFieldSelector" => default_to(map, "apiVersion", "v1"),
         "core.Volume" => volume(map),
         "core.SecretVolumeSource"
         | "core.ConfigMapVolumeSource"
         | "core.DownwardAPIVolumeSource"
         | "core.ProjectedVolumeSource" => default_to(map, "defaultMode", 0o644),
-        "core.ServiceAccountTokenProjection" => default_to(map, "expirationSeconds", 3600),
-        "core.HostPathVolumeSource" => {
-            if !map.contains_key("type") {
-                map.insert("type".to_owned(), json!(""));
-            }
+        "core.ServiceAccountTokenProjection" | "authentication.TokenRequestSpec" => {
+            default_to(map, "expirationSeconds", 3600);
         }
+        "core.HostPathVolumeSource" => present(map, "type"),
         "core.ISCSIVolumeSource" | "core.ISCSIPersistentVolumeSource" => {
             default_to(map, "iscsiInterface", "default");
         }
@@ -92,20 +95,16 @@ pub(super) fn of_type(name: &str, map: &mut Members) {
         }
         "scheduling.PriorityClass" => default_to(map, "preemptionPolicy", "PreemptLowerPriority"),
         "discovery.EndpointPort" => {
-            if !map.contains_key("name") {
-                map.insert("name".to_owned(), json!(""));
-            }
+            present(map, "name");
             default_to(map, "protocol", "TCP");
         }
         "networking.NetworkPolicySpec" => network_policy(map),
-        "networking.NetworkPolicyPort" => default_to(map, "protocol", "TCP"),
         "networking.IngressClassParametersReference" => default_to(map, "scope", "Cluster"),
         "rbac.RoleBinding" | "rbac.ClusterRoleBinding" => role_ref(map),
         "rbac.Subject" => subject(map),
         "autoscaling.HorizontalPodAutoscalerSpec" => autoscaler(map),
         "apiextensions.CustomResourceDefinitionSpec" => definition(map),
         "apiextensions.ServiceReference" => default_to(map, "port", 443),
-        "authentication.TokenRequestSpec" => default_to(map, "expirationSeconds", 3600),
         _ => {}
     }
 }

@@ -8,7 +8,7 @@ use super::fields::{at, flag, list, text};
 use super::{Described, columns, describe, metadata, typed};
 use crate::registry::resource::{Strategy, Subresource};
 use crate::schema::cel::field_path;
-use crate::schema::{FieldError, Path, structural};
+use crate::schema::{FieldError, Path, go_quote, is_known_format, structural};
 
 pub(super) fn descriptor() -> Described {
     describe(
@@ -41,6 +41,7 @@ pub(super) fn descriptor() -> Described {
         },
         validate,
         validate_update,
+        warnings: unknown_formats,
         generation: true,
         unconditional_update: false,
         ..Strategy::default()
@@ -59,6 +60,43 @@ fn stored_versions(object: &Value, known: &[Value]) -> Vec<Value> {
         }
     }
     stored
+}
+
+/// Formats nobody checks are accepted, but the author may have meant another.
+fn unknown_formats(object: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    for version in list(object, "spec.versions") {
+        if let Some(schema) = at(version, "schema.openAPIV3Schema") {
+            collect_unknown_formats(schema, &mut found);
+        }
+    }
+    found
+}
+
+fn collect_unknown_formats(schema: &Value, found: &mut Vec<String>) {
+    let format = text(schema, "format");
+    if text(schema, "type") == "string" && !format.is_empty() && !is_known_format(format) {
+        let warning = format!("unrecognized format {}", go_quote(format));
+        if !found.contains(&warning) {
+            found.push(warning);
+        }
+    }
+    for name in ["properties", "items", "additionalProperties", "not"] {
+        match schema.get(name) {
+            Some(Value::Object(members)) if name == "properties" => {
+                for member in members.values() {
+                    collect_unknown_formats(member, found);
+                }
+            }
+            Some(member @ Value::Object(_)) => collect_unknown_formats(member, found),
+            _ => {}
+        }
+    }
+    for name in ["allOf", "anyOf", "oneOf"] {
+        for member in list(schema, name) {
+            collect_unknown_formats(member, found);
+        }
+    }
 }
 
 fn joined(problems: &[String]) -> String {
@@ -82,6 +120,7 @@ fn validate(object: &Value) -> Errors {
     let scopes = ["Cluster", "Namespaced"];
     super::checks::one_of(spec, "scope", &scopes, &path, &mut errors);
     versions(spec, &path, &mut errors);
+    first_version(spec, &path, &mut errors);
     names(spec, &path.child("names"), &mut errors);
     top_level(spec, &path, &mut errors);
     conversion(spec, &path.child("conversion"), &mut errors);
@@ -185,6 +224,21 @@ fn versions(spec: &Value, path: &Path, errors: &mut Errors) {
         let value = spec.get("versions").cloned().unwrap_or_default();
         let detail = "must have exactly one version marked as storage version";
         errors.push(FieldError::invalid(&path, value, detail));
+    }
+}
+
+/// The first version is also known as the version.
+fn first_version(spec: &Value, path: &Path, errors: &mut Errors) {
+    let version = list(spec, "versions")
+        .first()
+        .map_or("", |version| text(version, "name"));
+    let problems = metadata::dns1035_label(version);
+    if !version.is_empty() && !problems.is_empty() {
+        errors.push(FieldError::invalid(
+            &path.child("version"),
+            version,
+            joined(&problems),
+        ));
     }
 }
 
@@ -451,10 +505,7 @@ fn stored(object: &Value, errors: &mut Errors) {
     let stored = list(object, "status.storedVersions");
     if stored.is_empty() {
         let detail = "must have at least one stored version";
-        let value = at(object, "status.storedVersions")
-            .cloned()
-            .unwrap_or(Value::Null);
-        errors.push(FieldError::invalid(&path, value, detail));
+        errors.push(FieldError::invalid(&path, Value::Null, detail));
         return;
     }
     let versions = list(object, "spec.versions");

@@ -117,15 +117,11 @@ fn validate_new(object: &Value, errors: &mut Errors) {
         "reason",
     ] {
         let value = text(object, name);
-        let shown = match name {
-            "reportingController" => "reportingController",
-            other => other,
-        };
         if value.is_empty() {
-            errors.push(FieldError::required(&Path::new(shown), ""));
+            errors.push(FieldError::required(&Path::new(name), ""));
         } else if value.len() > 128 {
             let detail = "can have at most 128 characters";
-            errors.push(FieldError::invalid(&Path::new(shown), "", detail));
+            errors.push(FieldError::invalid(&Path::new(name), "", detail));
         }
     }
     if at(object, "eventTime").is_none() {

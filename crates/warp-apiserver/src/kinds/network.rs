@@ -77,6 +77,7 @@ fn service() -> Described {
                 errors
             },
             validate_name: name::label_1035,
+            return_deleted: true,
             ..Strategy::default()
         })
 }

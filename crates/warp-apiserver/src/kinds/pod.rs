@@ -50,6 +50,7 @@ pub(super) fn descriptor() -> Described {
             validate,
             validate_update: update::validate,
             generation: true,
+            return_deleted: true,
             grace: Some(grace),
             ..Strategy::default()
         })

@@ -28,6 +28,7 @@ fn quota() -> Described {
         ])
         .strategy(Strategy {
             default: |object| typed::round_trip("core.ResourceQuota", object),
+            return_deleted: true,
             prepare_create: empty_status,
             prepare_update: keep_status,
             validate: validate_quota,

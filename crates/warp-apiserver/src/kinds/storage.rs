@@ -90,7 +90,7 @@ fn volume() -> Described {
                 immutable(new, old, "spec.volumeMode", &mut errors);
                 errors
             },
-            generation: false,
+            return_deleted: true,
             ..Strategy::default()
         })
 }

@@ -18,8 +18,8 @@ pub(super) fn round_trip(name: &str, object: &mut Value) {
 
 fn visit(definition: &Definition, map: &mut Map<String, Value>) {
     drop_empty(definition, map);
-    defaults::of_type(definition.name, map);
     fill(definition, map);
+    defaults::of_type(definition.name, map);
     descend(definition, map);
 }
 
@@ -27,7 +27,7 @@ fn visit(definition: &Definition, map: &mut Map<String, Value>) {
 fn drop_empty(definition: &Definition, map: &mut Map<String, Value>) {
     for field in &definition.fields {
         if field.inline() {
-            if let Some(inner) = message(&field.field_type) {
+            if let Some(inner) = message(&field.kind) {
                 drop_empty(inner, map);
             }
             continue;
@@ -37,14 +37,14 @@ fn drop_empty(definition: &Definition, map: &mut Map<String, Value>) {
         };
         let empty = match value {
             Value::Null => true,
-            _ if is_free(&field.field_type) => false,
+            _ if is_free(&field.kind) => false,
             _ if field.presence == Presence::Always => false,
             Value::Array(list) => list.is_empty(),
-            Value::Object(map) => map.is_empty() && matches!(field.field_type, FieldType::Map(_)),
+            Value::Object(map) => map.is_empty() && matches!(field.kind, FieldType::Map(_)),
             _ if field.pointer => false,
-            Value::String(text) => text.is_empty() && is_plain(&field.field_type),
+            Value::String(text) => text.is_empty() && is_plain(&field.kind),
             Value::Bool(value) => !value,
-            Value::Number(number) => number.as_f64() == Some(0.0) && is_plain(&field.field_type),
+            Value::Number(number) => number.as_f64() == Some(0.0) && is_plain(&field.kind),
         };
         if empty {
             map.remove(field.name);
@@ -78,7 +78,7 @@ fn message(field_type: &FieldType) -> Option<&'static Definition> {
 fn fill(definition: &Definition, map: &mut Map<String, Value>) {
     for field in &definition.fields {
         if field.inline() {
-            if let Some(inner) = message(&field.field_type) {
+            if let Some(inner) = message(&field.kind) {
                 fill(inner, map);
             }
             continue;
@@ -87,7 +87,7 @@ fn fill(definition: &Definition, map: &mut Map<String, Value>) {
             continue;
         }
         let always = field.presence == Presence::Always;
-        let value = match &field.field_type {
+        let value = match &field.kind {
             _ if field.pointer => always.then_some(Value::Null),
             FieldType::Message(_) => Some(json!({})),
             FieldType::Scalar("Time" | "MicroTime" | "RawExtension") => Some(Value::Null),
@@ -107,13 +107,13 @@ fn fill(definition: &Definition, map: &mut Map<String, Value>) {
 fn descend(definition: &Definition, map: &mut Map<String, Value>) {
     for field in &definition.fields {
         if field.inline() {
-            if let Some(inner) = message(&field.field_type) {
+            if let Some(inner) = message(&field.kind) {
                 // An embedded struct is defaulted as a type of its own.
                 defaults::of_type(inner.name, map);
                 descend(inner, map);
             }
         } else if let Some(value) = map.get_mut(field.name) {
-            value_of(&field.field_type, value);
+            value_of(&field.kind, value);
         }
     }
 }

@@ -16,7 +16,18 @@ pub(super) fn descriptors() -> Vec<Described> {
         replica_set(),
         stateful_set(),
         job::descriptor(),
+        pod_template(),
     ]
+}
+
+fn pod_template() -> Described {
+    describe("", "v1", "PodTemplate", "podtemplates")
+        .columns(vec![columns::name(), columns::age()])
+        .strategy(Strategy {
+            default: |object| typed::round_trip("core.PodTemplate", object),
+            generation: true,
+            ..Strategy::default()
+        })
 }
 
 fn scale() -> Subresource {

@@ -34,7 +34,10 @@ pub(super) fn of(group: &str, kind: &str) -> Value {
             },
         }),
         ("", "Event") => {
-            json!({"involvedObject": {}, "source": {}, "firstTimestamp": null, "lastTimestamp": null})
+            json!({
+                "involvedObject": {}, "source": {}, "firstTimestamp": null, "lastTimestamp": null,
+                "eventTime": null, "reportingComponent": "", "reportingInstance": "",
+            })
         }
         ("events.k8s.io", "Event") => {
             json!({"eventTime": null, "regarding": {}, "deprecatedSource": {}})

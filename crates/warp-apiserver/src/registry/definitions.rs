@@ -599,7 +599,13 @@ fn columns(version: &Value) -> Vec<Column> {
             get("name"),
             get("type"),
             get("format"),
-            get("description"),
+            &match get("description") {
+                "" => format!(
+                    "Custom resource definition column (in JSONPath format): {}",
+                    get("jsonPath")
+                ),
+                described => described.to_owned(),
+            },
             i32::try_from(priority).unwrap_or(0),
             get("jsonPath"),
         ));

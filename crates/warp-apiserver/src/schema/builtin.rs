@@ -28,7 +28,7 @@ pub(crate) struct Field {
     pub(crate) name: &'static str,
     /// The protobuf number; 0 when the field is not part of the encoding.
     pub(crate) number: u32,
-    pub(crate) field_type: FieldType,
+    pub(crate) kind: FieldType,
     /// A pointer in Go: a zero value is a value, not an absence.
     pub(crate) pointer: bool,
     pub(crate) presence: Presence,
@@ -198,7 +198,7 @@ fn parse_field(line: &'static str) -> Option<Field> {
         number: number.parse().unwrap_or(0),
         pointer: type_name.starts_with('*'),
         presence,
-        field_type: parse_type(type_name.trim_start_matches('*')),
+        kind: parse_type(type_name.trim_start_matches('*')),
         facts,
     })
 }
@@ -247,7 +247,7 @@ fn build(name: &'static str, facts: &'static Definition) -> Node {
         }
     }
     for field in &facts.fields {
-        if let (true, FieldType::Message(inner)) = (field.inline(), &field.field_type) {
+        if let (true, FieldType::Message(inner)) = (field.inline(), &field.kind) {
             for (name, schema) in &definition(inner).properties {
                 node.properties.insert(name.clone(), schema.clone());
             }
@@ -260,7 +260,7 @@ fn build(name: &'static str, facts: &'static Definition) -> Node {
 }
 
 fn field_schema(field: &'static Field) -> Schema {
-    let mut node = type_node(&field.field_type);
+    let mut node = type_node(&field.kind);
     let facts = &field.facts;
     if !facts.list_keys.is_empty() {
         node.list_type = ListType::Map;

@@ -16,7 +16,8 @@ mod tests;
 
 use std::sync::{Arc, OnceLock};
 
-use kube_cel::cel::Program;
+use kube_cel::cel::parser::{Expression, Parser};
+use kube_cel::cel::{Context, ExecutionError, Value as CelValue};
 use serde_json::{Map, Value};
 
 use super::model::{Additional, Node};
@@ -35,6 +36,21 @@ pub(crate) struct Rule {
     pub(crate) field_path: Option<String>,
     pub(crate) optional_old_self: bool,
     programs: Arc<OnceLock<Programs>>,
+}
+
+/// A parsed expression. The interpreter's own type cannot be made with optional syntax, which
+/// Kubernetes allows.
+#[derive(Debug)]
+struct Program(Expression);
+
+impl Program {
+    fn expression(&self) -> &Expression {
+        &self.0
+    }
+
+    fn execute(&self, context: &Context<'_>) -> Result<CelValue, ExecutionError> {
+        context.resolve(&self.0)
+    }
 }
 
 #[derive(Debug)]
@@ -68,11 +84,15 @@ fn compile(text: &str) -> Result<Program, String> {
     if text.len() > LONGEST {
         return Err("expression is too long".to_owned());
     }
-    Program::compile(text).map_err(|errors| errors.to_string())
+    Parser::new()
+        .enable_optional_syntax(true)
+        .parse(text)
+        .map(Program)
+        .map_err(|errors| errors.to_string())
 }
 
 fn uses_old_self(program: &Program) -> bool {
-    program.references().has_variable("oldSelf")
+    program.0.references().has_variable("oldSelf")
 }
 
 /// Reads the rules of one node.

@@ -41,11 +41,12 @@ fn check(schema: &Schema, value: &Value, owner: &str, path: &str) -> Option<Stri
     }
     match value {
         Value::Object(map) => map.iter().find_map(|(name, value)| {
-            let member = node
-                .properties
-                .get(name)
-                .or_else(|| node.additional_schema())?;
-            check(member, value, owner_of(schema, owner), &join(path, name))
+            if let Some(member) = node.properties.get(name) {
+                check(member, value, owner_of(schema, owner), &join(path, name))
+            } else {
+                // Keys of a map are not part of the path.
+                check(node.additional_schema()?, value, owner, path)
+            }
         }),
         Value::Array(list) => {
             let items = node.items.as_ref()?;

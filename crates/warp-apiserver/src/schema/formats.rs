@@ -81,6 +81,11 @@ pub(super) fn matches(format: &str, value: &str) -> Option<bool> {
     })
 }
 
+/// Whether values of this format are checked at all.
+pub(crate) fn is_known(format: &str) -> bool {
+    matches(format, "").is_some()
+}
+
 fn is_label(value: &str) -> bool {
     value.len() <= 63 && is_long_part(value)
 }

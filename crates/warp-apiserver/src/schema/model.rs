@@ -127,7 +127,8 @@ pub(crate) struct Pattern {
     pub(crate) regex: regex::Regex,
 }
 
-/// One schema node.
+/// One schema node. Its flags are independent keywords of a schema.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Node {
     /// Set for a built-in type: the node is the named definition, built when first looked at.

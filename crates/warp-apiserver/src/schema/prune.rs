@@ -1,5 +1,7 @@
 //! Unknown fields, pruning and defaulting: what happens to a value before it is judged.
 
+use std::fmt::Write as _;
+
 use serde_json::{Map, Value};
 
 use super::{Additional, Node, Schema};
@@ -15,10 +17,10 @@ pub(super) fn unknown_fields(schema: &Schema, object: &Value) -> Vec<String> {
     let mut copy = object.clone();
     let mut found = Vec::new();
     walk(Some(schema), &mut copy, &mut String::new(), &mut |path| {
-        found.push(path.to_owned())
+        found.push(path.to_owned());
     });
     prune_metadata(schema, &mut copy, "", &mut |path| {
-        found.push(path.to_owned())
+        found.push(path.to_owned());
     });
     found.sort();
     found
@@ -142,7 +144,7 @@ fn walk_list(
 ) {
     let length = path.len();
     for (index, item) in list.iter_mut().enumerate() {
-        path.push_str(&format!("[{index}]"));
+        let _ = write!(path, "[{index}]");
         visit(item, path);
         path.truncate(length);
     }

@@ -52,6 +52,8 @@ fn cases() -> Vec<Case> {
             });
         }
     }
+    let recorded = crate::recorded::requests().into_iter();
+    cases.extend(recorded.map(|(name, steps)| Case { name, steps }));
     cases
 }
 

@@ -22,7 +22,9 @@ impl Random {
 
     fn bytes(&mut self, most: usize) -> Vec<u8> {
         let length = self.next(most);
-        (0..length).map(|_| u8::try_from(self.next(256)).expect("a byte")).collect()
+        (0..length)
+            .map(|_| u8::try_from(self.next(256)).expect("a byte"))
+            .collect()
     }
 }
 
@@ -102,7 +104,8 @@ fn mutate(random: &mut Random, text: &str) -> Vec<u8> {
             1 => drop(bytes.remove(at)),
             2 => bytes.truncate(at),
             3 => {
-                let piece = random.pick(&["null", "[]", "{}", "\"\"", "-1", "1e999", "[[[[", "\\u0000"]);
+                let piece =
+                    random.pick(&["null", "[]", "{}", "\"\"", "-1", "1e999", "[[[[", "\\u0000"]);
                 bytes.splice(at..at, piece.bytes());
             }
             _ => {
@@ -117,7 +120,10 @@ fn mutate(random: &mut Random, text: &str) -> Vec<u8> {
 
 fn judge(sent: &Sent<'_>, reply: &Reply) {
     let shown = String::from_utf8_lossy(&sent.body);
-    let line = format!("{} {} ({}) {shown}", sent.method, sent.path, sent.content_type);
+    let line = format!(
+        "{} {} ({}) {shown}",
+        sent.method, sent.path, sent.content_type
+    );
     let body = reply.json();
     if reply.code < 400 {
         return;
@@ -125,7 +131,12 @@ fn judge(sent: &Sent<'_>, reply: &Reply) {
     assert_eq!(body["kind"], "Status", "{line}\n{body}");
     assert_eq!(body["status"], "Failure", "{line}\n{body}");
     assert_eq!(body["code"], u64::from(reply.code), "{line}\n{body}");
-    assert!(body["message"].as_str().is_some_and(|text| !text.is_empty()), "{line}\n{body}");
+    assert!(
+        body["message"]
+            .as_str()
+            .is_some_and(|text| !text.is_empty()),
+        "{line}\n{body}"
+    );
     assert!(body["metadata"].is_object(), "{line}\n{body}");
 }
 
@@ -133,16 +144,24 @@ fn judge(sent: &Sent<'_>, reply: &Reply) {
 async fn any_request_is_answered_with_an_object_or_a_status() {
     let server = crate::api::server().await;
     let client = server.client("default");
-    let rounds =
-        std::env::var("WARP_FUZZ_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3000);
+    let rounds = std::env::var("WARP_FUZZ_ROUNDS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(3000);
     let mut random = Random(0x5eed_1234_abcd_0001);
     for _ in 0..rounds {
         let mut path = random.pick(PATHS).to_owned();
         if random.next(10) == 0 {
             let at = random.next(path.len());
-            path.insert_str(at, random.pick(&["/", "%2f", "..", "%zz", "a", "%00", "//"]));
+            path.insert_str(
+                at,
+                random.pick(&["/", "%2f", "..", "%zz", "a", "%00", "//"]),
+            );
         }
-        let query = random.pick(QUERIES).replace(' ', "%20").replace('\\', "%5c");
+        let query = random
+            .pick(QUERIES)
+            .replace(' ', "%20")
+            .replace('\\', "%5c");
         if !query.is_empty() {
             path = format!("{path}?{query}");
         }

@@ -75,12 +75,21 @@ fn words(line: &str) -> Vec<String> {
 /// Removes what differs between any two runs.
 fn mask(text: &str) -> String {
     let patterns = [
-        ("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "<uid>"),
+        (
+            "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+            "<uid>",
+        ),
         (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "<time>"),
         (r#"resourceVersion: "?\d*"?"#, "resourceVersion: <revision>"),
-        (r#""resourceVersion": ?"\d*""#, "resourceVersion: <revision>"),
+        (
+            r#""resourceVersion": ?"\d*""#,
+            "resourceVersion: <revision>",
+        ),
         (r"https://127\.0\.0\.1:\d+", "<server>"),
-        (r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun), \d\d \w{3} \d{4} \d\d:\d\d:\d\d \+0000", "<date>"),
+        (
+            r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun), \d\d \w{3} \d{4} \d\d:\d\d:\d\d \+0000",
+            "<date>",
+        ),
         (r"\b\d+(\.\d+)?m?s\b", "<age>"),
         (r"v1\.35\.\d+\S*", "<version>"),
         (r"/tmp/\S+", "<file>"),
@@ -100,7 +109,9 @@ async fn ours(folder: &Path) -> (ApiServer, PathBuf) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let path = folder.join("kubeconfig");
-    server.write_kubeconfig(&path, address).expect("a kubeconfig");
+    server
+        .write_kubeconfig(&path, address)
+        .expect("a kubeconfig");
     let serving = server.clone();
     tokio::spawn(async move { serving.serve(listener).await });
     (server, path)
@@ -108,8 +119,14 @@ async fn ours(folder: &Path) -> (ApiServer, PathBuf) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kubectl_cannot_tell_the_servers_apart() {
-    let real = Cluster::real().api_server_only().start().await.expect("a real API server");
-    let kubectl = warp_testkit::control_plane().expect("binaries").join("kubectl");
+    let real = Cluster::real()
+        .api_server_only()
+        .start()
+        .await
+        .expect("a real API server");
+    let kubectl = warp_testkit::control_plane()
+        .expect("binaries")
+        .join("kubectl");
     let folder = tempfile::tempdir().expect("a folder");
     let (server, own) = ours(folder.path()).await;
     let theirs = real.kubeconfig();
@@ -128,7 +145,10 @@ async fn kubectl_cannot_tell_the_servers_apart() {
                 a.code, a.out, a.err, b.code, b.out, b.err
             ));
         } else if mask(&a.err) != mask(&b.err) {
-            noisy.push(format!("$ kubectl {line}\n--- real\n{}--- ours\n{}", a.err, b.err));
+            noisy.push(format!(
+                "$ kubectl {line}\n--- real\n{}--- ours\n{}",
+                a.err, b.err
+            ));
         }
     }
     server.shutdown().await;

@@ -6,3 +6,4 @@ mod exchange;
 mod fuzz;
 mod kubectl;
 mod recorded;
+mod third_party;

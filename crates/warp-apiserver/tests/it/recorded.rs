@@ -374,3 +374,100 @@ fn built_in_objects_are_defaulted_and_judged_as_a_real_server_does() {
     }
     differences.assert_none();
 }
+
+/// The same cases as requests for two running servers, in the form of the differential suite.
+pub(crate) fn requests() -> Vec<(String, Vec<Value>)> {
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let mut all = Vec::new();
+    for case in cases(include_str!("recorded/crd_schemas.yaml")) {
+        let object = definition(&case["schema"], case["status"] == json!(true));
+        let request = format!("POST {definitions}?dryRun=All&fieldValidation=Ignore");
+        all.push((
+            format!("schemas: {}", text(&case, "/name")),
+            vec![json!({"request": request, "body": object})],
+        ));
+    }
+    let served = kinds::builtin();
+    for case in cases(include_str!("recorded/builtin.yaml")) {
+        let object = &case["object"];
+        let resource = served
+            .iter()
+            .find(|r| r.kind == object["kind"] && r.api_version() == object["apiVersion"])
+            .expect("the kind is served");
+        let mut body = object.clone();
+        // Everything around what is compared: no token volume, and events about this namespace.
+        if resource.kind == "Pod" && body["spec"].is_object() {
+            body["spec"]["automountServiceAccountToken"] = json!(false);
+        }
+        if body["involvedObject"]["namespace"] == "cases" {
+            body["involvedObject"]["namespace"] = json!("{ns}");
+        }
+        let root = if resource.group.is_empty() {
+            "/api"
+        } else {
+            "/apis"
+        };
+        let place = if resource.namespaced {
+            "/namespaces/{ns}"
+        } else {
+            ""
+        };
+        let validation = if case["strict"] == json!(true) {
+            "Strict"
+        } else {
+            "Ignore"
+        };
+        let path = format!(
+            "{root}/{}{place}/{}",
+            resource.api_version(),
+            resource.plural
+        );
+        let query = format!("dryRun=All&fieldValidation={validation}");
+        let mut steps = Vec::new();
+        if resource.kind == "Pod" {
+            // Made by a controller where there is one.
+            steps.push(json!({
+                "request": "POST /api/v1/namespaces/{ns}/serviceaccounts", "ignore": true,
+                "body": {"metadata": {"name": "default"}},
+            }));
+        }
+        steps.push(json!({"request": format!("POST {path}?{query}"), "body": body}));
+        all.push((format!("kinds: {}", text(&case, "/name")), steps));
+    }
+    all.extend(custom_resource_requests());
+    all
+}
+
+/// Custom resources of a group of their own, each created once.
+fn custom_resource_requests() -> Vec<(String, Vec<Value>)> {
+    let mut all = Vec::new();
+    for case in cases(include_str!("recorded/custom_resources.yaml")) {
+        let mut object = definition(&case["schema"], false);
+        object["metadata"]["name"] = json!("things.{ns}.example.com");
+        object["spec"]["group"] = json!("{ns}.example.com");
+        let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let things = "/apis/{ns}.example.com/v1/namespaces/{ns}/things";
+        let mut steps = vec![
+            json!({"request": format!("POST {definitions}"), "body": object, "ignore": true}),
+            json!({
+                "request": format!("GET {things}"), "until": "ThingList", "ignore": true,
+            }),
+        ];
+        for (index, step) in case["steps"].as_array().expect("steps").iter().enumerate() {
+            if index > 0 && step["fresh"] != json!(true) {
+                continue;
+            }
+            let mut body = step.clone();
+            let map = body.as_object_mut().expect("an object");
+            map.remove("fresh");
+            map.insert("apiVersion".into(), json!("{ns}.example.com/v1"));
+            map.insert("kind".into(), json!("Thing"));
+            map.insert("metadata".into(), json!({"name": format!("t{index}")}));
+            steps.push(json!({"request": format!("POST {things}"), "body": body}));
+        }
+        let remove = format!("DELETE {definitions}/things.{{ns}}.example.com");
+        steps.push(json!({"request": remove, "ignore": true}));
+        all.push((format!("custom: {}", text(&case, "/name")), steps));
+    }
+    all
+}

@@ -63,11 +63,13 @@ impl Distribution {
 
     /// (survival, integral of survival from 0) at `t`.
     fn at(&self, t: f64) -> (f64, f64) {
+        if t <= 0.0 {
+            return (1.0, 0.0);
+        }
         let last = EDGES[BINS];
         if t >= last {
             return (0.0, self.area[BINS]);
         }
-        let t = t.max(0.0);
         let k = bin_of(t);
         let (from, to) = (EDGES[k], EDGES[k + 1]);
         let part = (t - from) / (to - from);

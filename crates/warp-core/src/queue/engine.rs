@@ -64,7 +64,7 @@ pub struct Engine {
     /// True total duration and start counter, by slot.
     truth: Vec<(Seconds, u32)>,
     next_tick: Seconds,
-    /// Whether ends teach `Durations`; a replay must not learn from its own samples.
+    /// Whether ends teach `Durations` and are told; a replay must not learn from its own samples.
     learn: bool,
     events: Vec<Event>,
 }
@@ -158,7 +158,7 @@ impl Engine {
             self.ends.pop();
         }
         let end = self.ends.peek().map(|Reverse(end)| end.at);
-        let tick = (!self.state.pending().is_empty() && self.next_tick.is_finite())
+        let tick = (self.state.pending().len() > 0 && self.next_tick.is_finite())
             .then(|| self.next_tick.max(self.state.now));
         match (end, tick) {
             (Some(end), Some(tick)) => Some(end.min(tick)),
@@ -187,12 +187,9 @@ impl Engine {
             let job = self.state.finish(end.slot);
             if self.learn {
                 durations.observe(job.group, total);
+                let job = Box::new(job);
+                self.events.push(Event::Finished { at, job, total });
             }
-            self.events.push(Event::Finished {
-                at,
-                job: Box::new(job),
-                total,
-            });
         }
         if at >= self.next_tick {
             // A policy may stop asking for ticks.

@@ -45,8 +45,7 @@ impl Hold {
         }
         loop {
             if let Some(held) = &self.held {
-                let line = state.pending();
-                let at = line.iter().position(|w| w.slot == held.slot);
+                let at = state.position(held.slot);
                 let Some(index) = at.filter(|_| state.job(held.slot).id == held.id) else {
                     self.held = None;
                     continue;
@@ -58,10 +57,7 @@ impl Hold {
             }
             let Some((index, waiting)) = self.longest_overdue(state) else {
                 // Whoever joins the line later is overdue later.
-                let since = state
-                    .pending()
-                    .iter()
-                    .map(|w| state.job(w.slot).waiting_since);
+                let since = state.pending().map(|w| state.job(w.slot).waiting_since);
                 self.quiet_until = since.fold(state.now, f64::min) + self.patience;
                 return;
             };
@@ -84,7 +80,7 @@ impl Hold {
 
     fn longest_overdue(&self, state: &State) -> Option<(usize, Waiting)> {
         let overdue = |w: &Waiting| state.now - state.job(w.slot).waiting_since > self.patience;
-        let line = state.pending().iter().copied().enumerate();
+        let line = state.pending().copied().enumerate();
         line.filter(|(_, w)| overdue(w)).min_by(|(_, a), (_, b)| {
             b.priority
                 .cmp(&a.priority)

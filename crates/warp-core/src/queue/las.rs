@@ -6,7 +6,7 @@ use crate::preempt::Terms;
 
 use super::job::{Job, Seconds};
 use super::state::State;
-use super::warp::preemptive_pass;
+use super::warp::{Rules, preemptive_pass};
 use super::{HOUR, MINUTE, Policy};
 
 #[derive(Clone, Debug)]
@@ -45,15 +45,12 @@ impl Policy for Las {
         if rank {
             self.ranked_at = state.now;
         }
-        preemptive_pass(
-            self,
-            state,
-            durations,
-            &self.terms,
-            10.0 * MINUTE,
-            rank,
-            None,
-        );
+        let rules = Rules {
+            terms: self.terms,
+            may_evict_after: 10.0 * MINUTE,
+            hold: None,
+        };
+        preemptive_pass(self, state, durations, &rules, rank);
     }
 
     fn fork(&self) -> Box<dyn Policy> {

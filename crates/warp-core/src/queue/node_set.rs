@@ -68,7 +68,7 @@ impl NodeSet {
             }
             let bit = match from {
                 End::Low => left.trailing_zeros(),
-                End::High => 63 - left.leading_zeros(),
+                End::High => left.ilog2(),
             };
             Some(u32::try_from(index).unwrap_or(u32::MAX) * 64 + bit)
         };

@@ -43,7 +43,7 @@ pub fn start_in_order(state: &mut State, strict: bool, avoid: Option<&NodeSet>) 
     let mut blocked = Blocked::none(state);
     let mut index = 0;
     while index < state.pending().len() {
-        let need = state.pending()[index].need;
+        let need = state.waiting(index).need;
         if blocked.has(need) {
             index += 1;
         } else if !state.try_start(index, avoid) {

@@ -4,6 +4,7 @@
 
 use crate::estimate::Durations;
 
+use super::hold::Hold;
 use super::job::{Need, Seconds, Shape};
 use super::node_set::NodeSet;
 use super::order::Blocked;
@@ -103,24 +104,27 @@ fn node_openings(
     }
 }
 
-/// One pass over the line with a reservation for the first that does not fit. `avoid` is out of
-/// bounds for everybody.
-pub fn backfill(state: &mut State, durations: &mut Durations, avoid: Option<&NodeSet>) {
-    let mut reservation: Option<(Seconds, NodeSet)> = None;
+/// One pass over the line with a reservation for the first that does not fit. Everybody keeps off
+/// the nodes of a hold that binds them.
+pub fn backfill(state: &mut State, durations: &mut Durations, hold: Option<&Hold>) {
+    let mut reservation: Option<Reservation> = None;
+    // The same nodes with those of the hold.
+    let mut kept = NodeSet::default();
     let mut off = Blocked::none(state);
     let mut on = Blocked::none(state);
     let mut index = 0;
     while index < state.pending().len() {
-        let waiting = state.pending()[index];
-        let Some((at, reserved)) = &reservation else {
+        let waiting = state.waiting(index);
+        let avoid = hold.and_then(|hold| hold.against(waiting.priority));
+        let Some(Reservation { nodes, at }) = &reservation else {
             if !state.try_start(index, avoid) {
                 let need = state.need(waiting.need).clone();
-                if let Some(found) = reserve(state, durations, &need, avoid) {
-                    let mut nodes = found.nodes;
-                    if let Some(avoid) = avoid {
-                        nodes.extend(avoid);
+                reservation = reserve(state, durations, &need, avoid);
+                if let Some(found) = &reservation {
+                    kept = found.nodes.clone();
+                    if let Some(held) = hold.and_then(|hold| hold.against(i32::MIN)) {
+                        kept.extend(held);
                     }
-                    reservation = Some((found.at, nodes));
                 }
                 off.set(waiting.need);
                 on.set(waiting.need);
@@ -128,6 +132,7 @@ pub fn backfill(state: &mut State, durations: &mut Durations, avoid: Option<&Nod
             }
             continue;
         };
+        let reserved = if avoid.is_some() { &kept } else { nodes };
         let mut started = false;
         if !off.has(waiting.need) {
             started = state.try_start(index, Some(reserved));

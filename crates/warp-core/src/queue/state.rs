@@ -2,6 +2,8 @@
 //! it is cheap enough for replays. It keeps the books (GPUs, attained and lost work) and decides
 //! nothing.
 
+use std::collections::BTreeMap;
+
 use crate::estimate::{Durations, distribution};
 
 use super::Policy;
@@ -39,14 +41,13 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    fn before(&self, other: &Self) -> bool {
-        other
-            .priority
-            .cmp(&self.priority)
+    /// The order of the line: class, key, submission; slots decide between equals.
+    fn order(&self, other: &Self) -> std::cmp::Ordering {
+        let class = other.priority.cmp(&self.priority);
+        class
             .then(self.key.total_cmp(&other.key))
             .then(self.submit.total_cmp(&other.submit))
             .then(self.slot.cmp(&other.slot))
-            .is_lt()
     }
 }
 
@@ -64,14 +65,20 @@ pub struct State {
     needs: Vec<Need>,
     jobs: Vec<Job>,
     vacant: Vec<Slot>,
-    pending: Vec<Waiting>,
+    /// The line, and by slot where each stands in it: moving slots costs less than moving entries.
+    pending: Vec<Slot>,
+    waiting: Vec<Waiting>,
     pending_by_need: Vec<u32>,
     running: Vec<Slot>,
+    /// Where in `running` a slot is, while it is.
+    run_at: Vec<usize>,
     on_node: Vec<Vec<Slot>>,
     outlook: Vec<Outlook>,
     actions: Vec<Action>,
     /// GPU-seconds of work thrown away and of restarts, so far.
     lost: f64,
+    /// Running jobs by priority.
+    classes: BTreeMap<i32, u32>,
     /// GPUs of live jobs that can be evicted, and of all live jobs.
     evictable: u64,
     live: u64,
@@ -87,8 +94,10 @@ impl State {
             jobs: Vec::new(),
             vacant: Vec::new(),
             pending: Vec::new(),
+            waiting: Vec::new(),
             pending_by_need: Vec::new(),
             running: Vec::new(),
+            run_at: Vec::new(),
             on_node: vec![Vec::new(); nodes],
             outlook: vec![
                 Outlook {
@@ -99,6 +108,7 @@ impl State {
             ],
             actions: Vec::new(),
             lost: 0.0,
+            classes: BTreeMap::new(),
             evictable: 0,
             live: 0,
         }
@@ -116,8 +126,19 @@ impl State {
         &mut self.jobs[slot.index()]
     }
 
-    pub fn pending(&self) -> &[Waiting] {
-        &self.pending
+    /// Everybody in line, in order.
+    pub fn pending(&self) -> impl ExactSizeIterator<Item = &Waiting> {
+        self.pending.iter().map(|slot| &self.waiting[slot.index()])
+    }
+
+    /// Where in the line a job stands, if it waits.
+    pub fn position(&self, slot: Slot) -> Option<usize> {
+        self.pending.iter().position(|other| *other == slot)
+    }
+
+    /// Who stands at `index` of the line.
+    pub fn waiting(&self, index: usize) -> Waiting {
+        self.waiting[self.pending[index].index()]
     }
 
     pub fn running(&self) -> &[Slot] {
@@ -139,6 +160,13 @@ impl State {
         } else {
             self.evictable as f64 / self.live as f64
         }
+    }
+
+    /// Whether work of a class below `priority` runs.
+    pub fn runs_below(&self, priority: i32) -> bool {
+        self.classes
+            .first_key_value()
+            .is_some_and(|(lowest, _)| *lowest < priority)
     }
 
     pub fn need(&self, need: u32) -> &Need {
@@ -204,35 +232,41 @@ impl State {
             need: job.need,
             rest: durations.of(job.group).quantile_after(job.saved, 0.5) - job.saved,
         };
-        let at = self.pending.partition_point(|other| other.before(&entry));
+        let places = &self.waiting;
+        let at = self
+            .pending
+            .partition_point(|slot| places[slot.index()].order(&entry).is_lt());
         self.pending_by_need[entry.need as usize] += 1;
-        self.pending.insert(at, entry);
+        self.pending.insert(at, slot);
+        if self.waiting.len() <= slot.index() {
+            self.waiting.resize(slot.index() + 1, entry);
+        }
+        self.waiting[slot.index()] = entry;
     }
 
     /// Computes every waiting job's key anew.
     pub fn rerank(&mut self, policy: &dyn Policy, durations: &mut Durations) {
-        for entry in &mut self.pending {
-            entry.key = policy.key(&self.jobs[entry.slot.index()], self.now, durations);
+        for slot in &self.pending {
+            let entry = &mut self.waiting[slot.index()];
+            entry.key = policy.key(&self.jobs[slot.index()], self.now, durations);
         }
-        self.pending.sort_by(|a, b| {
-            if a.before(b) {
-                std::cmp::Ordering::Less
-            } else {
-                std::cmp::Ordering::Greater
-            }
-        });
+        let places = &self.waiting;
+        self.pending
+            .sort_by(|a, b| places[a.index()].order(&places[b.index()]));
     }
 
     /// Starts the job at `index` of the line on `placement`.
     pub fn start(&mut self, index: usize, placement: Placement) {
-        let entry = self.pending.remove(index);
+        let slot = self.pending.remove(index);
+        let entry = self.waiting[slot.index()];
         self.pending_by_need[entry.need as usize] -= 1;
         for (node, gpus) in placement.parts() {
             self.pool.take(*node, *gpus);
             self.on_node[*node as usize].push(entry.slot);
             self.outlook[*node as usize].until = f64::NEG_INFINITY;
         }
-        self.running.push(entry.slot);
+        self.note_running(entry.slot);
+        *self.classes.entry(entry.priority).or_default() += 1;
         self.actions.push(Action::Start(entry.slot));
         let now = self.now;
         let job = &mut self.jobs[entry.slot.index()];
@@ -261,10 +295,11 @@ impl State {
             self.on_node[*node as usize].push(slot);
             self.outlook[*node as usize].until = f64::NEG_INFINITY;
         }
+        *self.classes.entry(job.priority).or_default() += 1;
         job.first_start.get_or_insert(run.since);
         job.run = Some(run);
         self.jobs.push(job);
-        self.running.push(slot);
+        self.note_running(slot);
         slot
     }
 
@@ -298,13 +333,32 @@ impl State {
         job
     }
 
+    fn note_running(&mut self, slot: Slot) {
+        if self.run_at.len() <= slot.index() {
+            self.run_at.resize(slot.index() + 1, 0);
+        }
+        self.run_at[slot.index()] = self.running.len();
+        self.running.push(slot);
+    }
+
     fn vacate(&mut self, slot: Slot, run: &Run) {
         for (node, gpus) in run.placement.parts() {
             self.pool.give(*node, *gpus);
             self.on_node[*node as usize].retain(|other| *other != slot);
             self.outlook[*node as usize].until = f64::NEG_INFINITY;
         }
-        self.running.retain(|other| *other != slot);
+        let place = self.run_at[slot.index()];
+        self.running.swap_remove(place);
+        if let Some(moved) = self.running.get(place) {
+            self.run_at[moved.index()] = place;
+        }
+        let priority = self.jobs[slot.index()].priority;
+        if let Some(count) = self.classes.get_mut(&priority) {
+            *count -= 1;
+            if *count == 0 {
+                self.classes.remove(&priority);
+            }
+        }
     }
 
     /// What the passes since the last call did.
@@ -364,8 +418,9 @@ impl State {
 
     /// Tries the job at `index` of the line off `avoid`, and starts it where it fits.
     pub fn try_start(&mut self, index: usize, avoid: Option<&NodeSet>) -> bool {
-        let need = &self.needs[self.pending[index].need as usize];
-        let end = self.jobs[self.pending[index].slot.index()].end;
+        let waiting = self.waiting(index);
+        let need = &self.needs[waiting.need as usize];
+        let end = self.jobs[waiting.slot.index()].end;
         let Some(placement) = self.pool.fit(need, avoid, end) else {
             return false;
         };

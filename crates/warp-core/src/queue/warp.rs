@@ -4,13 +4,13 @@
 //! Priority classes come first in both. Starvation is bounded by [`Hold`].
 
 use crate::estimate::Durations;
-use crate::preempt::{self, Terms};
+use crate::preempt::{self, Plan, Terms};
 
 use super::hold::Hold;
 use super::job::{Job, Seconds};
 use super::node_set::End;
 use super::order::Blocked;
-use super::state::State;
+use super::state::{Slot, State};
 use super::{HOUR, MINUTE, Policy, reserve};
 
 /// Constants of the policy; the defaults were chosen at one load of one trace (`bench/placement/queue.md`).
@@ -126,23 +126,14 @@ impl Policy for Warp {
         }
         self.hold.update(state, durations);
         if preemptive {
-            let Tuning {
-                terms,
-                may_evict_after,
-                ..
-            } = self.tuning;
-            let hold = Some(&self.hold);
-            preemptive_pass(
-                self,
-                state,
-                durations,
-                &terms,
-                may_evict_after,
-                turned || due,
-                hold,
-            );
+            let rules = Rules {
+                terms: self.tuning.terms,
+                may_evict_after: self.tuning.may_evict_after,
+                hold: Some(&self.hold),
+            };
+            preemptive_pass(self, state, durations, &rules, turned || due);
         } else {
-            reserve::backfill(state, durations, self.hold.against(i32::MIN));
+            reserve::backfill(state, durations, Some(&self.hold));
         }
     }
 
@@ -151,36 +142,36 @@ impl Policy for Warp {
     }
 }
 
-/// One pass in order of rank: what fits starts; what does not and is old enough may evict work of
-/// far worse rank. `rank` computes all ranks anew first.
+/// Who may evict whom, and what to keep off.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules<'a> {
+    pub(super) terms: Terms,
+    /// Age from which a job may evict its equals; lower classes give way at once.
+    pub(super) may_evict_after: Seconds,
+    pub(super) hold: Option<&'a Hold>,
+}
+
+/// One pass in order of rank: what fits starts; what does not may evict work of a lower class or,
+/// once it is old enough, of far worse rank. `rank` computes all ranks anew first.
 pub(super) fn preemptive_pass(
     policy: &dyn Policy,
     state: &mut State,
     durations: &mut Durations,
-    terms: &Terms,
-    may_evict_after: Seconds,
+    rules: &Rules<'_>,
     rank: bool,
-    hold: Option<&Hold>,
 ) {
     if rank {
-        state.rerank(policy, durations);
-        for position in 0..state.running().len() {
-            let slot = state.running()[position];
-            let fresh = policy.key(state.job(slot), state.now, durations);
-            if let Some(run) = &mut state.job_mut(slot).run {
-                run.rank = fresh;
-            }
-        }
+        rank_all(policy, state, durations);
     }
+    // Needs that do not fit, and those nobody (young or old) can make room for.
     let mut full = Blocked::none(state);
-    let mut safe = Blocked::none(state);
+    let mut stuck = [Blocked::none(state), Blocked::none(state)];
     let mut index = 0;
     while index < state.pending().len() {
-        let waiting = state.pending()[index];
-        let held = hold.and_then(Hold::holder) == Some(waiting.slot);
-        let avoid = hold
-            .filter(|_| !held)
-            .and_then(|hold| hold.against(waiting.priority));
+        let waiting = state.waiting(index);
+        let held = rules.hold.and_then(Hold::holder) == Some(waiting.slot);
+        let hold = rules.hold.filter(|_| !held);
+        let avoid = hold.and_then(|hold| hold.against(waiting.priority));
         if !full.has(waiting.need) {
             if state.try_start(index, avoid) {
                 continue;
@@ -188,24 +179,59 @@ pub(super) fn preemptive_pass(
             full.set(waiting.need);
         }
         let job = state.job(waiting.slot);
-        if !safe.has(waiting.need) && state.now - job.submit >= may_evict_after {
-            if let Some(plan) = preempt::plan(state, job, waiting.key, terms, avoid) {
-                for victim in plan.victims {
-                    let key = policy.key(state.job(victim), state.now, durations);
-                    state.evict(victim, waiting.slot, key, durations);
-                }
-                let line = state.pending();
-                if let Some(at) = line.iter().position(|w| w.slot == waiting.slot) {
-                    state.start(at, plan.placement);
-                }
+        let old = state.now - job.submit >= rules.may_evict_after;
+        let may_try = (old || state.runs_below(waiting.priority))
+            && !stuck[usize::from(old)].has(waiting.need);
+        if may_try {
+            // No rank is worse than infinitely worse: only lower classes are left.
+            let factor = if old {
+                rules.terms.factor
+            } else {
+                f64::INFINITY
+            };
+            let terms = Terms {
+                factor,
+                ..rules.terms
+            };
+            if let Some(plan) = preempt::plan(state, job, waiting.key, &terms, avoid) {
+                carry_out(plan, waiting.slot, policy, state, durations);
                 full.clear();
                 continue;
             }
-            safe.set(waiting.need);
-            if safe.all(state) && full.all(state) {
+            stuck[usize::from(old)].set(waiting.need);
+            if old && stuck[1].all(state) && full.all(state) && !state.runs_below(waiting.priority)
+            {
                 return;
             }
         }
         index += 1;
+    }
+}
+
+fn rank_all(policy: &dyn Policy, state: &mut State, durations: &mut Durations) {
+    state.rerank(policy, durations);
+    for position in 0..state.running().len() {
+        let slot = state.running()[position];
+        let fresh = policy.key(state.job(slot), state.now, durations);
+        if let Some(run) = &mut state.job_mut(slot).run {
+            run.rank = fresh;
+        }
+    }
+}
+
+/// Evicts the victims and starts the preemptor in the same instant.
+fn carry_out(
+    plan: Plan,
+    preemptor: Slot,
+    policy: &dyn Policy,
+    state: &mut State,
+    durations: &mut Durations,
+) {
+    for victim in plan.victims {
+        let key = policy.key(state.job(victim), state.now, durations);
+        state.evict(victim, preemptor, key, durations);
+    }
+    if let Some(at) = state.position(preemptor) {
+        state.start(at, plan.placement);
     }
 }

@@ -35,6 +35,7 @@ use super::runtime::{Due, Health, Refusal, Report, Runtime};
 
 pub use cgroup::Cgroups;
 pub use container::run as run_container;
+pub(crate) use probe::{port_only as probe_port, unsupported as unsupported_probe};
 pub use supervisor::run as run_supervisor;
 
 /// The hidden verbs the binary must answer with [`run_supervisor`] and [`run_container`].

@@ -1,3 +1,5 @@
 //! Nodes.
 
+mod docker;
 mod simulated;
+mod virtual_time;

@@ -278,7 +278,7 @@ async fn raw_writes(client: &Client, count: usize) -> Result<f64> {
 
 /// The operator's own count of its writes, by resource.
 async fn written(address: &str) -> Result<Vec<(String, f64)>> {
-    let mut stream = tokio::net::TcpStream::connect(address).await?;
+    let mut stream = connected(address).await?;
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await?;
     let mut text = String::new();
     stream.read_to_string(&mut text).await?;
@@ -289,6 +289,18 @@ async fn written(address: &str) -> Result<Vec<(String, f64)>> {
         Some((resource.to_owned(), value.trim().parse().ok()?))
     });
     Ok(lines.collect())
+}
+
+/// The operator may still be starting.
+async fn connected(address: &str) -> Result<tokio::net::TcpStream> {
+    let started = Instant::now();
+    loop {
+        match tokio::net::TcpStream::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) if started.elapsed() > DEADLINE => return Err(error.into()),
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
 }
 
 async fn settle(done: impl Fn() -> bool) -> Result<()> {
@@ -381,17 +393,17 @@ fn spec() -> Value {
 }
 
 fn workload(name: &str) -> Result<GPUWorkload> {
-    Ok(serde_json::from_value(object(name, spec()))?)
+    Ok(serde_json::from_value(object(name, &spec()))?)
 }
 
 /// Never placed, so that it can be given any status.
 fn suspended(name: &str) -> Result<GPUWorkload> {
     let mut spec = spec();
     spec["suspend"] = json!(true);
-    Ok(serde_json::from_value(object(name, spec))?)
+    Ok(serde_json::from_value(object(name, &spec))?)
 }
 
-fn object(name: &str, spec: Value) -> Value {
+fn object(name: &str, spec: &Value) -> Value {
     json!({
         "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPUWorkload",
         "metadata": {"name": name}, "spec": spec,

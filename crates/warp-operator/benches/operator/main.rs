@@ -40,8 +40,8 @@ async fn measure() -> Result<()> {
         let cluster = Cluster::real().api_server_only().start().await?;
         let client = prepared(&cluster).await?;
         let operator = Operator::start(&cluster)?;
-        figures::latency(&client, rounds).await?;
-        figures::memory(&client, &operator, finished).await?;
+        Box::pin(figures::latency(&client, rounds)).await?;
+        Box::pin(figures::memory(&client, &operator, finished)).await?;
     }
     let cluster = Cluster::real()
         .nodes(NodeShape::h100(8), 10)
@@ -49,7 +49,7 @@ async fn measure() -> Result<()> {
         .await?;
     let client = prepared(&cluster).await?;
     let operator = Operator::start(&cluster)?;
-    figures::writes(&client, &operator, 50).await
+    Box::pin(figures::writes(&client, &operator, 50)).await
 }
 
 fn number(name: &str, default: usize) -> Result<usize> {

@@ -149,7 +149,7 @@ async fn shared(wanted: Arc<Wanted>) -> Result<Used> {
     }
     let cluster = shared_cluster(Cluster::real()).start().await?;
     let world = Arc::new(World::install(cluster, &[]).await?);
-    let operator = world.operator(&["--leader-elect"])?;
+    let operator = world.operator(&["--leader-elect", "--log-format=json"])?;
     let slots = Arc::new(Semaphore::new(AT_ONCE));
     let mut running = JoinSet::new();
     for (name, scenario) in chosen {
@@ -165,10 +165,15 @@ async fn shared(wanted: Arc<Wanted>) -> Result<Used> {
             failures.push(format!("{error:#}"));
         }
     }
-    if wanted.everything()
-        && let Err(error) = attempt("run::metrics_and_records", run::metrics(&operator)).await
-    {
-        failures.push(format!("{error:#}"));
+    if wanted.everything() {
+        let metrics = attempt("run::metrics", run::metrics(&operator)).await;
+        let trail = attempt("run::audit_trail", run::audit_trail(&world, &operator)).await;
+        failures.extend(
+            [metrics, trail]
+                .into_iter()
+                .filter_map(Result::err)
+                .map(|e| format!("{e:#}")),
+        );
     }
     if failures.is_empty() {
         return role::used(&world).await;

@@ -31,7 +31,13 @@ async fn differences(seed: u64) -> Vec<String> {
         // Crowded at one end so that some nodes are full and some are empty.
         let place = number * number * names.len() / (BOUND * BOUND);
         let pod = serde_json::from_value(generator.bound_pod(&names[place])).unwrap();
-        pods.push(Arc::new(oracle.add_pod(&pod).await.unwrap()));
+        let added = oracle.add_pod(&pod).await.unwrap();
+        let name = added.name_any();
+        pods.push(Arc::new(match number % 6 {
+            4 => oracle.end_pod(&name).await.unwrap(),
+            5 => oracle.stop_pod(&name).await.unwrap(),
+            _ => added,
+        }));
     }
     oracle.settle().await.unwrap();
     let ledger = ledger::build(&nodes, &pods, &[]);

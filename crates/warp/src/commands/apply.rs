@@ -130,7 +130,9 @@ async fn one(
     let before = match connection.client.request::<Value>(get).await {
         Ok(object) => Some(version(&object)),
         Err(kube::Error::Api(status)) if status.is_not_found() => None,
-        Err(error) => return Err(error).with_context(|| format!("failed to read {label}")),
+        Err(error) => {
+            return Err(cluster::told(error)).with_context(|| format!("failed to read {label}"));
+        }
     };
     let mut query = "fieldManager=warp&fieldValidation=Strict".to_owned();
     if args.force_conflicts {
@@ -150,7 +152,7 @@ async fn one(
             status.message
         ),
         Err(error) => {
-            return Err(error)
+            return Err(cluster::told(error))
                 .with_context(|| format!("failed to apply {label} from {}", manifest.source));
         }
     };

@@ -162,7 +162,9 @@ async fn delete_one(
             Ok(uid.and_then(Value::as_str).map(str::to_owned))
         }
         Err(kube::Error::Api(status)) if status.is_not_found() && args.ignore_not_found => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("failed to delete {}", object.label)),
+        Err(error) => {
+            Err(cluster::told(error)).with_context(|| format!("failed to delete {}", object.label))
+        }
     }
 }
 
@@ -180,7 +182,8 @@ async fn wait_gone(connection: &Connection, object: &Doomed) -> anyhow::Result<(
             }
             Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(()),
             Err(error) => {
-                return Err(error).with_context(|| format!("failed to watch {} go", object.label));
+                return Err(cluster::told(error))
+                    .with_context(|| format!("failed to watch {} go", object.label));
             }
         }
         tokio::select! {

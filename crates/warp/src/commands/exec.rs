@@ -67,6 +67,7 @@ async fn exec(args: Args) -> anyhow::Result<ExitCode> {
     let mut session = pods
         .exec(&name, &args.command, &parameters)
         .await
+        .map_err(cluster::told)
         .with_context(|| format!("failed to run the command in pod {name}"))?;
     let outcome = session.take_status();
     if let Some(stdin) = session.stdin() {

@@ -174,7 +174,7 @@ async fn fetch(args: &Args, client: &Client, path: &str) -> anyhow::Result<Value
     client
         .request(request(args, path, "")?)
         .await
-        .map_err(anyhow::Error::from)
+        .map_err(cluster::told)
 }
 
 fn print(args: &Args, kind: &Kind, answer: &Value, header: bool) -> anyhow::Result<()> {
@@ -266,7 +266,10 @@ async fn watch(
         collection,
         &format!("watch=true&resourceVersion={from}{field}"),
     )?;
-    let stream = client.request_stream(request).await?;
+    let stream = client
+        .request_stream(request)
+        .await
+        .map_err(cluster::told)?;
     let mut lines = stream.lines();
     loop {
         let line = tokio::select! {

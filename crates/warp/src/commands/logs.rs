@@ -115,6 +115,7 @@ async fn print(
     let stream = pods
         .log_stream(name, parameters)
         .await
+        .map_err(cluster::told)
         .with_context(|| format!("failed to read the log of pod {name}"))?;
     let mut lines = stream.lines();
     while let Some(line) = lines

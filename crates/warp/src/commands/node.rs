@@ -7,9 +7,10 @@ use std::sync::Arc;
 use anyhow::Context;
 use tokio_util::sync::CancellationToken;
 use warp_local::controllers::Clock;
+use warp_local::node::access::Access;
+use warp_local::node::docker;
 use warp_local::node::fleet::Fleet;
 use warp_local::node::host::Options;
-use warp_local::node::access::Access;
 use warp_local::node::process::{self, machine};
 use warp_local::node::{Host, Simulated};
 
@@ -115,31 +116,95 @@ pub(crate) struct Local {
     pub(crate) access: Arc<dyn Access>,
 }
 
+/// What runs the pods of this machine.
+pub(crate) enum Chosen {
+    Process,
+    Docker(docker::Api),
+}
+
 /// What this machine can run pods with, and how to call it; or why it cannot.
-pub(crate) fn choose(machine: &Machine) -> Result<(Machine, String), String> {
-    if machine.runtime == RuntimeChoice::None {
-        return Err("--runtime none".to_owned());
+pub(crate) async fn choose(machine: &Machine) -> Result<(Chosen, String), String> {
+    let gpus = machine::gpus();
+    let devices: Vec<String> = gpus
+        .iter()
+        .map(|found| format!("{} × {}", found.count, found.product))
+        .collect();
+    let with = if devices.is_empty() {
+        "no GPU".to_owned()
+    } else {
+        devices.join(", ")
+    };
+    let docker = match machine.runtime {
+        RuntimeChoice::None => return Err("--runtime none".to_owned()),
+        RuntimeChoice::Process => None,
+        RuntimeChoice::Auto | RuntimeChoice::Docker => {
+            let found = docker::find(&docker::Search::from_environment(None)).await;
+            match (found, machine.runtime) {
+                (Ok(api), _) => Some(api),
+                (Err(error), RuntimeChoice::Docker) => return Err(error.to_string()),
+                (Err(_), _) => None,
+            }
+        }
+    };
+    if let Some(api) = docker {
+        let told = format!(
+            "this machine as a node ({with}); pods are containers of {}",
+            api.socket().display()
+        );
+        return Ok((Chosen::Docker(api), told));
     }
     if let Some(why) = refuse_root(machine.allow_root) {
         return Err(why.to_owned());
     }
-    let gpus = machine::gpus();
-    let devices: Vec<String> = gpus.iter().map(|found| format!("{} × {}", found.count, found.product)).collect();
-    let with = if devices.is_empty() { "no GPU".to_owned() } else { devices.join(", ") };
-    Ok((machine.clone(), format!("this machine as a node ({with}); pods are processes, not containers")))
+    Ok((
+        Chosen::Process,
+        format!("this machine as a node ({with}); pods are processes, not containers"),
+    ))
 }
 
 /// This machine as a node, with its files below `data`.
-pub(crate) fn local_host(client: kube::Client, data: &std::path::Path, _machine: Machine) -> anyhow::Result<Local> {
-    process_host(client, data, &machine_name())
+pub(crate) fn local_host(
+    client: kube::Client,
+    data: &std::path::Path,
+    chosen: Chosen,
+) -> anyhow::Result<Local> {
+    match chosen {
+        Chosen::Process => process_host(client, data, &machine_name()),
+        Chosen::Docker(api) => {
+            let (runtime, reports) = docker::Docker::new(client.clone(), api, data);
+            let runtime = Arc::new(runtime);
+            let host = Host {
+                client,
+                clock: Clock::system(),
+                options: Options::for_fleet(1),
+                shapes: vec![machine::shape(
+                    &machine_name(),
+                    "docker",
+                    "127.0.0.1",
+                    &machine::gpus(),
+                )],
+                runtime: runtime.clone(),
+                reports: Some(reports),
+            };
+            Ok(Local {
+                host,
+                access: runtime,
+            })
+        }
+    }
 }
 
 /// A host that runs pods as processes, with its files below `data`.
 fn process_host(client: kube::Client, data: &std::path::Path, name: &str) -> anyhow::Result<Local> {
     const ADDRESS: &str = "127.0.0.1";
     let program = std::env::current_exe().context("failed to find this program")?;
-    let (runtime, reports) =
-        process::Process::new(client.clone(), data, program, ADDRESS, process::Cgroups::find())?;
+    let (runtime, reports) = process::Process::new(
+        client.clone(),
+        data,
+        program,
+        ADDRESS,
+        process::Cgroups::find(),
+    )?;
     let runtime = Arc::new(runtime);
     let host = Host {
         client,
@@ -149,7 +214,10 @@ fn process_host(client: kube::Client, data: &std::path::Path, name: &str) -> any
         runtime: runtime.clone(),
         reports: Some(reports),
     };
-    Ok(Local { host, access: runtime })
+    Ok(Local {
+        host,
+        access: runtime,
+    })
 }
 
 /// Reads a fleet file.

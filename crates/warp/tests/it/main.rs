@@ -3,3 +3,4 @@
 mod architecture;
 mod docs;
 mod process;
+mod up;

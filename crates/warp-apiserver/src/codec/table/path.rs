@@ -24,7 +24,7 @@ enum Step {
     All,
     Descend(String),
     Filter {
-        path: Vec<Step>,
+        path: Vec<Self>,
         operator: Option<(String, Value)>,
     },
 }
@@ -166,11 +166,11 @@ fn closing(text: &str) -> Option<usize> {
     for (index, c) in text.char_indices() {
         match (quote, c) {
             (Some(open), c) if c == open => quote = None,
-            (Some(_), _) => {}
             (None, '\'' | '"') => quote = Some(c),
             (None, '[') => depth += 1,
             (None, ']') if depth == 0 => return Some(index),
             (None, ']') => depth -= 1,
+            // Anything else, and everything inside quotes.
             _ => {}
         }
     }

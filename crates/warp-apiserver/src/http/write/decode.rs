@@ -23,6 +23,9 @@ pub(in crate::http) fn decode(
     } = body;
     identify(request, &mut value)?;
     strict.extend(unknown(request, &value));
+    if resource.custom.is_none() && strict.len() > 1 {
+        in_order_of_appearance(&mut strict, &request.call.body);
+    }
     complain(strict, validation, warnings, |problem| {
         Status::bad_request(format!(
             "{kind} in version \"{version}\" cannot be handled as a {kind}: {problem}",
@@ -65,14 +68,9 @@ fn identify(request: &ResourceCall<'_>, value: &mut Value) -> Result<(), Status>
                 "Object 'Kind' is missing in '{shown}'"
             )));
         }
-        if version.is_empty() {
-            return Err(Status::bad_request(format!(
-                "Object 'apiVersion' is missing in '{shown}'"
-            )));
-        }
     }
-    let foreign =
-        (!version.is_empty() && version != expected) || (!kind.is_empty() && kind != resource.kind);
+    let foreign = (version != expected && (!version.is_empty() || resource.custom.is_some()))
+        || (!kind.is_empty() && kind != resource.kind);
     if foreign {
         return Err(Status::bad_request(foreign_kind(request, &kind, &version)));
     }
@@ -144,6 +142,21 @@ fn go_kind(value: &Value) -> &'static str {
         Value::Array(_) => "array",
         Value::Object(_) => "object",
     }
+}
+
+/// Typed decoding complains as it reads: complaints are sorted by where their field is in the body
+/// (a duplicate is noticed at its second appearance).
+fn in_order_of_appearance(strict: &mut [String], body: &[u8]) {
+    let text = String::from_utf8_lossy(body);
+    strict.sort_by_cached_key(|complaint| {
+        let path = complaint.split('"').nth(1).unwrap_or_default();
+        let name = path.rsplit('.').next().unwrap_or_default();
+        let name = name.split('[').next().unwrap_or_default();
+        let skip = usize::from(complaint.starts_with("duplicate"));
+        text.match_indices(&format!("\"{name}\""))
+            .nth(skip)
+            .map_or(usize::MAX, |(at, _)| at)
+    });
 }
 
 fn unknown(request: &ResourceCall<'_>, value: &Value) -> Vec<String> {

@@ -109,7 +109,7 @@ pub(super) fn stamp(request: &ResourceCall<'_>, object: &mut Value) {
     *meta = stamped;
 }
 
-pub(super) fn for_create(resource: &Resource, object: &mut Value) {
+pub(super) fn for_create(resource: &Resource, object: &mut Value, now: &str) {
     if resource.has_status()
         && !resource.strategy.keep_status
         && let Some(map) = object.as_object_mut()
@@ -117,6 +117,15 @@ pub(super) fn for_create(resource: &Resource, object: &mut Value) {
         map.shift_remove("status");
     }
     (resource.strategy.prepare_create)(object);
+    // Conditions a kind is born with begin now.
+    let conditions = object
+        .pointer_mut("/status/conditions")
+        .and_then(Value::as_array_mut);
+    for condition in conditions.into_iter().flatten() {
+        if condition["lastTransitionTime"].is_null() {
+            condition["lastTransitionTime"] = now.into();
+        }
+    }
 }
 
 /// Paths an endpoint ignores.
@@ -124,15 +133,7 @@ pub(super) fn reset(resource: &Resource, mode: Mode) -> &'static [&'static [&'st
     match mode {
         Mode::Main if resource.has_status() && !resource.strategy.keep_status => &[&["status"]],
         Mode::Main => &[],
-        Mode::Status if resource.custom.is_some() => &[
-            &["spec"],
-            &["metadata", "annotations"],
-            &["metadata", "labels"],
-            &["metadata", "finalizers"],
-            &["metadata", "ownerReferences"],
-            &["metadata", "deletionTimestamp"],
-            &["metadata", "deletionGracePeriodSeconds"],
-        ],
+        Mode::Status if resource.custom.is_some() => &[&["spec"]],
         Mode::Status => &[
             &["spec"],
             &["metadata", "deletionTimestamp"],
@@ -268,9 +269,7 @@ pub(super) fn check(
         (_, None, None) => errors.extend((strategy.validate)(new)),
         (_, None, Some(old)) => {
             errors.extend((strategy.validate)(new));
-            if errors.is_empty() {
-                errors.extend((strategy.validate_update)(new, old));
-            }
+            errors.extend((strategy.validate_update)(new, old));
         }
     }
     if errors.is_empty() {
@@ -303,7 +302,12 @@ pub(super) fn version_required(request: &ResourceCall<'_>, name: &str) -> Status
         json!(0),
         "must be specified for an update",
     );
-    let mut status = Status::invalid(&super::named(request, name), &[error]);
+    let mut subject = super::named(request, name);
+    if request.entry.resource.custom.is_some() {
+        subject.kind = subject.resource;
+        return Status::invalid(&subject, &[error]);
+    }
+    let mut status = Status::invalid(&subject, &[error]);
     // Kubernetes prints the missing number in hexadecimal.
     status.message = status
         .message

@@ -196,8 +196,10 @@ fn difference(new: Option<&Map<String, Value>>, old: Option<&Value>) -> String {
         .collect();
     names.sort();
     names.dedup();
-    names
-        .into_iter()
-        .map(|name| format!("  spec.{name}\n"))
-        .collect()
+    names.into_iter().fold(String::new(), |mut text, name| {
+        text.push_str("  spec.");
+        text.push_str(name);
+        text.push('\n');
+        text
+    })
 }

@@ -76,7 +76,7 @@ fn one(kind: &str, value: &Value, path: &Path, errors: &mut Errors) {
         }
         "projected" => projected(value, path, errors),
         "persistentVolumeClaim" => {
-            required(text(value, "claimName"), &path.child("claimName"), errors)
+            required(text(value, "claimName"), &path.child("claimName"), errors);
         }
         "ephemeral" => match at(value, "volumeClaimTemplate") {
             None => errors.push(FieldError::required(&path.child("volumeClaimTemplate"), "")),
@@ -95,7 +95,7 @@ fn one(kind: &str, value: &Value, path: &Path, errors: &mut Errors) {
                 errors.push(FieldError::invalid(&path.child("path"), export, detail));
             }
         }
-        "csi" => required(text(value, "driver"), &path.child("driver"), errors),
+        "csi" | "flexVolume" => required(text(value, "driver"), &path.child("driver"), errors),
         "image" => {
             required(text(value, "reference"), &path.child("reference"), errors);
             let policies = ["Always", "IfNotPresent", "Never"];
@@ -122,7 +122,6 @@ fn one(kind: &str, value: &Value, path: &Path, errors: &mut Errors) {
             required(text(value, "secretName"), &path.child("secretName"), errors);
             required(text(value, "shareName"), &path.child("shareName"), errors);
         }
-        "flexVolume" => required(text(value, "driver"), &path.child("driver"), errors),
         "awsElasticBlockStore" | "cinder" | "portworxVolume" => {
             required(text(value, "volumeID"), &path.child("volumeID"), errors);
         }

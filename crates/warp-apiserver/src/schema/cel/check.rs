@@ -95,7 +95,7 @@ impl<'a> Walk<'a> {
         }
         if TYPE_NAMES.contains(&name) {
             return Ok(Checked {
-                shape: Shape::of(Type::Type),
+                shape: Shape::of(Type::Meta),
                 cost: 1,
             });
         }
@@ -176,6 +176,9 @@ impl<'a> Walk<'a> {
     }
 
     fn call(&mut self, call: &CallExpr, depth: usize) -> Outcome<'a> {
+        if let ("_?._", [operand, field]) = (call.func_name.as_str(), &call.args[..]) {
+            return self.optional_select(operand, field, depth);
+        }
         let mut arguments = Vec::with_capacity(call.args.len());
         let space = call
             .target
@@ -213,6 +216,28 @@ impl<'a> Walk<'a> {
                 .ok_or_else(|| no_overload(&name, target_shape, &shapes))?,
         };
         Ok(cost::of_call(&name, target.as_ref(), &arguments, shape))
+    }
+
+    /// `a.?b`: the member if it is there.
+    fn optional_select(
+        &mut self,
+        operand: &IdedExpr,
+        field: &IdedExpr,
+        depth: usize,
+    ) -> Outcome<'a> {
+        let operand = self.visit(operand, depth + 1)?;
+        let Expr::Literal(LiteralValue::String(name)) = &field.expr else {
+            return Err("a field name is expected".to_owned());
+        };
+        let member = operand.shape.member(name.inner())?;
+        let shape = match member.kind {
+            Type::Optional(_) => member,
+            _ => Shape::optional(member),
+        };
+        Ok(Checked {
+            shape,
+            cost: operand.cost.saturating_add(1),
+        })
     }
 
     fn comprehension(&mut self, made: &ComprehensionExpr, depth: usize) -> Outcome<'a> {
@@ -294,12 +319,12 @@ fn join<'a>(left: &Shape<'a>, right: &Shape<'a>) -> Shape<'a> {
     let size = left.size.union(right.size);
     let kind = match (&left.kind, &right.kind) {
         (Type::Free, other) => return Shape::sized(other.clone(), right.size),
-        (other, Type::Free) => other.clone(),
+        (other, Type::Free | Type::Null) | (Type::Null, other) => other.clone(),
         (Type::List(a), Type::List(b)) => Type::List(join(a, b).into()),
         (Type::Map(ak, av), Type::Map(bk, bv)) => {
             Type::Map(join(ak, bk).into(), join(av, bv).into())
         }
-        (Type::Null, other) | (other, Type::Null) => other.clone(),
+
         (a, b) if fits(a, b) => a.clone(),
         _ => Type::Dyn,
     };
@@ -349,10 +374,6 @@ fn operator<'a>(name: &str, arguments: &[Shape<'a>]) -> Result<Option<Shape<'a>>
             let found = element(&inner, index).ok_or_else(fail)?;
             Ok(Some(Shape::optional(found)))
         }
-        ("_?._", [within, _]) => Ok(Some(Shape::optional(match &within.kind {
-            Type::Map(_, value) => value.as_ref().clone(),
-            _ => Shape::of(Type::Dyn),
-        }))),
         (
             "_&&_"
             | "_||_"
@@ -418,9 +439,7 @@ fn arithmetic<'a>(name: &str, a: &Shape<'a>, b: &Shape<'a>) -> Option<Shape<'a>>
         ("_+_", List(x), List(y)) if fits(&x.kind, &y.kind) => {
             return Some(Shape::sized(List(join(x, y).into()), a.size.plus(b.size)));
         }
-        ("_+_", Timestamp, Duration)
-        | ("_+_", Duration, Timestamp)
-        | ("_-_", Timestamp, Duration) => Timestamp,
+        ("_+_", Duration, Timestamp) | ("_+_" | "_-_", Timestamp, Duration) => Timestamp,
         ("_+_" | "_-_", Duration, Duration) | ("_-_", Timestamp, Timestamp) => Duration,
         _ => return None,
     };

@@ -78,11 +78,11 @@ pub(in crate::schema) fn evaluate_at(
         value,
         Some(value),
         path,
-        &Ratchet::Never,
+        Ratchet::Never,
         &mut errors,
     );
     if errors.is_empty() {
-        walk_with(schema, value, None, path, &Ratchet::Never, &mut errors);
+        walk_with(schema, value, None, path, Ratchet::Never, &mut errors);
     }
     errors
 }
@@ -104,13 +104,13 @@ fn walk(
     unchanged: bool,
     errors: &mut Vec<FieldError>,
 ) {
-    let ratchet = match old {
-        None if unchanged => Ratchet::Unchanged,
-        None => Ratchet::Changed,
-        Some(old) if same(old, value) => Ratchet::Unchanged,
-        Some(_) => Ratchet::Changed,
+    let unchanged = old.map_or(unchanged, |old| same(old, value));
+    let ratchet = if unchanged {
+        Ratchet::Unchanged
+    } else {
+        Ratchet::Changed
     };
-    walk_with(schema, value, old, path, &ratchet, errors);
+    walk_with(schema, value, old, path, ratchet, errors);
 }
 
 fn walk_with(
@@ -118,7 +118,7 @@ fn walk_with(
     value: &Value,
     old: Option<&Value>,
     path: &Path,
-    ratchet: &Ratchet,
+    ratchet: Ratchet,
     errors: &mut Vec<FieldError>,
 ) {
     let node = schema.node();
@@ -126,7 +126,7 @@ fn walk_with(
         return;
     }
     if !node.rules.is_empty() {
-        let forgiven = *ratchet == Ratchet::Unchanged;
+        let forgiven = ratchet == Ratchet::Unchanged;
         run(
             schema,
             value,
@@ -137,7 +137,7 @@ fn walk_with(
         );
     }
     let mut descend = |schema: &Schema, value: &Value, old: Option<&Value>, path: &Path| {
-        if *ratchet == Ratchet::Never {
+        if ratchet == Ratchet::Never {
             walk_with(schema, value, old, path, ratchet, errors);
         } else {
             walk(
@@ -145,7 +145,7 @@ fn walk_with(
                 value,
                 old,
                 path,
-                *ratchet == Ratchet::Unchanged && old.is_none(),
+                ratchet == Ratchet::Unchanged && old.is_none(),
                 errors,
             );
         }
@@ -255,7 +255,7 @@ fn failure(
         _ => FieldError::invalid(&path, value.clone(), detail),
     };
     if matches!(
-        schema.node().kind.map(|kind| kind.name()),
+        schema.node().kind.map(super::super::JsonType::name),
         Some("object" | "array")
     ) {
         error.value = None;

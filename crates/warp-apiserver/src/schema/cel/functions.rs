@@ -126,12 +126,7 @@ fn parse(text: &'static str) -> Option<(&'static str, Signature)> {
     let (arguments, result) = rest.split_once(") ")?;
     let arguments = split(arguments).into_iter().map(pattern).collect();
     let (target, name) = match head.rsplit_once('.') {
-        // `ip` and `format` are both: only these two names belong to the namespace.
-        Some(("ip", "isCanonical")) => (None, head),
-        Some(("format", name)) if name != "validate" => (None, head),
-        Some((space, _)) if space != "ip" && space != "format" && NAMESPACES.contains(&space) => {
-            (None, head)
-        }
+        Some((space, name)) if is_namespaced(space, name) => (None, head),
         Some((target, name)) => (Some(pattern(target)), name),
         None => (None, head),
     };
@@ -143,6 +138,15 @@ fn parse(text: &'static str) -> Option<(&'static str, Signature)> {
             result: pattern(result),
         },
     ))
+}
+
+/// `ip` and `format` are types and namespaces: which one depends on the function.
+fn is_namespaced(space: &str, name: &str) -> bool {
+    match space {
+        "ip" => name == "isCanonical",
+        "format" => name != "validate",
+        space => NAMESPACES.contains(&space),
+    }
 }
 
 /// Splits at commas outside of angle brackets.
@@ -192,7 +196,7 @@ fn pattern(text: &'static str) -> Pattern {
         "bytes" => Type::Bytes,
         "duration" => Type::Duration,
         "timestamp" => Type::Timestamp,
-        "type" => Type::Type,
+        "type" => Type::Meta,
         "dyn" => Type::Dyn,
         other => Type::Named(other),
     })
@@ -205,13 +209,13 @@ fn matches<'a>(pattern: &Pattern, shape: &Shape<'a>, bindings: &mut Bindings<'a>
         return true;
     }
     match (pattern, &shape.kind) {
-        (Pattern::Any(name), kind) => match bindings.get(name) {
-            Some(known) => fits(&known.kind, kind),
-            None => {
-                bindings.insert(*name, shape.clone());
-                true
+        (Pattern::Any(name), kind) => {
+            if let Some(known) = bindings.get(name) {
+                return fits(&known.kind, kind);
             }
-        },
+            bindings.insert(*name, shape.clone());
+            true
+        }
         (Pattern::Plain(expected), kind) => fits(expected, kind),
         (Pattern::List(item), Type::List(found)) => matches(item, found, bindings),
         (Pattern::Map(key, value), Type::Map(k, v)) => {

@@ -71,7 +71,7 @@ pub(super) enum Type<'a> {
     Duration,
     Timestamp,
     /// The type of types.
-    Type,
+    Meta,
     List(Arc<Shape<'a>>),
     Map(Arc<Shape<'a>>, Arc<Shape<'a>>),
     /// A described object; `true` when it has the members every object has.
@@ -103,7 +103,7 @@ impl<'a> Shape<'a> {
             | Type::Duration
             | Type::Timestamp
             | Type::Null
-            | Type::Type => Size::ONE,
+            | Type::Meta => Size::ONE,
             _ => Size::UNKNOWN,
         };
         Self { kind, size }
@@ -315,7 +315,7 @@ impl fmt::Display for Type<'_> {
             Self::Bytes => f.write_str("bytes"),
             Self::Duration => f.write_str("google.protobuf.Duration"),
             Self::Timestamp => f.write_str("google.protobuf.Timestamp"),
-            Self::Type => f.write_str("type(dyn)"),
+            Self::Meta => f.write_str("type(dyn)"),
             Self::List(item) => write!(f, "list({})", item.kind),
             Self::Map(key, value) => write!(f, "map({}, {})", key.kind, value.kind),
             Self::Object(..) | Self::Metadata => f.write_str("object"),
@@ -328,38 +328,8 @@ impl fmt::Display for Type<'_> {
 /// Whether a value of one type may stand where the other is expected.
 pub(super) fn fits(left: &Type<'_>, right: &Type<'_>) -> bool {
     match (left, right) {
-        (Type::Dyn | Type::Free, _)
-        | (_, Type::Dyn | Type::Free)
-        | (Type::Null, Type::Null)
-        | (Type::Bool, Type::Bool)
-        | (Type::Int, Type::Int)
-        | (Type::Uint, Type::Uint)
-        | (Type::Double, Type::Double)
-        | (Type::String, Type::String)
-        | (Type::Bytes, Type::Bytes)
-        | (Type::Duration, Type::Duration)
-        | (Type::Timestamp, Type::Timestamp)
-        | (Type::Metadata, Type::Metadata)
-        | (Type::Type, Type::Type)
-        // Objects, times and library types may be compared with null.
-        | (
-            Type::Null,
-            Type::Object(..)
-            | Type::Metadata
-            | Type::Duration
-            | Type::Timestamp
-            | Type::Named(_)
-            | Type::Optional(_),
-        )
-        | (
-            Type::Object(..)
-            | Type::Metadata
-            | Type::Duration
-            | Type::Timestamp
-            | Type::Named(_)
-            | Type::Optional(_),
-            Type::Null,
-        ) => true,
+        (Type::Dyn | Type::Free, _) | (_, Type::Dyn | Type::Free) => true,
+        (Type::Null, other) | (other, Type::Null) => takes_null(other),
         (Type::List(a), Type::List(b)) | (Type::Optional(a), Type::Optional(b)) => {
             fits(&a.kind, &b.kind)
         }
@@ -368,6 +338,21 @@ pub(super) fn fits(left: &Type<'_>, right: &Type<'_>) -> bool {
         }
         (Type::Object(a, _), Type::Object(b, _)) => std::ptr::eq(*a, *b) || a == b,
         (Type::Named(a), Type::Named(b)) => a == b,
-        _ => false,
+        // What is left has no parts: the same kind or not.
+        (a, b) => std::mem::discriminant(a) == std::mem::discriminant(b),
     }
+}
+
+/// Objects, times and library types may be compared with null.
+fn takes_null(kind: &Type<'_>) -> bool {
+    matches!(
+        kind,
+        Type::Null
+            | Type::Object(..)
+            | Type::Metadata
+            | Type::Duration
+            | Type::Timestamp
+            | Type::Named(_)
+            | Type::Optional(_)
+    )
 }

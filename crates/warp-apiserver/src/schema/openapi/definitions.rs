@@ -109,10 +109,8 @@ pub(super) fn add_metadata(components: &mut Components) {
 
 fn collect(generator: &mut SchemaGenerator, components: &mut Components) {
     for (name, mut schema) in generator.take_definitions(true) {
-        if !components.contains_key(&name) {
-            complete(&name, &mut schema);
-            components.insert(name, schema);
-        }
+        complete(&name, &mut schema);
+        components.entry(name).or_insert(schema);
     }
 }
 
@@ -144,7 +142,7 @@ fn complete(name: &str, schema: &mut Value) {
         let field = facts.and_then(|facts| facts.fields.iter().find(|field| field.name == name));
         if let Some(field) = field.filter(|field| !field.enumeration().is_empty()) {
             let names = json!(field.enumeration());
-            match field.field_type {
+            match field.kind {
                 FieldType::List(_) => {
                     if let Some(items) = member.get_mut("items") {
                         items["enum"] = names;

@@ -155,7 +155,7 @@ fn the_table_of_facts_agrees_with_the_library() {
             assert_eq!(theirs, ours, "{name}");
             for field in facts.fields.iter().filter(|field| !field.inline()) {
                 let kind = properties[field.name]["type"].as_str();
-                let expected = match &field.field_type {
+                let expected = match &field.kind {
                     FieldType::List(_) => Some("array"),
                     FieldType::Map(_) => Some("object"),
                     FieldType::Scalar("int32" | "int64") => Some("integer"),

@@ -88,7 +88,10 @@ fn the_80_percent_band_holds_about_80_percent() {
         let tenant = dice.below(12);
         let features = features(Some(&format!("t{tenant}")), None, 1 << (tenant % 3));
         let group = durations.group(&features);
-        let duration = draw(&mut dice, 200.0 * (1 << tenant) as f64);
+        let duration = draw(
+            &mut dice,
+            200.0 * 2_f64.powi(i32::try_from(tenant).unwrap()),
+        );
         if round >= 500 {
             let d = durations.of(group);
             asked += 1;

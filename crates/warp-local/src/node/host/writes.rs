@@ -131,7 +131,11 @@ async fn remove(client: &kube::Client, path: String, name: &str, uid: &str) -> O
 
 fn failure(error: &kube::Error) -> Outcome {
     match error {
-        kube::Error::Api(status) if status.is_not_found() || status.is_conflict() => Outcome::Gone,
+        kube::Error::Api(status) if status.is_not_found() => Outcome::Gone,
+        // Another pod has the name. Any other conflict is two writers at once, and is tried again.
+        kube::Error::Api(status) if status.is_conflict() && status.message.contains("UID") => {
+            Outcome::Gone
+        }
         other => Outcome::Failed(other.to_string()),
     }
 }

@@ -141,7 +141,7 @@ impl Task {
                 let launch = spec::load(&self.shared.folder(&self.uid), &container);
                 let (shared, uid) = (self.shared.clone(), self.uid.clone());
                 tokio::spawn(async move {
-                    let (ok, message) = probe::run(kind, &found, launch).await;
+                    let (ok, message) = probe::run(kind, &found, launch, &shared.address).await;
                     let event = Event::Probed {
                         container,
                         attempt,

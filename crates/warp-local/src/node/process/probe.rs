@@ -16,7 +16,7 @@ use crate::node::lifecycle::ProbeKind;
 const OUTPUT: usize = 1024;
 
 /// The kind of probe this runtime cannot do, if it is one.
-pub(super) fn unsupported(probe: &Probe) -> Option<&'static str> {
+pub(crate) fn unsupported(probe: &Probe) -> Option<&'static str> {
     if probe.grpc.is_some() {
         return Some("grpc");
     }
@@ -27,11 +27,21 @@ pub(super) fn unsupported(probe: &Probe) -> Option<&'static str> {
     (scheme == Some("HTTPS")).then_some("https")
 }
 
+/// A probe that needs nothing but a port at `address`.
+pub(crate) async fn port_only(
+    kind: ProbeKind,
+    container: &Container,
+    address: &str,
+) -> (bool, String) {
+    run(kind, container, None, address).await
+}
+
 /// One probe: whether it passed, and what to say if not.
 pub(super) async fn run(
     kind: ProbeKind,
     container: &Container,
     launch: Option<Launch>,
+    address: &str,
 ) -> (bool, String) {
     let Some(probe) = kind.of(container) else {
         return (true, String::new());
@@ -44,10 +54,10 @@ pub(super) async fn run(
             return command(exec.command.as_deref().unwrap_or_default(), launch).await;
         }
         if let Some(get) = &probe.http_get {
-            return request(get, container).await;
+            return request(get, container, address).await;
         }
         if let Some(tcp) = &probe.tcp_socket {
-            let host = tcp.host.as_deref().unwrap_or("127.0.0.1");
+            let host = tcp.host.as_deref().unwrap_or(address);
             let port = port(&tcp.port, container)?;
             return TcpStream::connect((host, port))
                 .await
@@ -89,8 +99,8 @@ async fn command(words: &[String], launch: Option<Launch>) -> Result<(), String>
         .to_owned())
 }
 
-async fn request(get: &HTTPGetAction, container: &Container) -> Result<(), String> {
-    let host = get.host.as_deref().unwrap_or("127.0.0.1");
+async fn request(get: &HTTPGetAction, container: &Container, address: &str) -> Result<(), String> {
+    let host = get.host.as_deref().unwrap_or(address);
     let port = port(&get.port, container)?;
     let path = get.path.as_deref().unwrap_or("/");
     let stream = TcpStream::connect((host, port))

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
-use warp_testkit::{Cluster, NodeShape, wait_gone};
+use warp_testkit::{Cluster, NodeShape, until, wait_gone};
 
 use super::Used;
 use super::delete::every_phase;
@@ -101,6 +101,13 @@ async fn versions(scene: &Scene<'_>) -> Result<BTreeMap<String, String>> {
 /// Everything at once, with live objects and a running operator: no finalizer holds anything up.
 async fn uninstall(world: &World, scene: &Scene<'_>) -> Result<()> {
     let operator = world.operator(&[])?;
+    // The garbage collector learns of new kinds every 30 s; a kind that goes before it was learnt
+    // leaves its dependents behind, whoever owned them.
+    scene.delete("succeeded").await?;
+    until("the garbage collector knows the kind", DEADLINE, || async {
+        Ok(scene.jobs_of("succeeded").await?.is_empty().then_some(()))
+    })
+    .await?;
     let all = manifests(&[]).await?;
     world
         .cluster

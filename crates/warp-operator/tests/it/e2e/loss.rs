@@ -5,11 +5,11 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use warp_testkit::{Behaviour, Cluster, NodeShape};
+use warp_testkit::{Behaviour, Cluster, NodeShape, wait_for};
 
 use super::Used;
 use super::role;
-use super::world::{Scene, World, phase, retries, spec, text, with};
+use super::world::{DEADLINE, Scene, World, phase, retries, spec, text, with};
 
 pub(super) async fn lost_nodes() -> Result<Used> {
     let doomed = |name: &str| {
@@ -62,6 +62,12 @@ pub(super) async fn lost_nodes() -> Result<Used> {
         ensure!(scene.jobs_of(name).await?.len() == 1, "{name} runs twice");
     }
     for (name, node) in &victims {
+        // Evicted, and nobody there to carry it out.
+        let pod = scene.pods_of(name).await?.remove(0).name_any();
+        wait_for(&scene.pods(), &pod, "evicted", DEADLINE, |pod| {
+            pod.is_some_and(|pod| pod.metadata.deletion_timestamp.is_some())
+        })
+        .await?;
         prove_gone(&world, node).await?;
         second_attempt(&scene, name).await?;
     }

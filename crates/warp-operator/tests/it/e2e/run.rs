@@ -1,5 +1,6 @@
 //! Workloads that go well.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -7,8 +8,9 @@ use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{DynamicObject, WatchEvent, WatchParams};
+use serde::Deserialize;
 use serde_json::{Value, json};
-use warp_testkit::{Behaviour, repository};
+use warp_testkit::{Behaviour, repository, until};
 
 use super::operator::Operator;
 use super::world::{DEADLINE, World, condition, phase, retries, spec, text, with};
@@ -246,13 +248,13 @@ pub(super) async fn kubectl_shows_what_matters(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// After the other scenarios: the four metrics of the first design are there and have counted, and
-/// the audit trail names what was done without a secret in it.
+/// After the other scenarios: the four metrics of the first design are there and have counted.
 pub(super) async fn metrics(operator: &Operator) -> Result<()> {
     let page = operator.metrics().await?;
     let counted = |name: &str| {
-        page.lines()
-            .any(|line| line.starts_with(name) && line.rsplit(' ').next().is_some_and(|n| n != "0"))
+        page.lines().any(|line| {
+            line.starts_with(name) && line.rsplit(' ').next().is_some_and(|count| count != "0")
+        })
     };
     for name in [
         "warp_gpuworkload_scheduled_total{strategy=\"leastLoaded\"",
@@ -262,10 +264,70 @@ pub(super) async fn metrics(operator: &Operator) -> Result<()> {
     ] {
         ensure!(counted(name), "{name} has not counted:\n{page}");
     }
-    let log = operator.log();
+    Ok(())
+}
+
+/// After the other scenarios: the audit trail has one record for every write the API server saw,
+/// each with its reason, and holds no secret.
+pub(super) async fn audit_trail(world: &World, operator: &Operator) -> Result<()> {
+    let told = until("every write has its record", DEADLINE, || async {
+        let records = records(&operator.log())?;
+        let mut told: BTreeMap<String, usize> = BTreeMap::new();
+        for record in &records {
+            *told.entry(record.verb.clone()).or_default() += 1;
+        }
+        let mut done: BTreeMap<String, usize> = BTreeMap::new();
+        for request in world.requests().await? {
+            if request.is_write() && request.code < 400 && request.action.resource != "leases" {
+                *done.entry(request.action.verb).or_default() += 1;
+            }
+        }
+        if told != done {
+            eprintln!("records {told:?}, writes {done:?}");
+        }
+        Ok((told == done).then_some(records))
+    })
+    .await?;
+    ensure!(told.len() > 100, "only {} records", told.len());
+    for record in &told {
+        ensure!(
+            record.object.starts_with("GPUWorkload/")
+                && !record.why.is_empty()
+                && !record.what.is_empty()
+                && !record.correlation.is_empty(),
+            "{record:?}"
+        );
+    }
     ensure!(
-        !log.contains("eyJhbGciOi"),
+        told.iter().any(|record| record.cause.contains("kubectl")),
+        "what kubectl applied is not recorded as its doing"
+    );
+    ensure!(
+        !operator.log().contains("eyJhbGciOi"),
         "a token is in the operator's log"
     );
     Ok(())
+}
+
+/// One line of the audit trail.
+#[derive(Debug, Deserialize)]
+struct Record {
+    object: String,
+    cause: String,
+    verb: String,
+    what: String,
+    why: String,
+    correlation: String,
+}
+
+fn records(log: &str) -> Result<Vec<Record>> {
+    let mut records = Vec::new();
+    let complete = log.rfind('\n').map_or("", |end| &log[..end]);
+    for line in complete.lines().filter(|line| line.starts_with('{')) {
+        let line: Value = serde_json::from_str(line)?;
+        if line["target"] == "warp::audit" {
+            records.push(serde_json::from_value(line)?);
+        }
+    }
+    Ok(records)
 }

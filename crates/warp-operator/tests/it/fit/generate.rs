@@ -169,11 +169,14 @@ impl Generator {
     pub(super) fn question(&mut self, nodes: &[String]) -> Value {
         let mut spec = self.containers();
         if self.chance(4) {
-            spec["nodeSelector"] = json!({self.pick(&["zone", "disk"]): self.pick(&["a", "b", "ssd"])});
+            spec["nodeSelector"] =
+                json!({self.pick(&["zone", "disk"]): self.pick(&["a", "b", "ssd"])});
         }
         let mut affinity = Map::new();
         if self.chance(3) {
-            let terms: Vec<Value> = (0..=self.random.below(2)).map(|_| self.node_term(nodes)).collect();
+            let terms: Vec<Value> = (0..=self.random.below(2))
+                .map(|_| self.node_term(nodes))
+                .collect();
             affinity.insert(
                 "nodeAffinity".into(),
                 json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}),
@@ -181,7 +184,9 @@ impl Generator {
         }
         for (kind, one_in) in [("podAffinity", 5), ("podAntiAffinity", 4)] {
             if self.chance(one_in) {
-                let terms: Vec<Value> = (0..=self.random.below(2)).map(|_| self.pod_term()).collect();
+                let terms: Vec<Value> = (0..=self.random.below(2))
+                    .map(|_| self.pod_term())
+                    .collect();
                 affinity.insert(
                     kind.into(),
                     json!({"requiredDuringSchedulingIgnoredDuringExecution": terms}),
@@ -190,7 +195,9 @@ impl Generator {
         }
         spec["affinity"] = Value::Object(affinity);
         if self.chance(2) {
-            let some: Vec<Value> = (0..=self.random.below(2)).map(|_| self.toleration()).collect();
+            let some: Vec<Value> = (0..=self.random.below(2))
+                .map(|_| self.toleration())
+                .collect();
             spec["tolerations"] = json!(some);
         }
         if self.chance(3) {
@@ -262,7 +269,9 @@ impl Generator {
             0 => json!({"operator": "Exists"}),
             1 => json!({"key": key, "operator": "Exists", "effect": self.pick(&EFFECTS)}),
             2 => json!({"key": key, "operator": "Exists"}),
-            _ => json!({"key": key, "operator": "Equal", "value": value, "effect": self.pick(&EFFECTS)}),
+            _ => {
+                json!({"key": key, "operator": "Equal", "value": value, "effect": self.pick(&EFFECTS)})
+            }
         }
     }
 

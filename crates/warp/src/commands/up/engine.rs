@@ -15,13 +15,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use warp_apiserver::{ApiServer, Options};
 use warp_local::controllers;
-use warp_local::node::access::{Access, Hooks};
+use warp_local::node::access::Hooks;
 use warp_local::node::fleet::Fleet;
 use warp_local::node::{Host, Simulated, host};
 
-use super::Machine;
 use super::instance::Instance;
-use crate::commands::node::{Local, local_host};
+use crate::commands::node::{Chosen, Local, local_host};
 
 /// New kinds are served within this.
 const KINDS_LIMIT: Duration = Duration::from_secs(20);
@@ -38,7 +37,7 @@ pub(super) struct Plan {
 
 pub(super) enum Nodes {
     Simulated(Fleet),
-    Machine(Machine),
+    Machine(Chosen),
     None,
 }
 
@@ -59,7 +58,10 @@ impl Engine {
         }
         let root_ca = options.identity.ca().to_owned();
         let server = ApiServer::start(options).await?;
-        let address = plan.listener.local_addr().context("failed to read the address listened on")?;
+        let address = plan
+            .listener
+            .local_addr()
+            .context("failed to read the address listened on")?;
         let mut engine = Self {
             server: server.clone(),
             stop: CancellationToken::new(),
@@ -86,14 +88,24 @@ impl Engine {
             volumes: Some(volumes),
             ..controllers::Options::default()
         };
-        let (client, clock, stop) = (client.clone(), self.server.clock().clone(), self.stop.clone());
+        let (client, clock, stop) = (
+            client.clone(),
+            self.server.clock().clone(),
+            self.stop.clone(),
+        );
         self.tasks.spawn(async move {
             controllers::run(client, clock, options, stop).await;
             ("the controllers", Ok(()))
         });
     }
 
-    fn nodes(&mut self, client: &kube::Client, nodes: Nodes, instance: &Instance, hooks: &Hooks) -> anyhow::Result<()> {
+    fn nodes(
+        &mut self,
+        client: &kube::Client,
+        nodes: Nodes,
+        instance: &Instance,
+        hooks: &Hooks,
+    ) -> anyhow::Result<()> {
         let host = match nodes {
             Nodes::None => return Ok(()),
             Nodes::Simulated(fleet) => {
@@ -108,14 +120,19 @@ impl Engine {
                     reports: None,
                 }
             }
-            Nodes::Machine(machine) => {
-                let Local { host, access }: Local = local_host(client.clone(), &instance.folder, machine)?;
-                hooks.connect_to(access as Arc<dyn Access>);
+            Nodes::Machine(chosen) => {
+                let Local { host, access } = local_host(client.clone(), &instance.folder, chosen)?;
+                hooks.connect_to(access);
                 host
             }
         };
         let stop = self.stop.clone();
-        self.tasks.spawn(async move { ("the nodes", host.run(stop).await.map_err(anyhow::Error::from)) });
+        self.tasks.spawn(async move {
+            (
+                "the nodes",
+                host.run(stop).await.map_err(anyhow::Error::from),
+            )
+        });
         Ok(())
     }
 
@@ -131,7 +148,8 @@ impl Engine {
         };
         let stop = self.stop.clone();
         self.tasks.spawn(async move {
-            let ended = warp_operator::run(client, config, warp_operator::Clock::System, stop).await;
+            let ended =
+                warp_operator::run(client, config, warp_operator::Clock::System, stop).await;
             ("the operator", ended.map_err(anyhow::Error::from))
         });
     }
@@ -165,15 +183,21 @@ impl Engine {
 async fn install_kinds(client: &kube::Client) -> anyhow::Result<()> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     for definition in warp_api::crd::all() {
-        let name = definition["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let name = definition["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
         let apply = PatchParams::apply("warp-up").force();
         api.patch(&name, &apply, &Patch::Apply(&definition))
             .await
             .with_context(|| format!("failed to install the kind {name}"))?;
-        tokio::time::timeout(KINDS_LIMIT, await_condition(api.clone(), &name, is_crd_established()))
-            .await
-            .with_context(|| format!("the kind {name} is not served after {KINDS_LIMIT:?}"))?
-            .with_context(|| format!("failed to watch the kind {name}"))?;
+        tokio::time::timeout(
+            KINDS_LIMIT,
+            await_condition(api.clone(), &name, is_crd_established()),
+        )
+        .await
+        .with_context(|| format!("the kind {name} is not served after {KINDS_LIMIT:?}"))?
+        .with_context(|| format!("failed to watch the kind {name}"))?;
     }
     Ok(())
 }

@@ -171,23 +171,27 @@ impl Worth {
 /// Walks one sequence: what fits takes the tightest card, what does not is skipped. `cards` ascend.
 fn fill_cards(list: &GpuList, cpu: &mut i64, mut memory: i64, cards: &mut [i32]) -> i64 {
     let mut filled = 0;
-    let mut cards = cards;
+    let mut from = 0;
     for item in &list.items {
-        // Cards too small for anything in the list are at the front.
-        while let Some(&first) = cards.first()
-            && first < list.least_milli
+        // Cards too small for anything in the list are at the front, the roomiest is the last.
+        while cards
+            .get(from)
+            .is_some_and(|&first| first < list.least_milli)
         {
-            cards = &mut cards[1..];
+            from += 1;
         }
-        if cards.is_empty() || *cpu < list.least_cpu {
-            break;
-        }
-        if item.cpu_milli > *cpu || item.memory_bytes > memory {
+        let cards = &mut cards[from..];
+        let Some(&roomiest) = cards.last() else { break };
+        if roomiest < item.milli || item.cpu_milli > *cpu || item.memory_bytes > memory {
+            if *cpu < list.least_cpu {
+                break;
+            }
             continue;
         }
-        let Some(mut at) = cards.iter().position(|&left| left >= item.milli) else {
-            continue;
-        };
+        let mut at = cards
+            .iter()
+            .position(|&left| left >= item.milli)
+            .unwrap_or(0);
         let left = cards[at] - item.milli;
         while at > 0 && cards[at - 1] > left {
             cards[at] = cards[at - 1];

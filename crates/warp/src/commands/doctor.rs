@@ -1,0 +1,239 @@
+//! `warp doctor`: what a new user trips over, and what to do about it.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use warp_local::node::docker;
+use warp_local::node::process::{self, machine};
+
+use super::node::refuse_root;
+use super::up::instance::Instance;
+use crate::cluster;
+use crate::output::{self, Table};
+
+/// The oldest kubectl that the embedded API serves.
+const OLDEST_KUBECTL: u64 = 30;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The data directory to check
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// The port to check
+    #[arg(long, default_value_t = 6443)]
+    port: u16,
+}
+
+/// How much one finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Fine,
+    /// Works, with less than there could be.
+    Less,
+    /// `warp up` will not work.
+    Wrong,
+}
+
+struct Finding {
+    what: &'static str,
+    verdict: Verdict,
+    told: String,
+}
+
+fn finding(what: &'static str, verdict: Verdict, told: impl Into<String>) -> Finding {
+    Finding {
+        what,
+        verdict,
+        told: told.into(),
+    }
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let instance = Instance::at(args.data)?;
+    let running = instance.running().ok().flatten();
+    let mut findings = vec![data(&instance)];
+    findings.push(match &running {
+        Some(note) => finding(
+            "engine",
+            Verdict::Fine,
+            format!("up at {} (process {})", note.server, note.pid),
+        ),
+        None => port(args.port),
+    });
+    findings.push(user());
+    findings.push(cgroups());
+    findings.push(cluster::block_on(async { Ok(docker().await) })?);
+    findings.push(gpus());
+    findings.push(kubectl());
+    findings.push(kubeconfig(&instance));
+    findings.push(files());
+    let mut table = Table::new(["CHECK", "RESULT", "WHAT TO KNOW"]);
+    for found in &findings {
+        let verdict = match found.verdict {
+            Verdict::Fine => "ok",
+            Verdict::Less => "note",
+            Verdict::Wrong => "wrong",
+        };
+        table.row([
+            found.what.to_owned(),
+            verdict.to_owned(),
+            found.told.clone(),
+        ]);
+    }
+    output::text(&table.to_string());
+    let wrong = findings.iter().any(|found| found.verdict == Verdict::Wrong);
+    Ok(if wrong {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn data(instance: &Instance) -> Finding {
+    let place = instance.folder.display().to_string();
+    // Nothing is made here: the nearest parent that exists decides.
+    let nearest = instance.folder.ancestors().find(|path| path.exists());
+    match nearest.map(rustix_writable) {
+        Some(true) => finding("data directory", Verdict::Fine, place),
+        _ => finding(
+            "data directory",
+            Verdict::Wrong,
+            format!("{place} cannot be written; choose another with --data"),
+        ),
+    }
+}
+
+fn rustix_writable(path: &std::path::Path) -> bool {
+    rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+fn port(port: u16) -> Finding {
+    match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+        Ok(_) => finding("port", Verdict::Fine, format!("{port} is free")),
+        Err(error) => finding(
+            "port",
+            Verdict::Wrong,
+            format!("{port} cannot be used ({error}); choose another with `warp up --port`"),
+        ),
+    }
+}
+
+fn user() -> Finding {
+    match refuse_root(false) {
+        Some(why) => finding("user", Verdict::Less, why),
+        None => finding("user", Verdict::Fine, "not root; pods run as you do"),
+    }
+}
+
+fn cgroups() -> Finding {
+    match process::Cgroups::find() {
+        process::Cgroups::V2(_) => finding("limits", Verdict::Fine, "control groups, version 2"),
+        process::Cgroups::V1(_) => finding(
+            "limits",
+            Verdict::Fine,
+            "control groups, version 1 (memory, cpu)",
+        ),
+        process::Cgroups::None { why } => finding(
+            "limits",
+            Verdict::Less,
+            format!(
+                "processes run without memory and cpu limits: {why}; run Warp in a delegated group (systemd-run --user --scope -p Delegate=yes) or as root"
+            ),
+        ),
+    }
+}
+
+async fn docker() -> Finding {
+    match docker::find(&docker::Search::from_environment(None)).await {
+        Ok(api) => finding(
+            "Docker",
+            Verdict::Fine,
+            format!("answers at {}", api.socket().display()),
+        ),
+        Err(error) => finding(
+            "Docker",
+            Verdict::Less,
+            format!("images cannot be run, only local commands: {error}"),
+        ),
+    }
+}
+
+fn gpus() -> Finding {
+    let found = machine::gpus();
+    if found.is_empty() {
+        return finding(
+            "GPUs",
+            Verdict::Less,
+            "none found; `warp up --demo` simulates some. With an NVIDIA card: is the driver loaded (nvidia-smi)? With AMD: is amdgpu (ls /sys/class/drm)?",
+        );
+    }
+    let list: Vec<String> = found
+        .iter()
+        .map(|gpus| format!("{} × {}", gpus.count, gpus.product))
+        .collect();
+    finding("GPUs", Verdict::Fine, list.join(", "))
+}
+
+fn kubectl() -> Finding {
+    let output = Command::new("kubectl")
+        .args(["version", "--client", "-o", "json"])
+        .output();
+    let Ok(output) = output else {
+        return finding(
+            "kubectl",
+            Verdict::Less,
+            "not installed; `warp get`, `apply`, `delete`, `logs` and `exec` do without it",
+        );
+    };
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let version = told
+        .pointer("/clientVersion/gitVersion")
+        .and_then(|version| version.as_str())
+        .unwrap_or("unknown");
+    let minor = version
+        .split('.')
+        .nth(1)
+        .and_then(|minor| minor.parse::<u64>().ok());
+    match minor {
+        Some(minor) if minor >= OLDEST_KUBECTL => finding("kubectl", Verdict::Fine, version),
+        _ => finding(
+            "kubectl",
+            Verdict::Less,
+            format!("{version}; 1.{OLDEST_KUBECTL} or newer is tested with Warp"),
+        ),
+    }
+}
+
+fn kubeconfig(instance: &Instance) -> Finding {
+    let own = instance.kubeconfig();
+    match std::env::var_os("KUBECONFIG")
+        .filter(|value| !value.is_empty())
+        .map(PathBuf::from)
+    {
+        Some(set) if set != own => finding(
+            "KUBECONFIG",
+            Verdict::Less,
+            format!(
+                "points to {}, so commands talk to that cluster and not to `warp up`",
+                set.display()
+            ),
+        ),
+        _ => finding("KUBECONFIG", Verdict::Fine, own.display().to_string()),
+    }
+}
+
+/// Every watch and every pod holds files open.
+fn files() -> Finding {
+    const ENOUGH: u64 = 1024;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    match limit {
+        Some(limit) if limit < ENOUGH => finding(
+            "open files",
+            Verdict::Less,
+            format!("at most {limit}; raise it with `ulimit -n 65536` for larger fleets"),
+        ),
+        Some(limit) => finding("open files", Verdict::Fine, format!("at most {limit}")),
+        None => finding("open files", Verdict::Fine, "no limit"),
+    }
+}

@@ -1,0 +1,184 @@
+//! `warp status`: what runs, in a few lines.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use kube::api::ListParams;
+use serde_json::{Value, json};
+use warp_api::GPUWorkload;
+use warp_core::gpu::Vendor;
+
+use super::up::instance::{Instance, Note};
+use crate::cluster::{self, Target};
+use crate::output;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The data directory `warp up` was given
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    #[command(flatten)]
+    target: Target,
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Format,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Text,
+    Json,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let instance = Instance::at(args.data.clone())?;
+    let note = instance.running()?;
+    let mut target = args.target.clone();
+    if target.kubeconfig.is_none() && note.is_some() {
+        target.kubeconfig = Some(instance.kubeconfig());
+    }
+    let asked = args.target.kubeconfig.is_some() || std::env::var_os("KUBECONFIG").is_some();
+    if note.is_none() && !asked {
+        output::line(&format!(
+            "no Warp runs with the data of {}; start one with `warp up`",
+            instance.folder.display()
+        ));
+        return Ok(ExitCode::FAILURE);
+    }
+    cluster::block_on(show(args.output, target, note))
+}
+
+/// Counts of one cluster.
+#[derive(Default)]
+struct Counts {
+    nodes: usize,
+    ready: usize,
+    /// Resource → held and allocatable.
+    gpus: BTreeMap<String, (u64, u64)>,
+    workloads: BTreeMap<String, usize>,
+    pods: BTreeMap<String, usize>,
+}
+
+async fn show(format: Format, target: Target, note: Option<Note>) -> anyhow::Result<ExitCode> {
+    let connection = target.connect().await?;
+    let counts = count(&connection.client).await?;
+    if format == Format::Json {
+        let gpus: BTreeMap<&String, Value> = counts
+            .gpus
+            .iter()
+            .map(|(resource, (held, all))| (resource, json!({"held": held, "allocatable": all})))
+            .collect();
+        let whole = json!({"instance": note, "nodes": {"all": counts.nodes, "ready": counts.ready},
+            "gpus": gpus, "workloads": counts.workloads, "pods": counts.pods});
+        output::line(&serde_json::to_string_pretty(&whole)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(note) = note {
+        let up = jiff::Timestamp::now().duration_since(note.started);
+        output::line(&format!(
+            "Warp {} at {}, up for {:#}, process {}",
+            note.version,
+            note.server,
+            jiff::SignedDuration::from_secs(up.as_secs()),
+            note.pid
+        ));
+    }
+    output::line(&format!(
+        "nodes      {} ready of {}",
+        counts.ready, counts.nodes
+    ));
+    for (resource, (held, all)) in &counts.gpus {
+        output::line(&format!("GPUs       {held} of {all} {resource} in use"));
+    }
+    output::line(&format!("workloads  {}", listed(&counts.workloads)));
+    output::line(&format!("pods       {}", listed(&counts.pods)));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn listed(counts: &BTreeMap<String, usize>) -> String {
+    if counts.is_empty() {
+        return "none".to_owned();
+    }
+    let parts: Vec<String> = counts
+        .iter()
+        .map(|(name, count)| format!("{count} {name}"))
+        .collect();
+    parts.join(", ")
+}
+
+async fn count(client: &kube::Client) -> anyhow::Result<Counts> {
+    let mut counts = Counts::default();
+    let all = ListParams::default();
+    let nodes: Api<Node> = Api::all(client.clone());
+    for node in nodes.list(&all).await.context("failed to list nodes")? {
+        let status = node.status.unwrap_or_default();
+        counts.nodes += 1;
+        let ready = status
+            .conditions
+            .iter()
+            .flatten()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        counts.ready += usize::from(ready);
+        for (resource, quantity) in status.allocatable.iter().flatten() {
+            if Vendor::of_resource(resource).is_some() {
+                counts.gpus.entry(resource.clone()).or_default().1 +=
+                    quantity.0.parse::<u64>().unwrap_or_default();
+            }
+        }
+    }
+    let pods: Api<Pod> = Api::all(client.clone());
+    for pod in pods.list(&all).await.context("failed to list pods")? {
+        count_pod(&mut counts, &pod);
+    }
+    let workloads: Api<GPUWorkload> = Api::all(client.clone());
+    match workloads.list(&all).await {
+        Ok(found) => {
+            for workload in found {
+                let status = workload
+                    .status
+                    .map(|status| serde_json::to_value(status).unwrap_or_default());
+                let phase = status
+                    .as_ref()
+                    .and_then(|status| status["phase"].as_str())
+                    .unwrap_or("Pending");
+                *counts.workloads.entry(phase.to_owned()).or_default() += 1;
+            }
+        }
+        // A cluster without our kinds is still worth showing.
+        Err(kube::Error::Api(status)) if status.is_not_found() => {}
+        Err(error) => return Err(error).context("failed to list workloads"),
+    }
+    Ok(counts)
+}
+
+fn count_pod(counts: &mut Counts, pod: &Pod) {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.clone())
+        .unwrap_or_else(|| "Pending".to_owned());
+    let over = matches!(phase.as_str(), "Succeeded" | "Failed");
+    *counts.pods.entry(phase).or_default() += 1;
+    let Some(spec) = pod
+        .spec
+        .as_ref()
+        .filter(|spec| !over && spec.node_name.is_some())
+    else {
+        return;
+    };
+    for container in &spec.containers {
+        let limits = container
+            .resources
+            .as_ref()
+            .and_then(|resources| resources.limits.as_ref());
+        for (resource, quantity) in limits.into_iter().flatten() {
+            if Vendor::of_resource(resource).is_some() {
+                counts.gpus.entry(resource.clone()).or_default().0 +=
+                    quantity.0.parse::<u64>().unwrap_or_default();
+            }
+        }
+    }
+}
