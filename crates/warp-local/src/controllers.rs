@@ -291,10 +291,10 @@ impl<K: Resource + 'static> Cache<K> {
         let queue = queue.clone();
         self.listen(move |old, new| {
             let (old, new) = (old.and_then(|old| of(old)), new.and_then(|new| of(new)));
-            if old != new {
-                if let Some(key) = old {
-                    queue.add(key);
-                }
+            if old != new
+                && let Some(key) = old
+            {
+                queue.add(key);
             }
             if let Some(key) = new {
                 queue.add(key);

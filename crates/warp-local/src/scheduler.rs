@@ -99,6 +99,7 @@ pub(crate) fn start(shared: &Shared) {
         waiting: Waiting::default(),
         bound: BTreeMap::new(),
         requests: BTreeMap::new(),
+        seeking_company: BTreeSet::new(),
         nominees: BTreeMap::new(),
         soft_taints: 0,
         writes: JoinSet::new(),
@@ -131,6 +132,8 @@ struct Scheduler {
     bound: BTreeMap<Key, Arc<str>>,
     /// What waiting pods ask for, as last seen.
     requests: BTreeMap<Key, Arc<Request>>,
+    /// Waiting pods that want to be near others: a pod being bound may be what they wait for.
+    seeking_company: BTreeSet<Key>,
     nominees: BTreeMap<Key, Nominee>,
     /// Nodes with a taint that prefers no pods.
     soft_taints: usize,

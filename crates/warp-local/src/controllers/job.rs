@@ -85,7 +85,10 @@ impl Jobs {
             }
             match after {
                 Some(after) => pod_queue.add_after(Subject::Job(after), GATHER),
-                None => enqueue_adopters(&jobs, pod, &pod_queue),
+                None if controller_of(&pod.metadata).is_none() => {
+                    enqueue_adopters(&jobs, pod, &pod_queue);
+                }
+                None => {}
             }
         });
         let pods = shared.caches.pods.clone();

@@ -94,11 +94,7 @@ impl Scheduler {
                     self.hold(key, &pod);
                 }
                 // A bound pod may be the one another wants to be near.
-                freed
-                    || self
-                        .requests
-                        .values()
-                        .any(|request| !request.constraints.pod_affinity.is_empty())
+                freed || !self.seeking_company.is_empty()
             }
             Some(pod) if is_ours(&pod) => {
                 self.await_place(key, &pod);
@@ -115,6 +111,7 @@ impl Scheduler {
     pub(super) fn forget(&mut self, key: &Key) {
         self.waiting.remove(key);
         self.requests.remove(key);
+        self.seeking_company.remove(key);
         self.withdraw(key);
     }
 
@@ -165,6 +162,11 @@ impl Scheduler {
         }
         let request = Arc::new(request::request(pod));
         let known = self.requests.insert(key.clone(), request.clone());
+        if request.constraints.pod_affinity.is_empty() {
+            self.seeking_company.remove(key);
+        } else {
+            self.seeking_company.insert(key.clone());
+        }
         let priority = request.priority;
         self.waiting.add(key, priority);
         if known.is_some_and(|known| known != request) {
