@@ -291,10 +291,14 @@ impl<K: Resource + 'static> Cache<K> {
         let queue = queue.clone();
         self.listen(move |old, new| {
             let (old, new) = (old.and_then(|old| of(old)), new.and_then(|new| of(new)));
-            if old != new {
-                old.into_iter().for_each(|key| queue.add(key));
+            if old != new
+                && let Some(key) = old
+            {
+                queue.add(key);
             }
-            new.into_iter().for_each(|key| queue.add(key));
+            if let Some(key) = new {
+                queue.add(key);
+            }
         });
     }
 }

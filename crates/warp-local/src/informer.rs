@@ -4,7 +4,7 @@
 //! resource version seen. Watch events of one kind arrive in the order of their versions, so "has my own write come
 //! back?" is one comparison, and no controller keeps a list of what it expects. A cache never writes to the API.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug, Display};
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,11 +68,14 @@ impl Debug for Key {
 /// What an object is found under in one index; `None` leaves it out.
 pub type IndexBy<K> = fn(&K) -> Option<String>;
 
+/// Objects by what an index finds them under.
+type Index<K> = BTreeMap<String, BTreeMap<Key, Arc<K>>>;
+
 type Listener<K> = Box<dyn Fn(Option<&Arc<K>>, Option<&Arc<K>>) + Send + Sync>;
 
 struct State<K> {
     objects: BTreeMap<Key, Arc<K>>,
-    indexes: Vec<(IndexBy<K>, BTreeMap<String, BTreeMap<Key, Arc<K>>>)>,
+    indexes: Vec<(IndexBy<K>, Index<K>)>,
 }
 
 struct Inner<K> {
@@ -225,7 +228,7 @@ impl<K: Resource> Cache<K> {
         let version = meta.resource_version.clone();
         let key = Key::of(&object);
         let object = Arc::new(object);
-        let old = self.inner.state.write().put(key, object.clone());
+        let old = self.inner.state.write().put(&key, &object);
         self.notify(old.as_ref(), Some(&object));
         self.advance(version.as_deref());
     }
@@ -241,15 +244,7 @@ impl<K: Resource> Cache<K> {
 
     /// Takes a whole list: what it does not name is gone.
     pub(crate) fn replace(&self, objects: Vec<K>, version: Option<&str>) {
-        let mut stale: BTreeMap<Key, ()> = self
-            .inner
-            .state
-            .read()
-            .objects
-            .keys()
-            .cloned()
-            .map(|key| (key, ()))
-            .collect();
+        let mut stale: BTreeSet<Key> = self.inner.state.read().objects.keys().cloned().collect();
         for object in objects {
             let key = Key::of(&object);
             stale.remove(&key);
@@ -260,7 +255,7 @@ impl<K: Resource> Cache<K> {
                 self.put(object);
             }
         }
-        for key in stale.into_keys() {
+        for key in stale {
             let old = self.inner.state.write().remove(&key);
             if let Some(old) = old {
                 self.notify(Some(&old), None);
@@ -273,13 +268,13 @@ impl<K: Resource> Cache<K> {
 }
 
 impl<K> State<K> {
-    fn put(&mut self, key: Key, object: Arc<K>) -> Option<Arc<K>> {
+    fn put(&mut self, key: &Key, object: &Arc<K>) -> Option<Arc<K>> {
         let old = self.objects.insert(key.clone(), object.clone());
         for (by, index) in &mut self.indexes {
             let before = old.as_deref().and_then(*by);
-            let after = by(&object);
+            let after = by(object);
             if before != after {
-                unindex(index, before.as_deref(), &key);
+                unindex(index, before.as_deref(), key);
             }
             if let Some(after) = after {
                 index
@@ -300,7 +295,7 @@ impl<K> State<K> {
     }
 }
 
-fn unindex<K>(index: &mut BTreeMap<String, BTreeMap<Key, Arc<K>>>, value: Option<&str>, key: &Key) {
+fn unindex<K>(index: &mut Index<K>, value: Option<&str>, key: &Key) {
     let Some(value) = value else { return };
     if let Some(found) = index.get_mut(value) {
         found.remove(key);

@@ -12,19 +12,20 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use warp_core::fleet::{Effect, Fleet, Request, Work, WorkState};
+use warp_core::fleet::{Fleet, Request, Work, WorkState};
 use warp_core::schedule::{Planner, Policy};
 
-use self::preempt::{Budgets, Chosen};
 use self::verdict::Verdict;
 use self::waiting::Waiting;
 use crate::controllers::drive::SyncError;
-use crate::controllers::plan::{Action, Encoding, Kind, Note, Plan, Removal, about};
-use crate::controllers::{PODS_BY_NODE, Shared, ownership, pods};
+use crate::controllers::plan::{Action, Encoding, Kind, Plan, about};
+use crate::controllers::{Shared, pods};
 use crate::informer::Key;
 
+mod ledger;
 mod preempt;
 pub(crate) mod request;
+mod room;
 mod score;
 #[cfg(test)]
 mod tests;
@@ -70,19 +71,19 @@ pub(crate) fn start(shared: &Shared) {
     };
     let (pod, node, namespace) = (on(Change::Pod), on(Change::Node), on(Change::Namespace));
     caches.pods.listen(move |old, new| {
-        new.or(old)
-            .into_iter()
-            .for_each(|object| pod(Key::of(&**object)))
+        if let Some(object) = new.or(old) {
+            pod(Key::of(&**object));
+        }
     });
     caches.nodes.listen(move |old, new| {
-        new.or(old)
-            .into_iter()
-            .for_each(|object| node(Key::of(&**object)))
+        if let Some(object) = new.or(old) {
+            node(Key::of(&**object));
+        }
     });
     caches.namespaces.listen(move |old, new| {
-        new.or(old)
-            .into_iter()
-            .for_each(|object| namespace(Key::of(&**object)))
+        if let Some(object) = new.or(old) {
+            namespace(Key::of(&**object));
+        }
     });
     let volume = changes.clone();
     caches.claims.listen(move |_, _| volume.add(Change::Volume));
@@ -98,6 +99,7 @@ pub(crate) fn start(shared: &Shared) {
         waiting: Waiting::default(),
         bound: BTreeMap::new(),
         requests: BTreeMap::new(),
+        seeking_company: BTreeSet::new(),
         nominees: BTreeMap::new(),
         soft_taints: 0,
         writes: JoinSet::new(),
@@ -130,6 +132,8 @@ struct Scheduler {
     bound: BTreeMap<Key, Arc<str>>,
     /// What waiting pods ask for, as last seen.
     requests: BTreeMap<Key, Arc<Request>>,
+    /// Waiting pods that want to be near others: a pod being bound may be what they wait for.
+    seeking_company: BTreeSet<Key>,
     nominees: BTreeMap<Key, Nominee>,
     /// Nodes with a taint that prefers no pods.
     soft_taints: usize,
@@ -203,203 +207,6 @@ impl Scheduler {
         }
     }
 
-    /// Brings the ledger up to date with the caches.
-    fn take_changes(&mut self) {
-        let seen = std::mem::take(&mut *self.changes.seen.lock());
-        let mut room = false;
-        for change in seen {
-            room |= match change {
-                Change::Node(key) => self.take_node(&key),
-                Change::Pod(key) => self.take_pod(&key),
-                Change::Namespace(key) => {
-                    if let Some(namespace) = self.shared.caches.namespaces.get(&key) {
-                        self.fleet.set_namespace(
-                            &key.name,
-                            request::labels(namespace.metadata.labels.as_ref()),
-                        );
-                    }
-                    false
-                }
-                Change::Volume => true,
-            };
-        }
-        if room && self.waiting.has_parked() {
-            self.waiting.stir(Instant::now());
-        }
-    }
-
-    fn take_node(&mut self, key: &Key) -> bool {
-        let soft = |node: &warp_core::fleet::Node| {
-            usize::from(
-                node.taints
-                    .iter()
-                    .any(|taint| taint.effect == Effect::PreferNoSchedule),
-            )
-        };
-        let Some(node) = self.shared.caches.nodes.get(key) else {
-            if let Some((node, works)) = self.fleet.remove_node(&key.name) {
-                self.soft_taints -= soft(&node);
-                let gone: BTreeSet<Arc<str>> = works.into_iter().map(|work| work.id).collect();
-                self.bound.retain(|_, uid| !gone.contains(uid));
-                self.nominees
-                    .retain(|_, nominee| !gone.contains(&nominee.work.id));
-            }
-            return false;
-        };
-        let node = request::node(&node);
-        let known = self
-            .fleet
-            .find(&key.name)
-            .and_then(|id| self.fleet.node(id));
-        if known.is_some_and(|known| **known == node) {
-            return false;
-        }
-        self.soft_taints += soft(&node);
-        let before = self.fleet.set_node(node);
-        self.soft_taints -= before.as_deref().map_or(0, soft);
-        if before.is_none() {
-            for pod in self.shared.caches.pods.by(PODS_BY_NODE, &key.name) {
-                self.hold(&Key::of(&*pod), &pod);
-            }
-        }
-        true
-    }
-
-    /// True when room was made.
-    fn take_pod(&mut self, key: &Key) -> bool {
-        let pod = self.shared.caches.pods.get(key);
-        let uid = pod.as_ref().and_then(|pod| pod.metadata.uid.clone());
-        let mut freed = false;
-        if let Some(held) = self.bound.get(key).cloned()
-            && (uid.as_deref() != Some(&*held)
-                || pod.as_ref().is_some_and(|pod| pods::is_finished(pod)))
-        {
-            self.bound.remove(key);
-            freed = self.fleet.release(&held).is_some();
-        }
-        match pod {
-            Some(pod) if pods::node(&pod).is_some() => {
-                self.forget(key);
-                if !pods::is_finished(&pod) {
-                    self.hold(key, &pod);
-                }
-                // A bound pod may be the one another wants to be near.
-                freed
-                    || self
-                        .requests
-                        .values()
-                        .any(|request| !request.constraints.pod_affinity.is_empty())
-            }
-            Some(pod) if is_ours(&pod) => {
-                self.await_place(key, &pod);
-                freed
-            }
-            _ => {
-                let nominated = self.nominees.contains_key(key);
-                self.forget(key);
-                freed || nominated
-            }
-        }
-    }
-
-    fn forget(&mut self, key: &Key) {
-        self.waiting.remove(key);
-        self.requests.remove(key);
-        self.withdraw(key);
-    }
-
-    /// Enters a bound pod into the ledger, or brings its entry up to date.
-    fn hold(&mut self, key: &Key, pod: &Pod) {
-        let (Some(uid), Some(node)) = (pod.metadata.uid.as_deref(), pods::node(pod)) else {
-            return;
-        };
-        if pods::is_finished(pod) {
-            return;
-        }
-        let state = if pods::is_terminating(pod) {
-            WorkState::Terminating
-        } else {
-            WorkState::Running
-        };
-        if let Some(held) = self.fleet.work(uid) {
-            let same = *held.node == *node
-                && (held.state == WorkState::Terminating) == (state == WorkState::Terminating);
-            if same && held.request.labels == request::labels(pod.metadata.labels.as_ref()) {
-                return;
-            }
-            self.fleet.release(uid);
-        }
-        let started = pod
-            .status
-            .as_ref()
-            .and_then(|status| status.start_time.as_ref())
-            .or(pod.metadata.creation_timestamp.as_ref());
-        let work = Work {
-            id: uid.into(),
-            request: Arc::new(request::request(pod)),
-            node: node.into(),
-            gpus: None,
-            since: started.map_or(0, |time| time.0.as_second()),
-            state,
-        };
-        let id = work.id.clone();
-        // A pod on a node that is not known yet is entered when the node appears.
-        if self.fleet.bind(work).is_ok() {
-            self.bound.insert(key.clone(), id);
-        }
-    }
-
-    fn await_place(&mut self, key: &Key, pod: &Arc<Pod>) {
-        if self.bound.contains_key(key) {
-            return;
-        }
-        let request = Arc::new(request::request(pod));
-        let known = self.requests.insert(key.clone(), request.clone());
-        let priority = request.priority;
-        self.waiting.add(key, priority);
-        if known.is_some_and(|known| known != request) {
-            self.waiting.wake(key);
-        }
-        let nominated = pod
-            .status
-            .as_ref()
-            .and_then(|status| status.nominated_node_name.as_deref());
-        if let Some(node) = nominated.filter(|_| !self.nominees.contains_key(key)) {
-            self.nominate(key, pod, &request, node);
-        }
-    }
-
-    fn nominate(&mut self, key: &Key, pod: &Pod, request: &Arc<Request>, node: &str) {
-        self.withdraw(key);
-        let work = Work {
-            id: format!(
-                "nominated/{}",
-                pod.metadata.uid.as_deref().unwrap_or_default()
-            )
-            .into(),
-            request: request.clone(),
-            node: node.into(),
-            gpus: None,
-            since: 0,
-            state: WorkState::Reserved,
-        };
-        if self.fleet.bind(work.clone()).is_ok() {
-            self.nominees.insert(
-                key.clone(),
-                Nominee {
-                    work,
-                    priority: request.priority,
-                },
-            );
-        }
-    }
-
-    fn withdraw(&mut self, key: &Key) {
-        if let Some(nominee) = self.nominees.remove(key) {
-            self.fleet.release(&nominee.work.id);
-        }
-    }
-
     /// Tries waiting pods; false when none is left to try.
     fn decide(&mut self) -> bool {
         for tried in 0..BATCH {
@@ -440,21 +247,16 @@ impl Scheduler {
             }
         }
         let stood_aside = self.stand_aside(key, request.priority);
-        let place = self.place(pod, &request);
-        match place {
-            Some(node) => {
-                self.give_back(stood_aside);
-                self.bind(key, pod, request, node);
-            }
-            None => {
-                let verdict = Verdict::new(&self.fleet, &request);
-                let chosen = self.preempt(key, pod, &request, &verdict);
-                self.give_back(stood_aside);
-                match chosen {
-                    Ok(chosen) => self.make_room(key, pod, &request, &verdict, chosen),
-                    Err(why) => self.refuse(key, pod, verdict.message(&why), None),
-                }
-            }
+        if let Some(node) = self.place(pod, &request) {
+            self.give_back(stood_aside);
+            return self.bind(key, pod, request, &node);
+        }
+        let verdict = Verdict::new(&self.fleet, &request);
+        let chosen = self.preempt(key, pod, &request, &verdict);
+        self.give_back(stood_aside);
+        match chosen {
+            Ok(chosen) => self.make_room(key, pod, &request, &verdict, &chosen),
+            Err(why) => self.refuse(key, pod, verdict.message(&why), None),
         }
     }
 
@@ -487,7 +289,7 @@ impl Scheduler {
             .map(|placement| placement.node)
     }
 
-    fn bind(&mut self, key: &Key, pod: &Arc<Pod>, request: Arc<Request>, node: Arc<str>) {
+    fn bind(&mut self, key: &Key, pod: &Arc<Pod>, request: Arc<Request>, node: &Arc<str>) {
         self.withdraw(key);
         let uid: Arc<str> = pod.metadata.uid.as_deref().unwrap_or_default().into();
         let since = self.shared.now().as_second();
@@ -509,7 +311,7 @@ impl Scheduler {
             "apiVersion": "v1",
             "kind": "Binding",
             "metadata": { "name": &*key.name, "namespace": &*key.namespace, "uid": &*uid },
-            "target": { "apiVersion": "v1", "kind": "Node", "name": &*node },
+            "target": { "apiVersion": "v1", "kind": "Node", "name": node },
         });
         plan.push(Action::Sub {
             kind: Kind::of::<Pod>(),
@@ -553,7 +355,7 @@ impl Scheduler {
             if let Some(node) = nominated {
                 status["nominatedNodeName"] = json!(node);
             }
-            plan.push(status_patch(pod, status));
+            plan.push(status_patch(pod, &status));
         }
         plan.note(about(&**pod), true, "FailedScheduling", message);
         self.write(plan);
@@ -568,134 +370,9 @@ impl Scheduler {
             Written::Told
         });
     }
-
-    /// The node to empty for a pod; otherwise why none.
-    fn preempt(
-        &mut self,
-        key: &Key,
-        pod: &Pod,
-        request: &Request,
-        verdict: &Verdict,
-    ) -> Result<Chosen, String> {
-        if pod
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.preemption_policy.as_deref())
-            == Some("Never")
-        {
-            return Err("not eligible due to preemptionPolicy=Never.".to_owned());
-        }
-        let nominated = self
-            .nominees
-            .get(key)
-            .and_then(|nominee| self.fleet.find(&nominee.work.node));
-        let ending = nominated.is_some_and(|node| {
-            self.fleet.works_on(node).any(|work| {
-                work.state == WorkState::Terminating && work.request.priority < request.priority
-            })
-        });
-        if ending {
-            return Err("not eligible due to a terminating pod on the nominated node.".to_owned());
-        }
-        let budgets = self.budgets(request.priority);
-        preempt::choose(&mut self.fleet, request, &verdict.candidates, &budgets)
-            .ok_or_else(|| verdict.no_victims())
-    }
-
-    fn budgets(&self, priority: i32) -> Budgets {
-        let all = self.shared.caches.budgets.all();
-        let mut budgets = Budgets {
-            allowed: all
-                .iter()
-                .map(|budget| {
-                    budget
-                        .status
-                        .as_ref()
-                        .map_or(0, |status| status.disruptions_allowed)
-                })
-                .collect(),
-            covering: BTreeMap::new(),
-        };
-        if all.is_empty() {
-            return budgets;
-        }
-        for (key, uid) in &self.bound {
-            let lower = self
-                .fleet
-                .work(uid)
-                .is_some_and(|work| work.request.priority < priority);
-            let Some(pod) = self.shared.caches.pods.get(key).filter(|_| lower) else {
-                continue;
-            };
-            let covering = all.iter().enumerate().filter(|(_, budget)| {
-                let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-                budget.metadata.namespace.as_deref() == Some(&*key.namespace)
-                    && selector.is_some_and(|selector| {
-                        ownership::selects(selector, pod.metadata.labels.as_ref())
-                    })
-            });
-            let covering: Vec<usize> = covering.map(|(number, _)| number).collect();
-            if !covering.is_empty() {
-                budgets.covering.insert(uid.clone(), covering);
-            }
-        }
-        budgets
-    }
-
-    fn make_room(
-        &mut self,
-        key: &Key,
-        pod: &Arc<Pod>,
-        request: &Arc<Request>,
-        verdict: &Verdict,
-        chosen: Chosen,
-    ) {
-        let gone: BTreeSet<Arc<str>> = chosen.victims.iter().map(|work| work.id.clone()).collect();
-        let keys: Vec<Key> = self
-            .bound
-            .iter()
-            .filter(|(_, uid)| gone.contains(*uid))
-            .map(|(key, _)| key.clone())
-            .collect();
-        let mut plan = Plan::default();
-        for victim in keys
-            .iter()
-            .filter_map(|key| self.shared.caches.pods.get(key))
-        {
-            if pods::is_terminating(&victim) {
-                continue;
-            }
-            let status = json!({ "conditions": [{
-                "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
-                "message": format!("{NAME}: preempting to accommodate a higher priority pod"),
-                "lastProbeTime": null, "lastTransitionTime": jiff_time(self.shared.now()),
-            }] });
-            plan.push(status_patch(&victim, status));
-            plan.delete(&*victim, Removal::default(), None);
-            let message = format!(
-                "Preempted by pod {} on node {}",
-                pod.metadata.uid.as_deref().unwrap_or_default(),
-                chosen.node
-            );
-            plan.push(Action::Note(Note {
-                about: about(&*victim),
-                warning: false,
-                reason: "Preempted".to_owned(),
-                message,
-            }));
-        }
-        self.write(plan);
-        self.nominate(key, pod, request, &chosen.node);
-        let message = verdict.message(&verdict.no_victims());
-        self.refuse(key, pod, message, Some(&chosen.node));
-    }
 }
 
-fn jiff_time(at: jiff::Timestamp) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::Time {
-    k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at)
-}
-
-fn status_patch(pod: &Pod, status: serde_json::Value) -> Action {
+fn status_patch(pod: &Pod, status: &serde_json::Value) -> Action {
     Action::Patch {
         kind: Kind::of::<Pod>(),
         key: Key::of(pod),

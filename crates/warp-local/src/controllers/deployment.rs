@@ -37,8 +37,10 @@ impl Deployments {
                 old.and_then(|set| deployment_of(set)),
                 new.and_then(|set| deployment_of(set)),
             );
-            if before != after {
-                before.into_iter().for_each(|key| set_queue.add(key));
+            if before != after
+                && let Some(key) = before
+            {
+                set_queue.add(key);
             }
             match (after, new) {
                 (Some(after), _) => set_queue.add(after),

@@ -19,7 +19,10 @@ pub(crate) enum SyncError {
     #[error(transparent)]
     Execute(#[from] ExecuteError),
     #[error("failed to read {what}: {source}")]
-    Read { what: String, source: kube::Error },
+    Read {
+        what: String,
+        source: Box<kube::Error>,
+    },
 }
 
 /// One controller: a name, and what to do about one key.

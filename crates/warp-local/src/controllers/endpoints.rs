@@ -53,8 +53,9 @@ impl Slices {
                 .chain(new)
                 .flat_map(|pod| behind(&services, pod))
                 .collect();
-            keys.into_iter()
-                .for_each(|key| queue.add_after(key, GATHER));
+            for key in keys {
+                queue.add_after(key, GATHER);
+            }
         });
     }
 }

@@ -17,7 +17,7 @@ use super::plan::Note;
 
 /// Events one component may say about one object in a burst, and how long it takes to earn the next.
 const BURST: u32 = 25;
-const REFILL: Duration = Duration::from_secs(300);
+const REFILL: Duration = Duration::from_mins(5);
 /// Repeats and bursts are forgotten beyond this many; the cost is a second Event object, never a wrong one.
 const REMEMBERED: usize = 16_384;
 const WAITING: usize = 65_536;

@@ -26,7 +26,7 @@ pub(crate) struct ExecuteError {
     pub(crate) kind: String,
     pub(crate) name: String,
     #[source]
-    pub(crate) source: kube::Error,
+    pub(crate) source: Box<kube::Error>,
 }
 
 impl ExecuteError {
@@ -400,7 +400,7 @@ fn finish<T>(
         verb,
         kind: kind.kind.clone(),
         name: name.to_owned(),
-        source,
+        source: Box::new(source),
     })
 }
 

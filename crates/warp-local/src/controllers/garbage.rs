@@ -106,7 +106,7 @@ impl Garbage {
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Owner::Absent),
             Err(source) => Err(SyncError::Read {
                 what: format!("{} {}", reference.kind, reference.name),
-                source,
+                source: Box::new(source),
             }),
         }
     }

@@ -23,6 +23,7 @@ use crate::informer::Key;
 
 mod index;
 mod plan;
+mod pods;
 mod policy;
 mod status;
 #[cfg(test)]
@@ -84,7 +85,10 @@ impl Jobs {
             }
             match after {
                 Some(after) => pod_queue.add_after(Subject::Job(after), GATHER),
-                None => enqueue_adopters(&jobs, pod, &pod_queue),
+                None if controller_of(&pod.metadata).is_none() => {
+                    enqueue_adopters(&jobs, pod, &pod_queue);
+                }
+                None => {}
             }
         });
         let pods = shared.caches.pods.clone();

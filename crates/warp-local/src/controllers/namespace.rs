@@ -309,7 +309,7 @@ fn plan(namespace: &Namespace, content: &Content, now: Timestamp) -> Plan {
         };
         match known {
             Some(known) if known.status == status => {
-                *known = fresh(known.last_transition_time.clone())
+                *known = fresh(known.last_transition_time.clone());
             }
             Some(known) => *known = fresh(Some(Time(now))),
             None => conditions.push(fresh(Some(Time(now)))),

@@ -20,6 +20,7 @@ pub(crate) fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
 }
 
 /// What caches index by: the uid of an object's controller, or the orphans of its namespace.
+#[allow(clippy::unnecessary_wraps, reason = "the signature of an index")]
 pub(crate) fn controller_uid<K: Resource>(object: &K) -> Option<String> {
     let meta = object.meta();
     Some(controller_of(meta).map_or_else(

@@ -10,6 +10,10 @@ use crate::informer::Key;
 
 /// Names a kind for requests.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(
+    clippy::struct_field_names,
+    reason = "the API's own words: a kind has a field `kind`"
+)]
 pub(crate) struct Kind {
     pub(crate) api_version: String,
     pub(crate) kind: String,

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 const FIRST_DELAY: Duration = Duration::from_millis(5);
-const LAST_DELAY: Duration = Duration::from_secs(60);
+const LAST_DELAY: Duration = Duration::from_mins(1);
 
 #[derive(Debug)]
 struct State<K> {

@@ -145,7 +145,7 @@ impl Volumes {
         };
         match (class, &self.0.options.volumes) {
             (Some(class), Some(root)) if class.provisioner == PROVISIONER => {
-                provision(claim, class, root, plan)
+                provision(claim, class, root, plan);
             }
             _ => pending(claim, plan),
         }

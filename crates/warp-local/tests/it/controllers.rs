@@ -97,7 +97,7 @@ async fn theirs() -> Result<Cluster> {
 /// Waits until no node refuses pods for being new.
 async fn open_nodes(cluster: &Cluster) -> Result<()> {
     let nodes: Api<Node> = Api::all(cluster.client().await?);
-    warp_testkit::until("nodes take pods", Duration::from_secs(60), || async {
+    warp_testkit::until("nodes take pods", Duration::from_mins(1), || async {
         let all = nodes.list(&ListParams::default()).await?.items;
         let tainted = |node: &Node| {
             node.spec

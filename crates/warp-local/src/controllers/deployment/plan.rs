@@ -106,9 +106,9 @@ impl Pass<'_> {
             return self.write_counts();
         }
         if replicas::is_rolling(self.deployment) {
-            self.roll()
+            self.roll();
         } else {
-            self.recreate()
+            self.recreate();
         }
         let counted = self.count();
         if !self.moved && status::is_complete(self.deployment, &counted) {
@@ -123,7 +123,7 @@ impl Pass<'_> {
             self.now,
             &mut self.plan,
         );
-        self.write(status);
+        self.write(&status);
     }
 
     fn count(&self) -> DeploymentStatus {
@@ -138,15 +138,15 @@ impl Pass<'_> {
 
     fn write_counts(&mut self) {
         let counted = self.count();
-        self.write(counted);
+        self.write(&counted);
     }
 
-    fn write(&mut self, status: DeploymentStatus) {
+    fn write(&mut self, status: &DeploymentStatus) {
         let annotations = self.annotate.take();
         self.plan.status_and_annotations(
             self.deployment,
             self.deployment.status.as_ref(),
-            &status,
+            status,
             annotations,
         );
     }
@@ -195,8 +195,7 @@ impl Pass<'_> {
         self.set_revision(
             annotations
                 .get(revision::REVISION)
-                .cloned()
-                .unwrap_or_default(),
+                .map_or("", String::as_str),
         );
         if status::condition(&self.status, status::PROGRESSING).is_none() {
             let name = new.metadata.name.as_deref().unwrap_or_default();
@@ -212,8 +211,8 @@ impl Pass<'_> {
         }
     }
 
-    fn set_revision(&mut self, number: String) {
-        if revision::annotation(&self.deployment.metadata, revision::REVISION) != Some(&number) {
+    fn set_revision(&mut self, number: &str) {
+        if revision::annotation(&self.deployment.metadata, revision::REVISION) != Some(number) {
             self.annotate = Some(json!({ revision::REVISION: number }));
         }
     }
@@ -229,7 +228,7 @@ impl Pass<'_> {
             self.plan
                 .note(about(self.deployment), false, "ScalingReplicaSet", message);
         }
-        self.set_revision(self.revision.to_string());
+        self.set_revision(&self.revision.to_string());
         let message = format!("Created new replica set \"{name}\"");
         status::set(
             &mut self.status,
@@ -415,6 +414,6 @@ fn difference(
     old: Option<&BTreeMap<String, String>>,
     new: &BTreeMap<String, String>,
 ) -> Option<serde_json::Value> {
-    let old = old.map(as_json).unwrap_or_else(|| json!({}));
+    let old = old.map_or_else(|| json!({}), as_json);
     merge_difference(&old, &as_json(new))
 }

@@ -12,11 +12,10 @@ use super::index::{self, Indexes, index_of};
 use super::policy::{self, Verdict};
 use super::status::{self, End};
 use super::{FINALIZER, drop_finalizer, is_tracked};
-use crate::controllers::ownership::{claim, controller_reference};
-use crate::controllers::plan::{Outcome, Plan, Removal, about};
+use crate::controllers::ownership::claim;
+use crate::controllers::plan::{Plan, about};
 use crate::controllers::pods;
 
-const PER_PASS: usize = 500;
 const UNCOUNTED: usize = 500;
 const FIRST_DELAY: SignedDuration = SignedDuration::from_secs(10);
 const LAST_DELAY: SignedDuration = SignedDuration::from_mins(10);
@@ -29,13 +28,13 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    fn until(self) -> Option<Timestamp> {
+    pub(super) fn until(self) -> Option<Timestamp> {
         let last = self.last?;
         (self.failures > 0).then(|| last + delay(self.failures))
     }
 }
 
-fn delay(failures: u32) -> SignedDuration {
+pub(super) fn delay(failures: u32) -> SignedDuration {
     let doubled = FIRST_DELAY
         .as_secs()
         .saturating_mul(1_i64 << failures.saturating_sub(1).min(20));
@@ -50,25 +49,25 @@ pub(super) struct Seen<'a> {
 }
 
 /// One pass over a Job; everything later steps need of earlier ones.
-struct Pass<'a> {
-    job: &'a Job,
-    spec: &'a JobSpec,
-    now: Timestamp,
-    pods: Vec<Arc<Pod>>,
-    active: Vec<Arc<Pod>>,
-    status: JobStatus,
-    uncounted: UncountedTerminatedPods,
-    succeeded: i32,
-    failed: i32,
-    succeeded_indexes: Indexes,
-    failed_indexes: Indexes,
+pub(super) struct Pass<'a> {
+    pub(super) job: &'a Job,
+    pub(super) spec: &'a JobSpec,
+    pub(super) now: Timestamp,
+    pub(super) pods: Vec<Arc<Pod>>,
+    pub(super) active: Vec<Arc<Pod>>,
+    pub(super) status: JobStatus,
+    pub(super) uncounted: UncountedTerminatedPods,
+    pub(super) succeeded: i32,
+    pub(super) failed: i32,
+    pub(super) succeeded_indexes: Indexes,
+    pub(super) failed_indexes: Indexes,
     /// Failed pods kept until their index has a new pod, which takes over their count of failures.
-    predecessors: BTreeMap<i32, Arc<Pod>>,
-    terminating: i32,
-    ready: i32,
-    active_count: i32,
-    backoff: Backoff,
-    plan: Plan,
+    pub(super) predecessors: BTreeMap<i32, Arc<Pod>>,
+    pub(super) terminating: i32,
+    pub(super) ready: i32,
+    pub(super) active_count: i32,
+    pub(super) backoff: Backoff,
+    pub(super) plan: Plan,
 }
 
 pub(super) fn plan(seen: &Seen<'_>, now: Timestamp) -> (Plan, Backoff) {
@@ -88,20 +87,20 @@ pub(super) fn plan(seen: &Seen<'_>, now: Timestamp) -> (Plan, Backoff) {
     let mut pass = Pass::new(job, spec, pods, seen.backoff, plan, now);
     let end = pass.end();
     let end = pass.act(end);
-    pass.record(end);
+    pass.record(end.as_ref());
     (pass.plan, pass.backoff)
 }
 
-fn is_indexed(spec: &JobSpec) -> bool {
+pub(super) fn is_indexed(spec: &JobSpec) -> bool {
     spec.completion_mode.as_deref() == Some("Indexed")
 }
 
-fn is_suspended(spec: &JobSpec) -> bool {
+pub(super) fn is_suspended(spec: &JobSpec) -> bool {
     spec.suspend == Some(true)
 }
 
 /// Are pods replaced only once they have really failed, not as soon as they are being deleted?
-fn replaces_only_failed(spec: &JobSpec) -> bool {
+pub(super) fn replaces_only_failed(spec: &JobSpec) -> bool {
     spec.pod_replacement_policy.as_deref() == Some("Failed") || spec.pod_failure_policy.is_some()
 }
 
@@ -117,12 +116,12 @@ fn is_succeeded(pod: &Pod) -> bool {
     pods::phase(pod) == "Succeeded"
 }
 
-fn uid(pod: &Pod) -> &str {
+pub(super) fn uid(pod: &Pod) -> &str {
     pod.metadata.uid.as_deref().unwrap_or_default()
 }
 
 /// When a pod ended, as far as it says.
-fn ended_at(pod: &Pod, now: Timestamp) -> Timestamp {
+pub(super) fn ended_at(pod: &Pod, now: Timestamp) -> Timestamp {
     let status = pod.status.as_ref();
     let containers = status
         .iter()
@@ -154,7 +153,7 @@ fn ended_at(pod: &Pod, now: Timestamp) -> Timestamp {
         .min(now)
 }
 
-fn failures_of_index(pod: &Pod) -> u32 {
+pub(super) fn failures_of_index(pod: &Pod) -> u32 {
     let count = |name| u32::try_from(index::annotation(pod, name).unwrap_or(0)).unwrap_or(0);
     count(index::FAILURES) + count(index::IGNORED_FAILURES)
 }
@@ -311,10 +310,13 @@ impl<'a> Pass<'a> {
             return;
         }
         self.failed_indexes = index::parse(self.status.failed_indexes.as_deref(), completions);
+        // Once the end is decided, pods the Job itself ends say nothing about their index.
+        let decided = status::decided(&self.status).is_some();
         let failed: Vec<_> = self
             .pods
             .iter()
             .filter(|pod| is_tracked(pod) && is_failed(pod, self.spec))
+            .filter(|pod| !decided || pods::is_finished(pod))
             .filter_map(|pod| Some((index_of(pod, self.job)?, pod.clone())))
             .collect();
         let for_good = failed
@@ -405,7 +407,7 @@ impl<'a> Pass<'a> {
         Some(End::success("SuccessPolicy", &message))
     }
 
-    fn deadline(&self) -> Option<Timestamp> {
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
         let seconds = self
             .spec
             .active_deadline_seconds
@@ -449,253 +451,9 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Deletes and creates pods; how the Job ends when that is known now.
-    fn act(&mut self, end: Option<End>) -> Option<End> {
-        if let Some(decided) = &end {
-            let active = std::mem::take(&mut self.active);
-            if decided.success {
-                self.delete_uncounted(&active);
-            } else {
-                self.delete(&active);
-            }
-            return end;
-        }
-        if self.job.metadata.deletion_timestamp.is_none() {
-            self.manage();
-        }
-        let complete = match self.spec.completions {
-            None => self.succeeded > 0 && self.active_count == 0,
-            Some(completions) => self.succeeded >= completions && self.active_count == 0,
-        };
-        if complete {
-            return Some(End::success(
-                "CompletionsReached",
-                "Reached expected number of succeeded pods",
-            ));
-        }
-        if self.job.metadata.deletion_timestamp.is_none() {
-            self.tell_suspension();
-        }
-        None
-    }
-
-    fn tell_suspension(&mut self) {
-        let suspended = is_suspended(self.spec);
-        let (reason, message) = if suspended {
-            ("JobSuspended", "Job suspended")
-        } else {
-            ("JobResumed", "Job resumed")
-        };
-        if !status::set(
-            &mut self.status,
-            status::SUSPENDED,
-            suspended,
-            reason,
-            message,
-            self.now,
-        ) {
-            return;
-        }
-        if !suspended {
-            self.status.start_time = Some(Time(self.now));
-        }
-        let reason = if suspended { "Suspended" } else { "Resumed" };
-        self.plan
-            .note(about(self.job), false, reason, message.to_owned());
-        // The deadline of a resumed Job counts from now.
-        if let Some(deadline) = self.deadline() {
-            self.plan.look_again(deadline);
-        }
-    }
-
-    fn delete(&mut self, pods: &[Arc<Pod>]) {
-        for pod in pods {
-            let outcome = Outcome {
-                about: about(self.job),
-                done: ("SuccessfulDelete", "Deleted pod: {}"),
-                failed: ("FailedDelete", "Error deleting: {}"),
-            };
-            self.plan.delete(&**pod, Removal::default(), Some(outcome));
-            self.active_count -= 1;
-            self.terminating += 1;
-            if pods::is_ready(pod) {
-                self.ready -= 1;
-            }
-        }
-    }
-
-    /// Deletes pods the Job itself does not want any more: they count neither as failed nor as succeeded.
-    fn delete_uncounted(&mut self, pods: &[Arc<Pod>]) {
-        for pod in pods.iter().filter(|pod| is_tracked(pod)) {
-            drop_finalizer(pod, &mut self.plan);
-        }
-        let gone: BTreeSet<String> = pods.iter().map(|pod| uid(pod).to_owned()).collect();
-        self.delete(pods);
-        self.pods.retain(|pod| !gone.contains(uid(pod)));
-    }
-
-    fn manage(&mut self) {
-        if is_suspended(self.spec) {
-            let active = std::mem::take(&mut self.active);
-            return self.delete_uncounted(&active);
-        }
-        let parallelism = self.spec.parallelism.unwrap_or(1);
-        let want = match self.spec.completions {
-            None if self.succeeded > 0 => self.active_count,
-            None => parallelism,
-            Some(completions) => (completions - self.succeeded).clamp(0, parallelism),
-        };
-        let surplus = self.surplus(usize::try_from(self.active_count - want).unwrap_or(0));
-        if !surplus.is_empty() {
-            return self.delete_uncounted(&surplus);
-        }
-        let still_there = if replaces_only_failed(self.spec) {
-            self.terminating
-        } else {
-            0
-        };
-        let missing = usize::try_from(want - still_there - self.active_count)
-            .unwrap_or(0)
-            .min(PER_PASS);
-        if missing > 0 {
-            self.create(missing);
-        }
-    }
-
-    /// Pods to lose: those without a valid index or with one another pod has, then as many as are too many.
-    fn surplus(&self, at_least: usize) -> Vec<Arc<Pod>> {
-        let mut ranked: Vec<_> = self
-            .active
-            .iter()
-            .map(|pod| (pods::deletion_rank(pod, 0, self.now), pod.clone()))
-            .collect();
-        ranked.sort_by(|one, other| one.0.cmp(&other.0));
-        let ranked = ranked.into_iter().map(|(_, pod)| pod);
-        if !is_indexed(self.spec) {
-            return ranked.take(at_least.min(PER_PASS)).collect();
-        }
-        let mut kept = BTreeSet::new();
-        let (mut wrong, mut right) = (Vec::new(), Vec::new());
-        // The best pod of an index stays, so look from the last to be lost.
-        for pod in ranked.rev() {
-            match index_of(&pod, self.job) {
-                Some(index) if kept.insert(index) => right.push(pod),
-                _ => wrong.push(pod),
-            }
-        }
-        let more = at_least.saturating_sub(wrong.len());
-        wrong.extend(right.into_iter().rev().take(more));
-        wrong.truncate(PER_PASS);
-        wrong
-    }
-
-    fn create(&mut self, missing: usize) {
-        if self.spec.backoff_limit_per_index.is_none()
-            && let Some(until) = self.backoff.until().filter(|until| *until > self.now)
-        {
-            return self.plan.look_again(until);
-        }
-        if !is_indexed(self.spec) {
-            for _ in 0..missing {
-                self.create_pod(None);
-            }
-            return;
-        }
-        let mut taken: Indexes = self
-            .active
-            .iter()
-            .filter_map(|pod| index_of(pod, self.job))
-            .collect();
-        if replaces_only_failed(self.spec) {
-            let ending = self
-                .pods
-                .iter()
-                .filter(|pod| pods::is_terminating(pod) && !pods::is_finished(pod));
-            taken.extend(ending.filter_map(|pod| index_of(pod, self.job)));
-        }
-        let free = (0..self.spec.completions.unwrap_or(0)).filter(|index| {
-            !taken.contains(index)
-                && !self.succeeded_indexes.contains(index)
-                && !self.failed_indexes.contains(index)
-        });
-        let mut chosen = Vec::new();
-        for index in free {
-            if chosen.len() == missing {
-                break;
-            }
-            let wait = self
-                .predecessors
-                .get(&index)
-                .map(|pod| ended_at(pod, self.now) + delay(failures_of_index(pod) + 1));
-            match wait.filter(|until| *until > self.now) {
-                Some(until) => self.plan.look_again(until),
-                None => chosen.push(index),
-            }
-        }
-        for index in chosen {
-            self.create_pod(Some(index));
-        }
-    }
-
-    fn create_pod(&mut self, index: Option<i32>) {
-        let name = self.job.metadata.name.as_deref().unwrap_or_default();
-        let namespace = self.job.metadata.namespace.as_deref().unwrap_or_default();
-        let mut pod = pods::from_template(
-            &self.spec.template,
-            namespace,
-            name,
-            controller_reference(self.job),
-        );
-        let finalizers = pod.metadata.finalizers.get_or_insert_default();
-        if !finalizers.iter().any(|name| name == FINALIZER) {
-            finalizers.push(FINALIZER.to_owned());
-        }
-        if let Some(index) = index {
-            self.mark_index(&mut pod, name, index);
-        }
-        let outcome = Outcome {
-            about: about(self.job),
-            done: ("SuccessfulCreate", "Created pod: {}"),
-            failed: ("FailedCreate", "Error creating: {}"),
-        };
-        self.plan.create(&pod, Some(outcome));
-        self.active_count += 1;
-    }
-
-    fn mark_index(&self, pod: &mut Pod, name: &str, index: i32) {
-        let mut prefix = name.to_owned();
-        let suffix = format!("-{index}-");
-        prefix.truncate(58 - suffix.len());
-        pod.metadata.generate_name = Some(prefix + &suffix);
-        pod.metadata
-            .labels
-            .get_or_insert_default()
-            .insert(index::INDEX.to_owned(), index.to_string());
-        let annotations = pod.metadata.annotations.get_or_insert_default();
-        annotations.insert(index::INDEX.to_owned(), index.to_string());
-        if self.spec.backoff_limit_per_index.is_some() {
-            let (mut failures, mut ignored) = (0, 0);
-            if let Some(before) = self.predecessors.get(&index) {
-                failures = index::annotation(before, index::FAILURES).unwrap_or(0);
-                ignored = index::annotation(before, index::IGNORED_FAILURES).unwrap_or(0);
-                match policy::verdict(self.job, before) {
-                    Verdict::Ignore => ignored += 1,
-                    _ => failures += 1,
-                }
-            }
-            annotations.insert(index::FAILURES.to_owned(), failures.to_string());
-            if ignored > 0 {
-                annotations.insert(index::IGNORED_FAILURES.to_owned(), ignored.to_string());
-            }
-        }
-        let spec = pod.spec.get_or_insert_default();
-        spec.hostname = Some(format!("{name}-{index}"));
-        index::add_variable(spec);
-    }
-
     /// Writes down what has ended, then frees those pods.
-    fn record(&mut self, end: Option<End>) {
-        let freed = self.note_ended(end.as_ref());
+    fn record(&mut self, end: Option<&End>) {
+        let freed = self.note_ended(end);
         self.status.active = none_if_zero(self.active_count);
         self.status.ready = Some(self.ready);
         self.status.terminating = Some(self.terminating);
@@ -710,7 +468,7 @@ impl<'a> Pass<'a> {
         let nothing_open = self.uncounted.succeeded.is_none()
             && self.uncounted.failed.is_none()
             && freed.is_empty();
-        if let Some(end) = &end {
+        if let Some(end) = end {
             status::set(
                 &mut self.status,
                 end.interim(),
