@@ -73,8 +73,6 @@ pub(crate) struct RunState {
     #[serde(rename = "OOMKilled", default)]
     pub(crate) oom_killed: bool,
     #[serde(default)]
-    pub(crate) started_at: String,
-    #[serde(default)]
     pub(crate) finished_at: String,
     #[serde(default)]
     pub(crate) error: String,
@@ -126,7 +124,7 @@ impl Docker {
             .await
             .map_err(broken)?;
         tokio::spawn(connection.with_upgrades());
-        let bytes = body.map(|body| body.to_string()).unwrap_or_default();
+        let bytes = body.map(ToString::to_string).unwrap_or_default();
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{VERSION}{path}"))
@@ -356,7 +354,7 @@ impl Docker {
                         None => return Ok(None),
                         Some(Err(error)) => return Err(std::io::Error::other(error)),
                         Some(Ok(frame)) => {
-                            frames.push(frame.data_ref().map(|data| &data[..]).unwrap_or_default())
+                            frames.push(frame.data_ref().map(|data| &data[..]).unwrap_or_default());
                         }
                     }
                 }
@@ -497,7 +495,7 @@ fn escape(text: &str) -> String {
         if byte.is_ascii_alphanumeric() || b"-._~/:".contains(&byte) {
             out.push(char::from(byte));
         } else {
-            out += &format!("%{byte:02X}");
+            out.extend([format!("%{byte:02X}")]);
         }
     }
     out
