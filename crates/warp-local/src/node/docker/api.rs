@@ -218,7 +218,16 @@ impl Docker {
             escape(name),
             escape(tag)
         );
-        let response = self.send(Method::POST, &path, None).await?;
+        let response = match self.send(Method::POST, &path, None).await {
+            // Cut off before the first message: the same trouble under the same name.
+            Err(DockerError::Broken { source, .. }) => {
+                return Err(DockerError::Broken {
+                    what: "the pull".to_owned(),
+                    source,
+                });
+            }
+            other => other?,
+        };
         let mut layers: std::collections::BTreeMap<String, (u64, u64)> =
             std::collections::BTreeMap::new();
         let mut lines = Lines::new(response.into_body(), "the pull");
