@@ -74,7 +74,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Up(args) => commands::up::run(args),
         Command::Down(args) => commands::down::run(args),
-        Command::Status(args) => commands::status::run(args),
+        Command::Status(args) => commands::status::run(&args),
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Operator(args) => commands::operator::run(args),
         Command::Install(args) => commands::install::run(&args),

@@ -13,7 +13,7 @@ use super::lifecycle::{Action, ProbeKind};
 /// Back-off of restarts and pulls starts here and doubles.
 pub const FIRST_BACKOFF: Duration = Duration::from_secs(10);
 /// ... up to this.
-pub const LONGEST_BACKOFF: Duration = Duration::from_secs(300);
+pub const LONGEST_BACKOFF: Duration = Duration::from_mins(5);
 
 /// Something a runtime observed.
 #[derive(Clone, Debug, PartialEq)]

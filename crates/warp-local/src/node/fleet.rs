@@ -79,7 +79,7 @@ impl Shape {
     }
 
     /// The object as a kubelet registers it.
-    pub fn object(&self, healthy: &BTreeMap<String, u32>, now: Time) -> Node {
+    pub fn object(&self, healthy: &BTreeMap<String, u32>, now: &Time) -> Node {
         Node {
             metadata: ObjectMeta {
                 name: Some(self.name.clone()),
@@ -92,7 +92,7 @@ impl Shape {
                 taints: (!self.taints.is_empty()).then(|| self.taints.clone()),
                 ..NodeSpec::default()
             }),
-            status: Some(self.status(healthy, &now)),
+            status: Some(self.status(healthy, now)),
         }
     }
 

@@ -384,8 +384,8 @@ impl<'a> Plan<'a> {
                 if let Some(at) = outcome.again {
                     self.look_again(at);
                 }
-                if let Some(grace) = outcome.kill {
-                    let grace = grace.unwrap_or_else(|| self.grace());
+                if let Some(kill) = outcome.kill {
+                    let grace = kill.grace.unwrap_or_else(|| self.grace());
                     self.stop(container, grace);
                 }
             }

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::facts::{Event, Facts};
 use super::lifecycle::{Step, step};
@@ -127,7 +127,7 @@ impl<'r, R: Runtime> Timeline<'r, R> {
 
     /// Takes in what is due and steps until nothing changes at this moment.
     fn settle(&mut self) {
-        let spec = self.pod.spec.clone().unwrap_or_else(PodSpec::default);
+        let spec = self.pod.spec.clone().unwrap_or_default();
         loop {
             while self
                 .queue

@@ -7,6 +7,7 @@ use serde_json::Value;
 const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_field_names, reason = "Kubernetes calls it the kind")]
 pub(crate) struct Kind {
     pub(crate) group: String,
     pub(crate) version: String,
@@ -21,19 +22,22 @@ pub(crate) struct Kind {
 impl Kind {
     /// The path of a collection, or of one object in it.
     pub(crate) fn path(&self, namespace: Option<&str>, name: Option<&str>) -> String {
-        let mut path = if self.group.is_empty() {
-            format!("/api/{}", self.version)
+        let mut parts = vec![if self.group.is_empty() {
+            "/api"
         } else {
-            format!("/apis/{}/{}", self.group, self.version)
-        };
+            "/apis"
+        }];
+        parts.extend(
+            [self.group.as_str(), &self.version]
+                .into_iter()
+                .filter(|part| !part.is_empty()),
+        );
         if let Some(namespace) = namespace.filter(|_| self.namespaced) {
-            path += &format!("/namespaces/{namespace}");
+            parts.extend(["namespaces", namespace]);
         }
-        path += &format!("/{}", self.plural);
-        if let Some(name) = name {
-            path += &format!("/{name}");
-        }
-        path
+        parts.push(&self.plural);
+        parts.extend(name);
+        parts.join("/")
     }
 
     /// `gpuworkload.gpu.warp.dev`, `pod`: the way kubectl names what it did something to.

@@ -149,7 +149,7 @@ fn is_table(args: &Args) -> bool {
 fn request(args: &Args, path: &str, more: &str) -> anyhow::Result<http::Request<Vec<u8>>> {
     let mut query = String::new();
     if let Some(selector) = &args.selector {
-        query += &format!("labelSelector={}", encode(selector));
+        query.extend(["labelSelector=", &encode(selector)]);
     }
     if !more.is_empty() {
         query += if query.is_empty() { "" } else { "&" };
@@ -301,7 +301,7 @@ pub(crate) fn encode(text: &str) -> String {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             out.push(char::from(byte));
         } else {
-            out += &format!("%{byte:02X}");
+            out.extend([format!("%{byte:02X}")]);
         }
     }
     out

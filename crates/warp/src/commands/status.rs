@@ -33,7 +33,7 @@ enum Format {
     Json,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let instance = Instance::at(args.data.clone())?;
     let note = instance.running()?;
     let mut target = args.target.clone();

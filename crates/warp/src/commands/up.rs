@@ -24,7 +24,7 @@ use crate::{cluster, output};
 
 const PORT: u16 = 6443;
 /// A detached start is given up after this.
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_mins(1);
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {

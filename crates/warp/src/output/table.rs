@@ -86,7 +86,7 @@ impl Table {
         for line in lines {
             let mut row = String::new();
             for (cell, width) in line.iter().zip(&widths) {
-                row += &format!("{cell:<width$}   ");
+                row.extend([format!("{cell:<width$}   ")]);
             }
             text += row.trim_end();
             text.push('\n');

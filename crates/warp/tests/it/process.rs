@@ -1,4 +1,10 @@
 //! A process node: this machine under a real control plane, its pods real processes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::duration_suboptimal_units,
+    clippy::format_collect,
+    reason = "a test that cannot go on has failed"
+)]
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

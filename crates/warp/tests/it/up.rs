@@ -1,4 +1,10 @@
 //! `warp up` and the verbs around it, as a person uses them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::duration_suboptimal_units,
+    clippy::format_collect,
+    reason = "a test that cannot go on has failed"
+)]
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;

@@ -156,12 +156,7 @@ impl Scope<'_> {
             return fields::of_pod(self.pod, field, self.address).map(Some);
         }
         if let Some(resource) = &from.resource_field_ref {
-            let all: Vec<&Container> = self
-                .pod
-                .spec
-                .iter()
-                .flat_map(|spec| containers(spec))
-                .collect();
+            let all: Vec<&Container> = self.pod.spec.iter().flat_map(containers).collect();
             return fields::of_resources(&all, self.container, resource, self.machine).map(Some);
         }
         let (kind, name, key, optional, mut entries) = if let Some(map) = &from.config_map_key_ref {
@@ -224,7 +219,7 @@ pub(crate) fn expand(text: &str, variables: &BTreeMap<String, String>) -> String
             Some((name, after)) => {
                 match variables.get(name) {
                     Some(value) => out.push_str(value),
-                    None => out.push_str(&format!("$({name})")),
+                    None => out.extend(["$(", name, ")"]),
                 }
                 rest = after;
             }

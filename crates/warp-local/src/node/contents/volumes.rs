@@ -160,12 +160,7 @@ impl Maker<'_> {
         mode: Option<i32>,
     ) -> Result<Files, ContentError> {
         let empty = Container::default();
-        let all: Vec<&Container> = self
-            .pod
-            .spec
-            .iter()
-            .flat_map(|spec| containers(spec))
-            .collect();
+        let all: Vec<&Container> = self.pod.spec.iter().flat_map(containers).collect();
         items
             .iter()
             .map(|item| {

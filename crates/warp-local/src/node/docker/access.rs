@@ -1,4 +1,8 @@
 //! Logs and exec of containers.
+#![allow(
+    clippy::result_large_err,
+    reason = "the API server's own error, made once per refused request"
+)]
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -53,7 +57,7 @@ impl Access for Docker {
             options.follow, options.timestamps
         );
         if let Some(tail) = options.tail_lines {
-            query += &format!("&tail={tail}");
+            query.extend(["&tail=", &tail.to_string()]);
         }
         let since = options
             .since_time
@@ -64,7 +68,7 @@ impl Access for Docker {
                 jiff::Timestamp::now().checked_sub(ago).ok()
             });
         if let Some(since) = since {
-            query += &format!("&since={}", jiff::Timestamp::as_second(since));
+            query.extend(["&since=", &jiff::Timestamp::as_second(since).to_string()]);
         }
         let api = self.shared.api.clone();
         let opened = async move {

@@ -73,8 +73,6 @@ pub(crate) struct RunState {
     #[serde(rename = "OOMKilled", default)]
     pub(crate) oom_killed: bool,
     #[serde(default)]
-    pub(crate) started_at: String,
-    #[serde(default)]
     pub(crate) finished_at: String,
     #[serde(default)]
     pub(crate) error: String,
@@ -126,7 +124,7 @@ impl Docker {
             .await
             .map_err(broken)?;
         tokio::spawn(connection.with_upgrades());
-        let bytes = body.map(|body| body.to_string()).unwrap_or_default();
+        let bytes = body.map(ToString::to_string).unwrap_or_default();
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{VERSION}{path}"))
@@ -220,7 +218,16 @@ impl Docker {
             escape(name),
             escape(tag)
         );
-        let response = self.send(Method::POST, &path, None).await?;
+        let response = match self.send(Method::POST, &path, None).await {
+            // Cut off before the first message: the same trouble under the same name.
+            Err(DockerError::Broken { source, .. }) => {
+                return Err(DockerError::Broken {
+                    what: "the pull".to_owned(),
+                    source,
+                });
+            }
+            other => other?,
+        };
         let mut layers: std::collections::BTreeMap<String, (u64, u64)> =
             std::collections::BTreeMap::new();
         let mut lines = Lines::new(response.into_body(), "the pull");
@@ -356,7 +363,7 @@ impl Docker {
                         None => return Ok(None),
                         Some(Err(error)) => return Err(std::io::Error::other(error)),
                         Some(Ok(frame)) => {
-                            frames.push(frame.data_ref().map(|data| &data[..]).unwrap_or_default())
+                            frames.push(frame.data_ref().map(|data| &data[..]).unwrap_or_default());
                         }
                     }
                 }
@@ -497,7 +504,7 @@ fn escape(text: &str) -> String {
         if byte.is_ascii_alphanumeric() || b"-._~/:".contains(&byte) {
             out.push(char::from(byte));
         } else {
-            out += &format!("%{byte:02X}");
+            out.extend([format!("%{byte:02X}")]);
         }
     }
     out

@@ -37,7 +37,7 @@ fn the_demo_fleet_mixes_vendors_and_every_node_names_its_provider() {
             shape.labels.get(PROVIDER_LABEL).map(String::as_str),
             Some("simulated")
         );
-        let object = shape.object(&shape.devices, Time(jiff::Timestamp::UNIX_EPOCH));
+        let object = shape.object(&shape.devices, &Time(jiff::Timestamp::UNIX_EPOCH));
         let status = object.status.unwrap();
         assert_eq!(status.capacity, status.allocatable);
     }

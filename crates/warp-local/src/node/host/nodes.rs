@@ -29,7 +29,7 @@ pub(super) async fn register(host: &Host) -> Result<(), HostError> {
 
 async fn register_one(client: &kube::Client, shape: &Shape, now: Time) -> Result<(), kube::Error> {
     let api: Api<Node> = Api::all(client.clone());
-    let object = shape.object(&shape.devices, now.clone());
+    let object = shape.object(&shape.devices, &now);
     match api.create(&PostParams::default(), &object).await {
         // A server may take the status of a new node or leave it out.
         Ok(made) if has_capacity(&made) => return Ok(()),

@@ -82,6 +82,10 @@ impl Ord for Timer {
     }
 }
 
+#[allow(
+    clippy::large_enum_variant,
+    reason = "lives for one turn of the loop; a box per watch event would cost more"
+)]
 enum News {
     Pod(watcher::Event<Pod>),
     Node(watcher::Event<Node>),
@@ -152,7 +156,7 @@ impl Loop {
         loop {
             match self.news(&mut pods, &mut nodes).await {
                 News::Pod(event) => self.pod_event(event),
-                News::Node(event) => self.node_event(event).await,
+                News::Node(event) => self.node_event(event),
                 News::Report(report) => {
                     self.note(&report.uid, report.event);
                     self.advance(&report.uid);
@@ -465,7 +469,7 @@ impl Loop {
         self.advance(&uid);
     }
 
-    async fn node_event(&mut self, event: watcher::Event<Node>) {
+    fn node_event(&mut self, event: watcher::Event<Node>) {
         let (node, gone) = match event {
             watcher::Event::Apply(node) | watcher::Event::InitApply(node) => (node, false),
             watcher::Event::Delete(node) => (node, true),

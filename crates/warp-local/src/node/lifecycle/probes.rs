@@ -12,8 +12,13 @@ use super::{Action, ProbeKind};
 pub(super) struct Due {
     pub(super) actions: Vec<Action>,
     pub(super) again: Option<Timestamp>,
-    /// The container must be restarted; with the probe's own grace when it has one.
-    pub(super) kill: Option<Option<Duration>>,
+    pub(super) kill: Option<Kill>,
+}
+
+/// The container must be restarted; with the probe's own grace when it has one.
+#[derive(Debug)]
+pub(super) struct Kill {
+    pub(super) grace: Option<Duration>,
 }
 
 /// The startup probe has passed, or there is none.
@@ -49,7 +54,7 @@ pub(super) fn due(container: &Container, seen: &ContainerFacts, now: Timestamp) 
             let own = probe
                 .termination_grace_period_seconds
                 .map(|seconds| Duration::from_secs(seconds.max(0).unsigned_abs()));
-            due.kill = Some(own);
+            due.kill = Some(Kill { grace: own });
             return due;
         }
         if facts.in_flight {

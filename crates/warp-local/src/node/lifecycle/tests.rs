@@ -16,6 +16,10 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(START + seconds).unwrap()
 }
 
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "reads best at the many calls"
+)]
 fn pod(spec: Value, annotations: Value) -> Pod {
     serde_json::from_value(json!({
         "metadata": {"name": "p", "namespace": "ns", "uid": "u1", "annotations": annotations},

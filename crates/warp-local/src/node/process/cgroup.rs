@@ -140,7 +140,7 @@ fn v2(root: &Path, own: &str) -> Cgroups {
                 why = format!(
                     "no right to make control groups in {}: {error}",
                     parent.display()
-                )
+                );
             }
         }
     }

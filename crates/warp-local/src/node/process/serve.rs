@@ -1,4 +1,8 @@
 //! Logs and exec of processes.
+#![allow(
+    clippy::result_large_err,
+    reason = "the API server's own error, made once per refused request"
+)]
 
 use std::process::Stdio;
 

@@ -44,12 +44,11 @@ pub fn run(folder: &Path) -> ExitCode {
     setsid().ok();
     // What a container leaves behind becomes our child, so that we can end it.
     set_child_subreaper(Some(getpid())).ok();
-    let runtime = match tokio::runtime::Builder::new_current_thread()
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-    {
-        Ok(runtime) => runtime,
-        Err(_) => return ExitCode::FAILURE,
+    else {
+        return ExitCode::FAILURE;
     };
     match runtime.block_on(supervise(folder)) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,5 +1,9 @@
 //! What a simulated container shows: the lines its command would have printed, and the commands it
 //! understands.
+#![allow(
+    clippy::result_large_err,
+    reason = "the API server's own error, made once per refused request"
+)]
 
 use k8s_openapi::api::core::v1::Pod;
 use warp_apiserver::codec::status::Status;
@@ -46,7 +50,14 @@ impl Access for Simulated {
         };
         let whole: String = lines
             .iter()
-            .map(|line| format!("{stamp}{line}\n"))
+            .flat_map(|line| {
+                [
+                    &stamp,
+                    line.as_str(),
+                    "
+",
+                ]
+            })
             .collect();
         let limit = options
             .limit_bytes
@@ -69,7 +80,13 @@ impl Access for Simulated {
         let output: String = script
             .output
             .iter()
-            .map(|line| format!("{line}\n"))
+            .flat_map(|line| {
+                [
+                    line.as_str(),
+                    "
+",
+                ]
+            })
             .collect();
         Ok(said(&output, script.code))
     }

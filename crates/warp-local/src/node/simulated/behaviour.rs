@@ -104,6 +104,7 @@ impl Settings<'_> {
             .transpose()
     }
 
+    #[expect(clippy::option_option, reason = "not said, and said to be without end")]
     fn duration(&self, name: &str) -> Result<Option<Option<Duration>>, String> {
         self.read(name, annotations::duration)
     }

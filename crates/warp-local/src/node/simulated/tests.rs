@@ -9,6 +9,7 @@ fn argv(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
+#[allow(clippy::unnecessary_wraps, reason = "compared with an Option")]
 fn script(lasts: u64, code: i32, output: &[&str]) -> Option<Script> {
     Some(Script {
         lasts: Some(Duration::from_secs(lasts)),

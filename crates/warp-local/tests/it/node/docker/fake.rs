@@ -1,7 +1,7 @@
 //! A Docker engine that runs nothing but answers as one: states, errors and streams, by the calls of the
 //! public API description. Commands it knows: `run` (until stopped), `exit N`, `oom`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(crate) struct Container {
 #[derive(Debug, Default)]
 pub(crate) struct Inside {
     pub(crate) containers: BTreeMap<String, Container>,
-    images: BTreeMap<String, ()>,
+    images: BTreeSet<String>,
     /// How many pulls break off in the middle.
     pub(crate) broken_pulls: u32,
     made: u32,
@@ -86,7 +86,7 @@ impl Engine {
             .with_state(self.clone());
         let app = Router::new().nest("/v1.41", routes);
         Listening(tokio::spawn(async move {
-            axum::serve(listener, app).await.unwrap()
+            axum::serve(listener, app).await.unwrap();
         }))
     }
 
@@ -128,7 +128,7 @@ fn missing(id: &str) -> Response {
 
 async fn image(State(engine): State<Engine>, Segment(path): Segment<String>) -> Response {
     let name = path.trim_end_matches("/json");
-    if engine.inside.lock().images.contains_key(name) {
+    if engine.inside.lock().images.contains(name) {
         return axum::Json(json!({"Id": format!("sha256:{name}")})).into_response();
     }
     (
@@ -158,7 +158,7 @@ async fn pull(
         ];
         return Body::from_stream(futures::stream::iter(pieces)).into_response();
     }
-    inside.images.insert(image, ());
+    inside.images.insert(image);
     Body::from(format!(
         "{line}\n{}\n",
         json!({"status": "Pull complete", "id": "layer"})
