@@ -113,7 +113,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         std::fs::write(file, svg).with_context(|| format!("failed to write {}", file.display()))?;
     }
     let reports: Vec<&Report> = results.iter().map(|(report, _)| report).collect();
-    print(&reports, args.output, |reports| show::table(reports))?;
+    print(&reports, args.output, show::table)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -184,7 +184,7 @@ fn time_estimates(
     }
     let timings: Vec<&Timing> = timings.iter().collect();
     print(&timings, format, |timings| {
-        let mut table = output::Table::new(&["POLICY", "PENDING", "SAMPLES", "SECONDS"]);
+        let mut table = output::Table::new(["POLICY", "PENDING", "SAMPLES", "SECONDS"]);
         for timing in timings {
             table.row(vec![
                 timing.policy.clone(),

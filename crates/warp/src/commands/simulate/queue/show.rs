@@ -28,7 +28,7 @@ pub(super) fn table(reports: &[&Report]) -> String {
         "IN-BAND",
         "SECONDS",
     ];
-    let mut table = Table::new(&header);
+    let mut table = Table::new(header);
     for report in reports {
         let hours = |hours: f64| format!("{hours:.2}h");
         let percent = |share: f64| format!("{:.1}%", share * 100.0);
