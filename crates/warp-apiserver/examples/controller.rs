@@ -3,6 +3,12 @@
 //!
 //! `cargo run -p warp-apiserver --example controller`
 
+#![allow(
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "an example shows what it does"
+)]
+
 use futures::TryStreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt;

@@ -333,7 +333,7 @@ async fn the_server_runs_in_virtual_time() {
     options.clock = Clock::tokio(start);
     let server = ApiServer::start(options).await.expect("a server");
     let maps: Api<ConfigMap> = Api::default_namespaced(server.client("default"));
-    tokio::time::sleep(Duration::from_secs(3600)).await;
+    tokio::time::sleep(Duration::from_hours(1)).await;
     let made = maps
         .create(&PostParams::default(), &config("a", &[]))
         .await

@@ -1,5 +1,14 @@
 //! The server as its clients see it, and its answers beside those of a real control plane.
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a test says what went wrong by failing"
+)]
+
 mod api;
 mod differential;
 mod exchange;

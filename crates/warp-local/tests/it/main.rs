@@ -1,4 +1,13 @@
 //! The local engine against running API servers.
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a test says what went wrong by failing"
+)]
+
 mod controllers;
 mod node;

@@ -1,5 +1,14 @@
 //! Black-box tests of the repository and the binary.
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a test says what went wrong by failing"
+)]
+
 mod apiserver;
 mod architecture;
 mod docs;
