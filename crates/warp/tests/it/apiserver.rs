@@ -36,7 +36,7 @@ fn start(data: &Path) -> Server {
 
 /// A client once the server answers.
 async fn client(data: &Path) -> Client {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_mins(1);
     loop {
         if let Ok(kubeconfig) = Kubeconfig::read_from(data.join("kubeconfig"))
             && let Ok(config) = Config::from_custom_kubeconfig(

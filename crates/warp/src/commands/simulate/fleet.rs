@@ -1,6 +1,7 @@
 //! `warp simulate fleet`: a file with machines and requests; prints where each request would go and
 //! why the rest would not fit.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -70,7 +71,7 @@ fn read(file: &PathBuf) -> anyhow::Result<Scenario> {
 }
 
 fn summary(outcomes: &[Outcome]) -> String {
-    let mut table = Table::new(&["POLICY", "PLACED", "REFUSED", "GPUS USED", "COST/H"]);
+    let mut table = Table::new(["POLICY", "PLACED", "REFUSED", "GPUS USED", "COST/H"]);
     for outcome in outcomes {
         table.row(vec![
             outcome.policy.to_string(),
@@ -86,7 +87,7 @@ fn summary(outcomes: &[Outcome]) -> String {
 fn details(outcome: &Outcome) -> String {
     let mut text = String::new();
     if !outcome.placed.is_empty() {
-        let mut table = Table::new(&["REQUEST", "NODE", "CARDS"]);
+        let mut table = Table::new(["REQUEST", "NODE", "CARDS"]);
         for placed in &outcome.placed {
             let cards: Vec<_> = placed.cards.iter().map(u16::to_string).collect();
             table.row(vec![
@@ -95,15 +96,16 @@ fn details(outcome: &Outcome) -> String {
                 cards.join(","),
             ]);
         }
-        text.push_str(&format!("\n{table}"));
+        let _ = write!(text, "\n{table}");
     }
     for refused in &outcome.refused {
-        text.push_str(&format!(
-            "\n{} does not fit: {}.\n",
+        let _ = writeln!(
+            text,
+            "\n{} does not fit: {}.",
             refused.request, refused.reason
-        ));
+        );
         for change in &refused.changes {
-            text.push_str(&format!("  To make it fit now: {change}.\n"));
+            let _ = writeln!(text, "  To make it fit now: {change}.");
         }
     }
     text

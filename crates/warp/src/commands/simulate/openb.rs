@@ -203,7 +203,7 @@ fn bound(trace: &Trace, format: Format) -> anyhow::Result<ExitCode> {
             "bound": {"alloc": {"100": free, "130": placed}},
         }))?);
     } else {
-        let mut table = Table::new(&["BOUND", "@100", "@130"]);
+        let mut table = Table::new(["BOUND", "@100", "@130"]);
         table.row(vec![
             "any policy".into(),
             format!("{free:.2}"),
@@ -260,9 +260,10 @@ fn at_loads(curve: &Curve) -> ByLoad {
         .collect()
 }
 
-fn mean<'a>(curves: impl Iterator<Item = &'a Curve> + Clone) -> ByLoad {
+fn mean<'a>(curves: impl Iterator<Item = &'a Curve>) -> ByLoad {
+    let curves: Vec<&Curve> = curves.collect();
     let at = |&load: &usize| {
-        let values: Vec<f64> = curves.clone().filter_map(|curve| curve.at(load)).collect();
+        let values: Vec<f64> = curves.iter().filter_map(|curve| curve.at(load)).collect();
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         (!values.is_empty()).then_some((Load(load), mean))
     };
@@ -306,7 +307,7 @@ fn print(reports: &[Report], format: Format) -> anyhow::Result<()> {
         "SECONDS",
         "DECISIONS",
     ];
-    let mut table = Table::new(&header);
+    let mut table = Table::new(header);
     for report in reports {
         let percent = |by: &ByLoad, load: usize| {
             by.get(&Load(load))

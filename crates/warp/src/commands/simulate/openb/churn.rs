@@ -67,7 +67,7 @@ pub(super) fn run(trace: &Trace, load: f64, args: &Args) -> anyhow::Result<ExitC
         output::result(&serde_json::to_string(&reports)?);
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table = Table::new(&[
+    let mut table = Table::new([
         "POLICY",
         "LOAD",
         "ALLOCATED",

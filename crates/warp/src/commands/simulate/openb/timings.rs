@@ -50,7 +50,7 @@ pub(super) fn run(trace: &Trace, args: &Args) -> anyhow::Result<ExitCode> {
         output::result(&serde_json::to_string(&reports)?);
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table = Table::new(&[
+    let mut table = Table::new([
         "POLICY",
         "NODES",
         "MEDIAN",
