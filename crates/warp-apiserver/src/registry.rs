@@ -37,7 +37,10 @@ impl Entry {
     fn new(resource: Resource, store: &Store) -> Self {
         let table = store.table(&resource.table());
         let api_version = resource.api_version();
-        let prefix = format!("{{\"apiVersion\":\"{api_version}\",\"kind\":\"{}\",", resource.kind);
+        let prefix = format!(
+            "{{\"apiVersion\":\"{api_version}\",\"kind\":\"{}\",",
+            resource.kind
+        );
         let fields = resource.selectable_fields.clone();
         Self {
             fields,
@@ -56,7 +59,11 @@ impl Entry {
     /// Whether the stored bytes are what this version serves.
     pub fn serves_as_stored(&self, stored: &Stored) -> bool {
         self.resource.conversion.is_none()
-            && self.resource.custom.as_ref().is_none_or(|custom| custom.epoch == stored.epoch)
+            && self
+                .resource
+                .custom
+                .as_ref()
+                .is_none_or(|custom| custom.epoch == stored.epoch)
     }
 
     /// The object in this version.
@@ -127,7 +134,8 @@ pub struct Served {
 
 impl Served {
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Entry>> {
-        self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+        self.by_path
+            .get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
     }
 
     pub fn entries(&self) -> &[Arc<Entry>] {
@@ -162,9 +170,9 @@ impl Served {
     }
 
     pub fn of(&self, group: &str, version: &str) -> impl Iterator<Item = &Arc<Entry>> {
-        self.entries.iter().filter(move |entry| {
-            entry.resource.group == group && entry.resource.version == version
-        })
+        self.entries
+            .iter()
+            .filter(move |entry| entry.resource.group == group && entry.resource.version == version)
     }
 }
 
@@ -177,15 +185,23 @@ pub struct Registry {
 
 impl Registry {
     pub fn new(store: Store, builtin: Vec<Resource>) -> Self {
-        let registry = Self { store, served: RwLock::new(Arc::new(Served::default())) };
-        let mut entries: Vec<_> =
-            builtin.into_iter().map(|resource| Entry::new(resource, &registry.store)).collect();
+        let registry = Self {
+            store,
+            served: RwLock::new(Arc::new(Served::default())),
+        };
+        let mut entries: Vec<_> = builtin
+            .into_iter()
+            .map(|resource| Entry::new(resource, &registry.store))
+            .collect();
         let indexed: HashMap<String, Vec<SelectableField>> = entries
             .iter()
             .filter(|entry| entry.resource.conversion.is_none())
             .map(|entry| (entry.table.name().to_owned(), entry.fields.clone()))
             .collect();
-        for entry in entries.iter_mut().filter(|entry| entry.resource.conversion.is_some()) {
+        for entry in entries
+            .iter_mut()
+            .filter(|entry| entry.resource.conversion.is_some())
+        {
             if let Some(fields) = indexed.get(entry.table.name()) {
                 entry.fields.clone_from(fields);
             }
@@ -209,12 +225,19 @@ impl Registry {
             .iter()
             .map(|entry| {
                 let resource = &entry.resource;
-                let path =
-                    (resource.group.clone(), resource.version.clone(), resource.plural.clone());
+                let path = (
+                    resource.group.clone(),
+                    resource.version.clone(),
+                    resource.plural.clone(),
+                );
                 (path, Arc::clone(entry))
             })
             .collect();
-        *served = Arc::new(Served { entries, by_path, generation: served.generation + 1 });
+        *served = Arc::new(Served {
+            entries,
+            by_path,
+            generation: served.generation + 1,
+        });
     }
 
     /// Serves exactly these versions of a custom resource (none withdraws it). A version whose
@@ -232,7 +255,9 @@ impl Registry {
             }
         }
         for resource in versions {
-            let same = old.iter().position(|entry| same_serving(&entry.resource, &resource));
+            let same = old
+                .iter()
+                .position(|entry| same_serving(&entry.resource, &resource));
             match same {
                 Some(position) => {
                     let kept = old.swap_remove(position);

@@ -55,7 +55,13 @@ impl Subject<'_> {
 
 impl Status {
     fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: None, next: None }
+        Self {
+            code,
+            reason,
+            message: message.into(),
+            details: None,
+            next: None,
+        }
     }
 
     fn about(mut self, subject: &Subject<'_>) -> Self {
@@ -75,7 +81,11 @@ impl Status {
         let text = if subject.name.is_empty() {
             format!("{} is forbidden: {why}", subject.qualified())
         } else {
-            format!("{} \"{}\" is forbidden: {why}", subject.qualified(), subject.name)
+            format!(
+                "{} \"{}\" is forbidden: {why}",
+                subject.qualified(),
+                subject.name
+            )
         };
         Self::new(403, "Forbidden", text).about(subject)
     }
@@ -91,8 +101,11 @@ impl Status {
 
     /// A path nothing is served at.
     pub fn no_such_path() -> Self {
-        let mut status =
-            Self::new(404, "NotFound", "the server could not find the requested resource");
+        let mut status = Self::new(
+            404,
+            "NotFound",
+            "the server could not find the requested resource",
+        );
         status.details = Some(json!({}));
         status
     }
@@ -117,7 +130,10 @@ impl Status {
 
     /// The client wants the object as something it cannot be shown as.
     pub fn not_acceptable() -> Self {
-        let text = format!("only the following media types are accepted: {}", OBJECT_TYPES.join(", "));
+        let text = format!(
+            "only the following media types are accepted: {}",
+            OBJECT_TYPES.join(", ")
+        );
         Self::new(406, "NotAcceptable", text)
     }
 
@@ -140,7 +156,11 @@ impl Status {
     }
 
     pub fn already_exists(subject: &Subject<'_>) -> Self {
-        let text = format!("{} \"{}\" already exists", subject.qualified(), subject.name);
+        let text = format!(
+            "{} \"{}\" already exists",
+            subject.qualified(),
+            subject.name
+        );
         Self::new(409, "AlreadyExists", text).about(subject)
     }
 
@@ -210,7 +230,10 @@ impl Status {
         if subject.name.is_empty() {
             details.shift_remove("name");
         }
-        details.insert("causes".into(), errors.iter().map(FieldError::cause).collect());
+        details.insert(
+            "causes".into(),
+            errors.iter().map(FieldError::cause).collect(),
+        );
         let mut status = Self::new(422, "Invalid", text);
         status.details = Some(Value::Object(details));
         status
@@ -249,8 +272,7 @@ impl Status {
 
     /// The client asks for a revision the server has not reached.
     pub fn revision_too_large(asked: u64, current: u64) -> Self {
-        let text =
-            format!("Timeout: Too large resource version: {asked}, current: {current}");
+        let text = format!("Timeout: Too large resource version: {asked}, current: {current}");
         let mut status = Self::new(504, "Timeout", text);
         status.details = Some(json!({
             "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],

@@ -72,8 +72,11 @@ pub(super) async fn collection(request: &ResourceCall<'_>) -> Result<Answer, Sta
     let resource = &request.entry.resource;
     let mut list = ListOptions::parse(query, false)?;
     list.limit = 0;
-    let selector =
-        Selector::parse(query.get("labelSelector"), query.get("fieldSelector"), resource)?;
+    let selector = Selector::parse(
+        query.get("labelSelector"),
+        query.get("fieldSelector"),
+        resource,
+    )?;
     let listed = read::select(request, &list, &selector)?;
     let mut items = Vec::new();
     let mut warnings = Vec::new();
@@ -121,9 +124,16 @@ pub(super) async fn evict(
     options: &DeleteOptions,
 ) -> Result<(), Status> {
     let user = &request.call.user.name;
-    remove(request.api, &request.entry, &request.key(), options, user, &mut Vec::new())
-        .await
-        .map(drop)
+    remove(
+        request.api,
+        &request.entry,
+        &request.key(),
+        options,
+        user,
+        &mut Vec::new(),
+    )
+    .await
+    .map(drop)
 }
 
 /// Deletes one object of a definition that is going away.
@@ -188,13 +198,19 @@ async fn remove(
         let written = match &step {
             Step::Keep => return Ok(Outcome::Waiting(old)),
             Step::Wait(new) => {
-                api.store.update(&entry.table, entry.draft(key, new), current.revision).await
+                api.store
+                    .update(&entry.table, entry.draft(key, new), current.revision)
+                    .await
             }
             Step::Remove(new) if *new == old => {
-                api.store.delete(&entry.table, current.redraft(), current.revision).await
+                api.store
+                    .delete(&entry.table, current.redraft(), current.revision)
+                    .await
             }
             Step::Remove(new) => {
-                api.store.delete(&entry.table, entry.draft(key, new), current.revision).await
+                api.store
+                    .delete(&entry.table, entry.draft(key, new), current.revision)
+                    .await
             }
         };
         match written {
@@ -216,13 +232,23 @@ fn preconditions(
 ) -> Result<(), Status> {
     for (asked, name, label, verb) in [
         (&options.uid, "uid", "UID", "deleted and then recreated"),
-        (&options.revision, "resourceVersion", "ResourceVersion", "modified"),
+        (
+            &options.revision,
+            "resourceVersion",
+            "ResourceVersion",
+            "modified",
+        ),
     ] {
         let found = old["metadata"][name].as_str().unwrap_or_default();
         if let Some(asked) = asked.as_deref().filter(|asked| *asked != found) {
             return Err(Status::conflict(
-                &Subject { resource: subject.kind, ..*subject },
-                &format!("the {label} in the precondition ({asked}) does not match the {label} in record ({found}). The object might have been {verb}"),
+                &Subject {
+                    resource: subject.kind,
+                    ..*subject
+                },
+                &format!(
+                    "the {label} in the precondition ({asked}) does not match the {label} in record ({found}). The object might have been {verb}"
+                ),
             ));
         }
     }
@@ -263,7 +289,11 @@ fn next_step(
         if shorter {
             mark(api, resource, &mut new, grace);
         }
-        return if new == *old { Step::Keep } else { Step::Wait(new) };
+        return if new == *old {
+            Step::Keep
+        } else {
+            Step::Wait(new)
+        };
     }
     if !blocked && grace == 0 {
         return Step::Remove(new);

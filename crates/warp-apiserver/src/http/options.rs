@@ -27,11 +27,17 @@ impl Query {
     }
 
     pub(crate) fn get(&self, name: &str) -> &str {
-        self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+        self.0
+            .iter()
+            .find(|(known, _)| known == name)
+            .map_or("", |(_, value)| value)
     }
 
     pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.0
+            .iter()
+            .filter(move |(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
     }
 
     pub(crate) fn flag(&self, name: &str) -> bool {
@@ -48,7 +54,9 @@ impl Query {
             return Ok(None);
         }
         text.parse().map(Some).map_err(|_| {
-            Status::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))
+            Status::bad_request(format!(
+                "strconv.ParseInt: parsing {text:?}: invalid syntax"
+            ))
         })
     }
 }
@@ -128,8 +136,17 @@ impl WriteOptions {
         if !errors.is_empty() {
             return Err(refuse(kind, &errors));
         }
-        let manager = if manager.is_empty() { of_agent(user_agent) } else { manager.to_owned() };
-        Ok(Self { dry_run, manager, validation, force: query.flag("force") })
+        let manager = if manager.is_empty() {
+            of_agent(user_agent)
+        } else {
+            manager.to_owned()
+        };
+        Ok(Self {
+            dry_run,
+            manager,
+            validation,
+            force: query.flag("force"),
+        })
     }
 }
 
@@ -140,7 +157,11 @@ fn dry_run<'a>(values: impl Iterator<Item = &'a str>, errors: &mut Vec<FieldErro
             dry = true;
         } else {
             let sent = serde_json::json!([value]);
-            errors.push(FieldError::not_supported(&Path::new("dryRun"), sent, &["All"]));
+            errors.push(FieldError::not_supported(
+                &Path::new("dryRun"),
+                sent,
+                &["All"],
+            ));
         }
     }
     dry
@@ -148,10 +169,19 @@ fn dry_run<'a>(values: impl Iterator<Item = &'a str>, errors: &mut Vec<FieldErro
 
 /// The name a client goes by when it does not say: its user agent up to the first slash.
 fn of_agent(user_agent: &str) -> String {
-    let name: String =
-        user_agent.split('/').next().unwrap_or_default().chars().filter(|c| !c.is_control()).collect();
+    let name: String = user_agent
+        .split('/')
+        .next()
+        .unwrap_or_default()
+        .chars()
+        .filter(|c| !c.is_control())
+        .collect();
     let name: String = name.chars().take(128).collect();
-    if name.is_empty() { "unknown".to_owned() } else { name }
+    if name.is_empty() {
+        "unknown".to_owned()
+    } else {
+        name
+    }
 }
 
 /// How a list relates to a revision.
@@ -187,7 +217,9 @@ pub(crate) struct Continue {
 
 impl Continue {
     pub(crate) fn encode(&self) -> String {
-        let revision = self.revision.map_or(-1, |revision| i64::try_from(revision).unwrap_or(-1));
+        let revision = self
+            .revision
+            .map_or(-1, |revision| i64::try_from(revision).unwrap_or(-1));
         let token = serde_json::json!({
             "v": "meta.k8s.io/v1",
             "rv": revision,
@@ -233,8 +265,7 @@ impl ListOptions {
         let path = Path::new("resourceVersionMatch");
         let token = query.get("continue");
         let initial = query.get("sendInitialEvents");
-        let initial_events =
-            (!initial.is_empty()).then(|| query.flag("sendInitialEvents"));
+        let initial_events = (!initial.is_empty()).then(|| query.flag("sendInitialEvents"));
         if watch {
             watch_rules(query, matching, initial_events, &mut errors);
         } else {
@@ -276,7 +307,10 @@ impl ListOptions {
             return Err(refuse("ListOptions", &errors));
         }
         let revision = parse_revision(version).map_err(|error| {
-            let text = format!("resourceVersion: Invalid value: {version:?}: {}", error.detail);
+            let text = format!(
+                "resourceVersion: Invalid value: {version:?}: {}",
+                error.detail
+            );
             if watch {
                 Status::plain_failure(text)
             } else {
@@ -304,7 +338,9 @@ impl ListOptions {
             (Some(revision), "") if limit > 0 => At::Exactly(revision),
             (Some(revision), _) => At::AtLeast(revision),
         };
-        let timeout = query.number("timeoutSeconds")?.and_then(|t| u64::try_from(t).ok());
+        let timeout = query
+            .number("timeoutSeconds")?
+            .and_then(|t| u64::try_from(t).ok());
         Ok(Self {
             limit,
             next,
@@ -337,7 +373,10 @@ fn watch_rules(
         ));
     }
     if initial_events == Some(true) && !query.get("continue").is_empty() {
-        errors.push(FieldError::forbidden(&path, "continue is forbidden for watch"));
+        errors.push(FieldError::forbidden(
+            &path,
+            "continue is forbidden for watch",
+        ));
     }
 }
 
@@ -400,8 +439,10 @@ impl DeleteOptions {
             }
         };
         let listed = body["dryRun"].as_array().cloned().unwrap_or_default();
-        let dry =
-            listed.iter().filter_map(Value::as_str).chain(query.all("dryRun"));
+        let dry = listed
+            .iter()
+            .filter_map(Value::as_str)
+            .chain(query.all("dryRun"));
         let dry_run = dry_run(dry, &mut errors);
         if !errors.is_empty() {
             return Err(refuse("DeleteOptions", &errors));

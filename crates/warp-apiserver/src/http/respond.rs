@@ -15,7 +15,10 @@ const JSON: &str = "application/json";
 
 pub(crate) fn error(status: &Status) -> Response<Body> {
     let mut response = json_response(status.code, Bytes::from(status.to_json().to_string()));
-    let after = status.details.as_ref().and_then(|d| d["retryAfterSeconds"].as_u64());
+    let after = status
+        .details
+        .as_ref()
+        .and_then(|d| d["retryAfterSeconds"].as_u64());
     if let Some(after) = after
         && let Ok(value) = HeaderValue::from_str(&after.to_string())
     {
@@ -39,14 +42,19 @@ pub(super) fn typed(code: u16, content_type: &'static str, body: Bytes) -> Respo
         StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    headers.insert(
+        header::CACHE_CONTROL,
+        HeaderValue::from_static("no-cache, private"),
+    );
     response
 }
 
 pub(super) fn warn(response: &mut Response<Body>, warnings: &[String]) {
     for text in warnings {
-        let clean: String =
-            text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let clean: String = text
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
         let quoted = clean.replace('\\', "\\\\").replace('"', "\\\"");
         if let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{quoted}\"").as_bytes()) {
             response.headers_mut().append(header::WARNING, value);
@@ -61,7 +69,11 @@ pub(super) fn render(
     form: Form,
     include: IncludeObject,
 ) -> Result<Response<Body>, Status> {
-    let Answer { code, content, warnings } = answer;
+    let Answer {
+        code,
+        content,
+        warnings,
+    } = answer;
     let mut response = match (form.view, form.yaml, content) {
         (View::Object, false, Content::Bytes(bytes)) => json_response(code, bytes),
         (View::Object, false, Content::Value(value)) => {

@@ -10,7 +10,8 @@ use crate::codec::negotiate::View;
 use crate::codec::status::Status;
 use crate::registry::Review;
 
-const REASON: &str = "the embedded engine does not evaluate RBAC: every authenticated user may do everything";
+const REASON: &str =
+    "the embedded engine does not evaluate RBAC: every authenticated user may do everything";
 
 pub(super) fn answer(request: &ResourceCall<'_>, review: Review) -> Result<Answer, Status> {
     let call = &request.call;

@@ -43,7 +43,10 @@ enum Place {
 
 impl Selector {
     pub(crate) fn parse(labels: &str, fields: &str, resource: &Resource) -> Result<Self, Status> {
-        Ok(Self { labels: parse_labels(labels)?, fields: parse_fields(fields, resource)? })
+        Ok(Self {
+            labels: parse_labels(labels)?,
+            fields: parse_fields(fields, resource)?,
+        })
     }
 
     pub(crate) fn is_everything(&self) -> bool {
@@ -51,7 +54,9 @@ impl Selector {
     }
 
     pub(crate) fn matches(&self, object: &Stored) -> bool {
-        self.labels.iter().all(|requirement| requirement.matches(object))
+        self.labels
+            .iter()
+            .all(|requirement| requirement.matches(object))
             && self.fields.iter().all(|field| {
                 let found = match field.place {
                     Place::Name => object.name(),
@@ -110,7 +115,10 @@ fn parse_labels(text: &str) -> Result<Vec<Requirement>, Status> {
     if text.trim().is_empty() {
         return Ok(Vec::new());
     }
-    split(text).into_iter().map(|part| parse_label(part.trim())).collect()
+    split(text)
+        .into_iter()
+        .map(|part| parse_label(part.trim()))
+        .collect()
 }
 
 fn parse_label(part: &str) -> Result<Requirement, Status> {
@@ -123,7 +131,10 @@ fn parse_label(part: &str) -> Result<Requirement, Status> {
             .trim_end()
             .strip_suffix(')')
             .ok_or_else(|| refuse("found '', expected: ',' or ')'"))?;
-        let values = list.split(',').map(|value| value.trim().to_owned()).collect();
+        let values = list
+            .split(',')
+            .map(|value| value.trim().to_owned())
+            .collect();
         let mut words = head.split_whitespace();
         return match (words.next(), words.next(), words.next()) {
             (Some(key), Some("in"), None) => of(key, Operator::In(values)),
@@ -141,7 +152,9 @@ fn parse_label(part: &str) -> Result<Requirement, Status> {
     }
     let compare = |value: &str| {
         value.trim().parse().map_err(|_| {
-            refuse("values[0]: Invalid value: for 'Gt', 'Lt' operators, the value must be an integer")
+            refuse(
+                "values[0]: Invalid value: for 'Gt', 'Lt' operators, the value must be an integer",
+            )
         })
     };
     if let Some((key, value)) = part.split_once('>') {
@@ -151,7 +164,9 @@ fn parse_label(part: &str) -> Result<Requirement, Status> {
         return of(key, Operator::Less(compare(value)?));
     }
     if let Some(second) = part.split_whitespace().nth(1) {
-        return Err(refuse(&format!("found '{second}', expected: in, notin, =, ==, !=, gt, lt")));
+        return Err(refuse(&format!(
+            "found '{second}', expected: in, notin, =, ==, !=, gt, lt"
+        )));
     }
     of(part, Operator::Exists)
 }
@@ -160,7 +175,10 @@ fn checked(key: &str, operator: Operator) -> Result<Requirement, Status> {
     use crate::kinds::metadata::{label_value, qualified_name};
     let problems = qualified_name(key);
     if !problems.is_empty() {
-        return Err(refuse(&format!("key: Invalid value: \"{key}\": {}", problems.join("; "))));
+        return Err(refuse(&format!(
+            "key: Invalid value: \"{key}\": {}",
+            problems.join("; ")
+        )));
     }
     if let Operator::In(values) | Operator::NotIn(values) = &operator {
         for value in values {
@@ -173,7 +191,10 @@ fn checked(key: &str, operator: Operator) -> Result<Requirement, Status> {
             }
         }
     }
-    Ok(Requirement { key: key.to_owned(), operator })
+    Ok(Requirement {
+        key: key.to_owned(),
+        operator,
+    })
 }
 
 fn parse_fields(text: &str, resource: &Resource) -> Result<Vec<FieldRequirement>, Status> {
@@ -181,12 +202,21 @@ fn parse_fields(text: &str, resource: &Resource) -> Result<Vec<FieldRequirement>
         return Ok(Vec::new());
     }
     let mut found = Vec::new();
-    for term in split_escaped(text).into_iter().filter(|term| !term.is_empty()) {
+    for term in split_escaped(text)
+        .into_iter()
+        .filter(|term| !term.is_empty())
+    {
         let (name, value, equal) = term
             .split_once("!=")
             .map(|(name, value)| (name, value, false))
-            .or_else(|| term.split_once("==").map(|(name, value)| (name, value, true)))
-            .or_else(|| term.split_once('=').map(|(name, value)| (name, value, true)))
+            .or_else(|| {
+                term.split_once("==")
+                    .map(|(name, value)| (name, value, true))
+            })
+            .or_else(|| {
+                term.split_once('=')
+                    .map(|(name, value)| (name, value, true))
+            })
             .ok_or_else(|| {
                 Status::bad_request(format!(
                     "invalid selector: '{text}'; can't understand '{term}'"
@@ -202,7 +232,11 @@ fn parse_fields(text: &str, resource: &Resource) -> Result<Vec<FieldRequirement>
                 .map(Place::Indexed)
                 .ok_or_else(|| unknown_field(name, resource))?,
         };
-        found.push(FieldRequirement { place, value: unescape(value), equal });
+        found.push(FieldRequirement {
+            place,
+            value: unescape(value),
+            equal,
+        });
     }
     Ok(found)
 }

@@ -39,7 +39,9 @@ pub(super) async fn run(request: &ResourceCall<'_>, name: &str) -> Result<Answer
         (Subresource::Binding, Method::POST) => bind(request).await,
         (Subresource::Eviction, Method::POST) => evict(request).await,
         (Subresource::Token, Method::POST) => token(request),
-        (Subresource::Log, Method::GET) => Err(Status::internal("log was not routed to its stream")),
+        (Subresource::Log, Method::GET) => {
+            Err(Status::internal("log was not routed to its stream"))
+        }
         (Subresource::Exec | Subresource::Attach | Subresource::PortForward, _) => {
             Err(connect::upgrade_required())
         }
@@ -78,7 +80,11 @@ fn selector_text(selector: &Value) -> String {
         .flatten()
         .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
         .collect();
-    for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
+    for expression in selector["matchExpressions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+    {
         let key = expression["key"].as_str().unwrap_or_default();
         let mut values: Vec<&str> = expression["values"]
             .as_array()
@@ -138,7 +144,10 @@ async fn scale(
         Method::GET => {
             let stored = request.entry.table.get(&request.key());
             let stored = stored.ok_or_else(|| Status::not_found(&request.subject()))?;
-            return Ok(Answer::value(200, scale_of(&request.entry.read(&stored), paths)));
+            return Ok(Answer::value(
+                200,
+                scale_of(&request.entry.read(&stored), paths),
+            ));
         }
         Method::PUT | Method::PATCH => {}
         _ => return Err(Status::no_such_method()),
@@ -148,7 +157,11 @@ async fn scale(
         _ => None,
     };
     let apply = patch == Some(PatchKind::Apply);
-    let kind = if patch.is_some() { "PatchOptions" } else { "UpdateOptions" };
+    let kind = if patch.is_some() {
+        "PatchOptions"
+    } else {
+        "UpdateOptions"
+    };
     let options = WriteOptions::parse(&call.query, &call.user_agent, kind, apply)?;
     let body = match patch {
         Some(kind) => kind.decode(&call.body)?,
@@ -180,16 +193,20 @@ async fn scale(
             }
         }
         set_at(&mut object, &paths.spec_replicas, replicas.into());
-        Ok(Produced { object, tracked: false })
+        Ok(Produced {
+            object,
+            tracked: false,
+        })
     })
     .await?;
     let object: Value = match answer.content {
         super::Content::Value(value) => value,
-        super::Content::Bytes(bytes) => {
-            serde_json::from_slice(&bytes).map_err(Status::internal)?
-        }
+        super::Content::Bytes(bytes) => serde_json::from_slice(&bytes).map_err(Status::internal)?,
     };
-    Ok(Answer { warnings: answer.warnings, ..Answer::value(200, scale_of(&object, paths)) })
+    Ok(Answer {
+        warnings: answer.warnings,
+        ..Answer::value(200, scale_of(&object, paths))
+    })
 }
 
 fn negative_replicas(request: &ResourceCall<'_>, replicas: i64) -> Status {
@@ -222,27 +239,49 @@ async fn bind(request: &ResourceCall<'_>) -> Result<Answer, Status> {
     let target = &binding["target"];
     let node = target["name"].as_str().unwrap_or_default().to_owned();
     if node.is_empty() || !matches!(target["kind"].as_str().unwrap_or(""), "" | "Node") {
-        let error = crate::schema::FieldError::required(&crate::schema::Path::new("target.name"), "");
-        let subject =
-            crate::codec::status::Subject { resource: "bindings", kind: "Binding", ..request.subject() };
+        let error =
+            crate::schema::FieldError::required(&crate::schema::Path::new("target.name"), "");
+        let subject = crate::codec::status::Subject {
+            resource: "bindings",
+            kind: "Binding",
+            ..request.subject()
+        };
         return Err(Status::invalid(&subject, &[error]));
     }
-    let uid = binding["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+    let uid = binding["metadata"]["uid"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     let now = request.api.clock.now_text();
     let pod_name = request.target.name.clone().unwrap_or_default();
     let bound = modify(request, &options, Mode::Binding, Vec::new(), &|old, _| {
         let taken = old["spec"]["nodeName"].as_str().unwrap_or_default();
-        let refuse = |why: String| Err(Status::conflict(&crate::codec::status::Subject {
-            resource: "pods/binding", ..request.subject()
-        }, &why));
+        let refuse = |why: String| {
+            Err(Status::conflict(
+                &crate::codec::status::Subject {
+                    resource: "pods/binding",
+                    ..request.subject()
+                },
+                &why,
+            ))
+        };
         if old["metadata"]["deletionTimestamp"].is_string() {
-            return refuse(format!("pod {pod_name} is being deleted, cannot be assigned to a host"));
+            return refuse(format!(
+                "pod {pod_name} is being deleted, cannot be assigned to a host"
+            ));
         }
         if !taken.is_empty() {
-            return refuse(format!("pod {pod_name} is already assigned to node \"{taken}\""));
+            return refuse(format!(
+                "pod {pod_name} is already assigned to node \"{taken}\""
+            ));
         }
-        if old["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
-            return refuse(format!("pod {pod_name} has non-empty .spec.schedulingGates"));
+        if old["spec"]["schedulingGates"]
+            .as_array()
+            .is_some_and(|gates| !gates.is_empty())
+        {
+            return refuse(format!(
+                "pod {pod_name} has non-empty .spec.schedulingGates"
+            ));
         }
         let mut pod = old.clone();
         if !uid.is_empty() {
@@ -255,10 +294,16 @@ async fn bind(request: &ResourceCall<'_>) -> Result<Answer, Status> {
             }
         }
         scheduled(&mut pod, &now);
-        Ok(Produced { object: pod, tracked: true })
+        Ok(Produced {
+            object: pod,
+            tracked: true,
+        })
     })
     .await?;
-    Ok(Answer { warnings: bound.warnings, ..success(201) })
+    Ok(Answer {
+        warnings: bound.warnings,
+        ..success(201)
+    })
 }
 
 fn scheduled(pod: &mut Value, now: &str) {
@@ -316,7 +361,10 @@ async fn say_why(request: &ResourceCall<'_>) -> Result<(), Status> {
             "message": "Eviction API: evicting",
         });
         set_condition(&mut pod, condition);
-        match store.update(&entry.table, entry.draft(&key, &pod), current.revision).await {
+        match store
+            .update(&entry.table, entry.draft(&key, &pod), current.revision)
+            .await
+        {
             Err(crate::store::WriteError::Changed) => {}
             Err(crate::store::WriteError::Gone) | Ok(_) => break,
             Err(error) => return Err(super::write::disk_error(&error)),
@@ -332,7 +380,9 @@ async fn spend_budget(
     dry_run: bool,
 ) -> Result<(), Status> {
     let served = request.api.registry.served();
-    let Some(entry) = served.kind("policy", "PodDisruptionBudget").cloned() else { return Ok(()) };
+    let Some(entry) = served.kind("policy", "PodDisruptionBudget").cloned() else {
+        return Ok(());
+    };
     let namespace = request.target.namespace.as_deref();
     let labels = pod["metadata"].get("labels");
     let pod_name = request.target.name.clone().unwrap_or_default();
@@ -367,7 +417,12 @@ async fn spend_budget(
         budget["status"]["disruptionsAllowed"] = (allowed - 1).into();
         budget["status"]["disruptedPods"][&pod_name] = now.into();
         let draft = entry.draft(&stored.key, &budget);
-        match request.api.store.update(&entry.table, draft, stored.revision).await {
+        match request
+            .api
+            .store
+            .update(&entry.table, draft, stored.revision)
+            .await
+        {
             Ok(_) => return Ok(()),
             Err(crate::store::WriteError::Changed | crate::store::WriteError::Gone) => {}
             Err(error) => return Err(super::write::disk_error(&error)),
@@ -379,7 +434,10 @@ fn budget_refusal(budget: &Value, stale: bool) -> Status {
     let name = budget["metadata"]["name"].as_str().unwrap_or_default();
     let status = &budget["status"];
     let (message, retry) = if stale {
-        (format!("The disruption budget {name} is still being processed by the server."), 10)
+        (
+            format!("The disruption budget {name} is still being processed by the server."),
+            10,
+        )
     } else {
         (
             format!(
@@ -457,4 +515,3 @@ fn token(request: &ResourceCall<'_>) -> Result<Answer, Status> {
     });
     Ok(Answer::value(201, review))
 }
-

@@ -85,7 +85,9 @@ pub(super) fn watch(
         cursor: start,
         ready,
         bookmarks: options.bookmarks,
-        next_bookmark: (now + BOOKMARK_EVERY).min(ends - LAST_BOOKMARK.min(ends - now)).max(now + LAST_BOOKMARK),
+        next_bookmark: (now + BOOKMARK_EVERY)
+            .min(ends - LAST_BOOKMARK.min(ends - now))
+            .max(now + LAST_BOOKMARK),
         ends,
         done: false,
         shape,

@@ -50,7 +50,11 @@ pub(super) async fn create_object(
     prepare::place(request, &mut object)?;
     if !tracked {
         let now = request.api.clock.now_text();
-        managed::update(None, &mut object, &writer(request, options, &now, Mode::Main));
+        managed::update(
+            None,
+            &mut object,
+            &writer(request, options, &now, Mode::Main),
+        );
     }
     let generated = prepare::needs_name(&object);
     let _quota = request.quota_turn().await;
@@ -60,10 +64,20 @@ pub(super) async fn create_object(
             object["metadata"]["name"] = generate_name(prefix).into();
         }
         prepare::stamp(request, &mut object);
-        admit(request, Operation::Create, &mut object, None, options, &mut warnings)?;
+        admit(
+            request,
+            Operation::Create,
+            &mut object,
+            None,
+            options,
+            &mut warnings,
+        )?;
         prepare::for_create(resource, &mut object);
         prepare::check(request, &object, None, Mode::Main)?;
-        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let name = object["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
         let key = crate::store::key(request.target.namespace.as_deref(), &name);
         prepare::size(request, &object)?;
         warnings.extend((resource.strategy.warnings)(&object));
@@ -72,13 +86,19 @@ pub(super) async fn create_object(
             if request.entry.table.get(&key).is_some() {
                 return Err(Status::already_exists(&named(request, &name)));
             }
-            return Ok(Answer { warnings, ..Answer::value(201, object) });
+            return Ok(Answer {
+                warnings,
+                ..Answer::value(201, object)
+            });
         }
         let draft = request.entry.draft(&key, &object);
         match request.api.store.create(&request.entry.table, draft).await {
             Ok(stored) => {
                 let bytes = request.entry.bytes(&stored);
-                return Ok(Answer { warnings, ..Answer::bytes(201, bytes) });
+                return Ok(Answer {
+                    warnings,
+                    ..Answer::bytes(201, bytes)
+                });
             }
             Err(WriteError::Exists) if generated.is_some() => warnings.clear(),
             Err(WriteError::Exists) => {
@@ -91,7 +111,10 @@ pub(super) async fn create_object(
 }
 
 fn named<'a>(request: &'a ResourceCall<'_>, name: &'a str) -> Subject<'a> {
-    Subject { name, ..request.subject() }
+    Subject {
+        name,
+        ..request.subject()
+    }
 }
 
 fn generate_name(prefix: &str) -> String {
@@ -133,7 +156,10 @@ pub(super) fn admit(
     options: &WriteOptions,
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
-    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let name = object["metadata"]["name"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     let mut admission = AdmissionRequest {
         operation,
         resource: &request.entry.resource,
@@ -172,12 +198,19 @@ pub(super) async fn update_as(request: &ResourceCall<'_>, mode: Mode) -> Result<
     let mut warnings = Vec::new();
     let body = body::decode_object(&call.content_type, &call.body)?;
     let object = decode(request, body, options.validation, &mut warnings)?;
-    let exists = request.api.store.latest(&request.entry.table, &request.key()).is_some();
+    let exists = request
+        .api
+        .store
+        .latest(&request.entry.table, &request.key())
+        .is_some();
     if !exists && mode == Mode::Main && request.entry.resource.strategy.create_on_update {
         return create_object(request, object, &options, warnings, false).await;
     }
     modify(request, &options, mode, warnings, &|_, _| {
-        Ok(Produced { object: object.clone(), tracked: false })
+        Ok(Produced {
+            object: object.clone(),
+            tracked: false,
+        })
     })
     .await
 }
@@ -221,7 +254,12 @@ impl PatchKind {
     }
 
     /// The patched object; not for apply.
-    pub(super) fn apply(self, old: &Value, patch: &Value, schema: &Schema) -> Result<Value, Status> {
+    pub(super) fn apply(
+        self,
+        old: &Value,
+        patch: &Value,
+        schema: &Schema,
+    ) -> Result<Value, Status> {
         let mut new = old.clone();
         match self {
             Self::Json => json_patch::apply(&mut new, patch)?,
@@ -260,7 +298,10 @@ pub(super) async fn patch_as(request: &ResourceCall<'_>, mode: Mode) -> Result<A
     modify(request, &options, mode, warnings, &|old, warnings| {
         let new = kind.apply(old, &patch, &resource.schema)?;
         let object = decode::patched(request, new, options.validation, &call.body, warnings)?;
-        Ok(Produced { object, tracked: false })
+        Ok(Produced {
+            object,
+            tracked: false,
+        })
     })
     .await
 }
@@ -273,7 +314,11 @@ async fn apply(
     mut warnings: Vec<String>,
 ) -> Result<Answer, Status> {
     let config = decode::applied(request, body, options.validation, &mut warnings)?;
-    let exists = request.api.store.latest(&request.entry.table, &request.key()).is_some();
+    let exists = request
+        .api
+        .store
+        .latest(&request.entry.table, &request.key())
+        .is_some();
     let now = request.api.clock.now_text();
     let of = |live: Option<&Value>| -> Result<Value, Status> {
         let writer = writer(request, options, &now, mode);
@@ -285,16 +330,24 @@ async fn apply(
         if mode != Mode::Main {
             return Err(Status::not_found(&request.subject()));
         }
-        if let Some(uid) = config["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty()) {
+        if let Some(uid) = config["metadata"]["uid"]
+            .as_str()
+            .filter(|uid| !uid.is_empty())
+        {
             return Err(Status::conflict(
                 &request.subject(),
-                &format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found"),
+                &format!(
+                    "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                ),
             ));
         }
         return create_object(request, of(None)?, options, warnings, true).await;
     }
     modify(request, options, mode, warnings, &|old, _| {
-        Ok(Produced { object: of(Some(old))?, tracked: true })
+        Ok(Produced {
+            object: of(Some(old))?,
+            tracked: true,
+        })
     })
     .await
 }

@@ -24,15 +24,21 @@ pub(super) fn of(group: &str, kind: &str) -> Value {
         }),
         ("", "PersistentVolumeClaim") => json!({"spec": {"resources": {}}, "status": {}}),
         ("", "LimitRange") => json!({"spec": {"limits": null}}),
-        ("", "Namespace" | "PersistentVolume" | "ResourceQuota") => json!({"spec": {}, "status": {}}),
+        ("", "Namespace" | "PersistentVolume" | "ResourceQuota") => {
+            json!({"spec": {}, "status": {}})
+        }
         ("policy", "PodDisruptionBudget") => json!({
             "spec": {},
             "status": {
                 "disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0,
             },
         }),
-        ("", "Event") => json!({"involvedObject": {}, "source": {}, "firstTimestamp": null, "lastTimestamp": null}),
-        ("events.k8s.io", "Event") => json!({"eventTime": null, "regarding": {}, "deprecatedSource": {}}),
+        ("", "Event") => {
+            json!({"involvedObject": {}, "source": {}, "firstTimestamp": null, "lastTimestamp": null})
+        }
+        ("events.k8s.io", "Event") => {
+            json!({"eventTime": null, "regarding": {}, "deprecatedSource": {}})
+        }
         ("coordination.k8s.io", "Lease") => json!({"spec": {}}),
         ("apps", "Deployment") => {
             json!({"spec": {"selector": null, "template": template(), "strategy": {}}, "status": {}})

@@ -18,7 +18,9 @@ type Place<'a> = Option<&'a Schema>;
 /// Lays `patch` over `object`.
 pub fn apply(object: &mut Value, patch: &Value, schema: &Schema) -> Result<(), Status> {
     let (Value::Object(object), Value::Object(patch)) = (object, patch) else {
-        return Err(Status::bad_request("a strategic merge patch must be an object"));
+        return Err(Status::bad_request(
+            "a strategic merge patch must be an object",
+        ));
     };
     merge_maps(object, patch, Some(schema))
 }
@@ -48,7 +50,12 @@ fn merge_maps(
             object.clear();
             return Ok(());
         }
-        Some(_) => return Err(bad(format!("unknown patch type found: {}", patch[DIRECTIVE]))),
+        Some(_) => {
+            return Err(bad(format!(
+                "unknown patch type found: {}",
+                patch[DIRECTIVE]
+            )));
+        }
     }
     if let Some(retain) = patch.get(RETAIN) {
         retain_keys(object, patch, retain)?;
@@ -57,7 +64,9 @@ fn merge_maps(
     for (name, value) in patch {
         if let Some(list) = name.strip_prefix(DELETE) {
             if let Some(Value::Array(items)) = object.get_mut(list) {
-                let gone = value.as_array().ok_or_else(|| bad("the list to delete from is not a list"))?;
+                let gone = value
+                    .as_array()
+                    .ok_or_else(|| bad("the list to delete from is not a list"))?;
                 items.retain(|item| !gone.contains(item));
             }
         } else if !name.starts_with('$') {
@@ -66,9 +75,15 @@ fn merge_maps(
     }
     for (name, order) in patch {
         if let Some(list) = name.strip_prefix(ORDER) {
-            let order = order.as_array().ok_or_else(|| bad("the order of elements is not a list"))?;
+            let order = order
+                .as_array()
+                .ok_or_else(|| bad("the order of elements is not a list"))?;
             let strategy = member(schema, list);
-            let server = before.get(list).and_then(Value::as_array).cloned().unwrap_or_default();
+            let server = before
+                .get(list)
+                .and_then(Value::as_array)
+                .cloned()
+                .unwrap_or_default();
             if let Some(Value::Array(items)) = object.get_mut(list) {
                 *items = arrange(std::mem::take(items), order, &server, merge_key(strategy));
             }
@@ -82,13 +97,17 @@ fn retain_keys(
     patch: &Map<String, Value>,
     retain: &Value,
 ) -> Result<(), Status> {
-    let keep = retain.as_array().ok_or_else(|| bad("$retainKeys must be a list"))?;
+    let keep = retain
+        .as_array()
+        .ok_or_else(|| bad("$retainKeys must be a list"))?;
     let kept = |name: &str| keep.iter().any(|key| key.as_str() == Some(name));
-    let stray = patch.iter().any(|(name, value)| {
-        !name.starts_with('$') && !value.is_null() && !kept(name)
-    });
+    let stray = patch
+        .iter()
+        .any(|(name, value)| !name.starts_with('$') && !value.is_null() && !kept(name));
     if stray {
-        return Err(bad("the list of keys to retain doesn't contain all keys of the patch"));
+        return Err(bad(
+            "the list of keys to retain doesn't contain all keys of the patch",
+        ));
     }
     object.retain(|name, _| kept(name));
     Ok(())
@@ -171,11 +190,18 @@ fn merge_keyed(
             Some(Some("replace")) => replace = true,
             Some(Some("delete")) => {
                 let gone = item.get(key).ok_or_else(|| {
-                    bad(format!("delete patch type with no merge key defined: {key}"))
+                    bad(format!(
+                        "delete patch type with no merge key defined: {key}"
+                    ))
                 })?;
                 old.retain(|known| known.get(key) != Some(gone));
             }
-            Some(_) => return Err(bad(format!("unknown patch type found: {}", item[DIRECTIVE]))),
+            Some(_) => {
+                return Err(bad(format!(
+                    "unknown patch type found: {}",
+                    item[DIRECTIVE]
+                )));
+            }
         }
     }
     if replace {
@@ -210,13 +236,18 @@ fn merge_keyed(
 fn go_text(value: &Value) -> String {
     match value {
         Value::Object(map) => {
-            let mut members: Vec<String> =
-                map.iter().map(|(name, value)| format!("{name}:{}", go_text(value))).collect();
+            let mut members: Vec<String> = map
+                .iter()
+                .map(|(name, value)| format!("{name}:{}", go_text(value)))
+                .collect();
             members.sort();
             format!("map[{}]", members.join(" "))
         }
         Value::Array(list) => {
-            format!("[{}]", list.iter().map(go_text).collect::<Vec<_>>().join(" "))
+            format!(
+                "[{}]",
+                list.iter().map(go_text).collect::<Vec<_>>().join(" ")
+            )
         }
         Value::String(text) => text.clone(),
         Value::Null => "<nil>".to_owned(),
@@ -253,10 +284,12 @@ fn arrange(items: Vec<Value>, order: &[Value], server: &[Value], key: Option<&st
         key.and_then(|key| item.get(key)).unwrap_or(item)
     }
     let place = |list: &[Value], item: &Value| {
-        list.iter().position(|known| identity(known, key) == identity(item, key))
+        list.iter()
+            .position(|known| identity(known, key) == identity(item, key))
     };
-    let (mut named, mut own): (Vec<Value>, Vec<Value>) =
-        items.into_iter().partition(|item| place(order, item).is_some());
+    let (mut named, mut own): (Vec<Value>, Vec<Value>) = items
+        .into_iter()
+        .partition(|item| place(order, item).is_some());
     named.sort_by_key(|item| place(order, item));
     own.sort_by_key(|item| place(server, item));
     let mut from = 0;
@@ -265,7 +298,8 @@ fn arrange(items: Vec<Value>, order: &[Value], server: &[Value], key: Option<&st
         let at = named[from..]
             .iter()
             .position(|other| {
-                place(server, other).is_some_and(|other| Some(other).cmp(&mine) == Ordering::Greater)
+                place(server, other)
+                    .is_some_and(|other| Some(other).cmp(&mine) == Ordering::Greater)
             })
             .map_or(named.len(), |offset| from + offset);
         named.insert(at, item);

@@ -18,7 +18,11 @@ pub(crate) fn validate_metadata(object: &Value, resource: &Resource) -> Vec<Fiel
         // The generated part is alphanumeric: a prefix may end where a name may not.
         let probe = format!("{}a", generate.trim_end_matches(['-', '.']));
         for problem in validate_name(&probe) {
-            errors.push(FieldError::invalid(&path.child("generateName"), generate, problem));
+            errors.push(FieldError::invalid(
+                &path.child("generateName"),
+                generate,
+                problem,
+            ));
         }
     }
     let name = text("name");
@@ -38,13 +42,23 @@ pub(crate) fn validate_metadata(object: &Value, resource: &Resource) -> Vec<Fiel
             errors.push(FieldError::required(&path.child("namespace"), ""));
         } else {
             for problem in super::name::label(namespace) {
-                errors.push(FieldError::invalid(&path.child("namespace"), namespace, problem));
+                errors.push(FieldError::invalid(
+                    &path.child("namespace"),
+                    namespace,
+                    problem,
+                ));
             }
         }
     } else if !text("namespace").is_empty() {
-        errors.push(FieldError::forbidden(&path.child("namespace"), "not allowed on this type"));
+        errors.push(FieldError::forbidden(
+            &path.child("namespace"),
+            "not allowed on this type",
+        ));
     }
-    if meta["generation"].as_i64().is_some_and(|generation| generation < 0) {
+    if meta["generation"]
+        .as_i64()
+        .is_some_and(|generation| generation < 0)
+    {
         errors.push(FieldError::invalid(
             &path.child("generation"),
             meta["generation"].clone(),
@@ -52,9 +66,21 @@ pub(crate) fn validate_metadata(object: &Value, resource: &Resource) -> Vec<Fiel
         ));
     }
     labels(meta.get("labels"), &path.child("labels"), &mut errors);
-    annotations(meta.get("annotations"), &path.child("annotations"), &mut errors);
-    owners(meta.get("ownerReferences"), &path.child("ownerReferences"), &mut errors);
-    finalizers(meta.get("finalizers"), &path.child("finalizers"), &mut errors);
+    annotations(
+        meta.get("annotations"),
+        &path.child("annotations"),
+        &mut errors,
+    );
+    owners(
+        meta.get("ownerReferences"),
+        &path.child("ownerReferences"),
+        &mut errors,
+    );
+    finalizers(
+        meta.get("finalizers"),
+        &path.child("finalizers"),
+        &mut errors,
+    );
     errors
 }
 
@@ -100,7 +126,11 @@ fn finalizers(list: Option<&Value>, path: &Path, errors: &mut Vec<FieldError>) {
     const STANDARD: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
     let mut orphan = false;
     let mut foreground = false;
-    let names = list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let names = list
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str);
     for (position, name) in names.enumerate() {
         let path = path.index(position);
         orphan |= name == "orphan";
@@ -130,9 +160,14 @@ pub(crate) fn validate_metadata_update(new: &Value, old: &Value) -> Vec<FieldErr
     let mut errors = Vec::new();
     let path = Path::new("metadata");
     let (new, old) = (&new["metadata"], &old["metadata"]);
-    for name in
-        ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"]
-    {
+    for name in [
+        "name",
+        "namespace",
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    ] {
         if new.get(name).filter(|v| !v.is_null()) != old.get(name).filter(|v| !v.is_null()) {
             errors.push(FieldError::invalid(
                 &path.child(name),

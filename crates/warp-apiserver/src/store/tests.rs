@@ -43,7 +43,11 @@ async fn writer(store: Store, table: Arc<Table>, seed: u64, rounds: u64) -> u64 
             Some(old) if random.next(4) == 0 => {
                 store.delete(&table, old.redraft(), old.revision).await
             }
-            Some(old) => store.update(&table, draft(&name, round), old.revision).await,
+            Some(old) => {
+                store
+                    .update(&table, draft(&name, round), old.revision)
+                    .await
+            }
         };
         match written {
             Ok(_) => done += 1,
@@ -60,7 +64,10 @@ async fn writer(store: Store, table: Arc<Table>, seed: u64, rounds: u64) -> u64 
 type State = BTreeMap<String, u64>;
 
 fn state_of(objects: &[Arc<Stored>]) -> State {
-    objects.iter().map(|object| (object.key.to_string(), object.revision)).collect()
+    objects
+        .iter()
+        .map(|object| (object.key.to_string(), object.revision))
+        .collect()
 }
 
 /// Follows from a list (or from a revision it remembers) and rebuilds the state, checking order.
@@ -105,7 +112,10 @@ async fn watcher(store: Store, table: Arc<Table>, seed: u64, stop: Arc<AtomicBoo
                 tokio::task::yield_now().await;
             }
             Batch::Lost => {
-                assert!(table.watch_from(seen).is_err(), "only a lost revision ends a watch");
+                assert!(
+                    table.watch_from(seen).is_err(),
+                    "only a lost revision ends a watch"
+                );
                 let (page, fresh) = table.list_and_watch(None);
                 state = state_of(&page.objects);
                 seen = page.revision;
@@ -119,10 +129,24 @@ async fn exercise(store: &Store, seed: u64, rounds: u64) -> State {
     let table = store.table("things");
     let stop = Arc::new(AtomicBool::new(false));
     let watchers: Vec<_> = (0..4)
-        .map(|n| tokio::spawn(watcher(store.clone(), Arc::clone(&table), seed + 100 + n, Arc::clone(&stop))))
+        .map(|n| {
+            tokio::spawn(watcher(
+                store.clone(),
+                Arc::clone(&table),
+                seed + 100 + n,
+                Arc::clone(&stop),
+            ))
+        })
         .collect();
     let writers: Vec<_> = (0..4)
-        .map(|n| tokio::spawn(writer(store.clone(), Arc::clone(&table), seed + n + 1, rounds)))
+        .map(|n| {
+            tokio::spawn(writer(
+                store.clone(),
+                Arc::clone(&table),
+                seed + n + 1,
+                rounds,
+            ))
+        })
         .collect();
     for writer in writers {
         writer.await.expect("a writer");
@@ -130,7 +154,11 @@ async fn exercise(store: &Store, seed: u64, rounds: u64) -> State {
     stop.store(true, Ordering::Release);
     let truth = state_of(&table.all(None));
     for watcher in watchers {
-        assert_eq!(watcher.await.expect("a watcher"), truth, "a watcher knows the exact state");
+        assert_eq!(
+            watcher.await.expect("a watcher"),
+            truth,
+            "a watcher knows the exact state"
+        );
     }
     truth
 }
@@ -146,8 +174,11 @@ fn options(folder: &tempfile::TempDir, durability: Durability) -> StoreOptions {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn watchers_rebuild_the_exact_state_in_memory() {
     for seed in 1..20 {
-        let store = Store::open(&StoreOptions { ring_events: 32, ..StoreOptions::default() })
-            .expect("a store");
+        let store = Store::open(&StoreOptions {
+            ring_events: 32,
+            ..StoreOptions::default()
+        })
+        .expect("a store");
         exercise(&store, seed * 7919, 200).await;
     }
 }
@@ -181,13 +212,23 @@ async fn a_database_of_another_format_is_refused_with_instructions() {
         let database = redb::Database::create(&path).expect("a database");
         let transaction = database.begin_write().expect("a transaction");
         let meta: redb::TableDefinition<'_, &str, u64> = redb::TableDefinition::new("meta");
-        transaction.open_table(meta).expect("a table").insert("format", 99).expect("a row");
+        transaction
+            .open_table(meta)
+            .expect("a table")
+            .insert("format", 99)
+            .expect("a row");
         transaction.commit().expect("committed");
     }
-    let refused = Store::open(&StoreOptions { path: Some(path), ..StoreOptions::default() })
-        .expect_err("refused");
+    let refused = Store::open(&StoreOptions {
+        path: Some(path),
+        ..StoreOptions::default()
+    })
+    .expect_err("refused");
     let text = refused.to_string();
-    assert!(text.contains("format 99") && text.contains("export"), "{text}");
+    assert!(
+        text.contains("format 99") && text.contains("export"),
+        "{text}"
+    );
 }
 
 #[tokio::test]
@@ -199,9 +240,15 @@ async fn a_crash_skips_revisions_that_may_have_been_seen() {
     store.create(&table, draft("a", 1)).await.expect("created");
     let seen = store.revision();
     std::fs::copy(folder.path().join("state.redb"), &copy).expect("a copy as after a crash");
-    let crashed = Store::open(&StoreOptions { path: Some(copy), ..StoreOptions::default() })
-        .expect("opens");
-    assert_eq!(state_of(&crashed.table("things").all(None)), state_of(&table.all(None)));
+    let crashed = Store::open(&StoreOptions {
+        path: Some(copy),
+        ..StoreOptions::default()
+    })
+    .expect("opens");
+    assert_eq!(
+        state_of(&crashed.table("things").all(None)),
+        state_of(&table.all(None))
+    );
     assert!(crashed.revision() > seen);
     store.close().await;
 }

@@ -20,14 +20,19 @@ use warp_apiserver::clock::Clock;
 use warp_apiserver::{ApiServer, Options};
 
 pub(crate) async fn server() -> ApiServer {
-    ApiServer::start(Options::ephemeral().expect("an identity")).await.expect("a server")
+    ApiServer::start(Options::ephemeral().expect("an identity"))
+        .await
+        .expect("a server")
 }
 
 fn config(name: &str, data: &[(&str, &str)]) -> ConfigMap {
     let mut map = ConfigMap::default();
     map.metadata.name = Some(name.to_owned());
-    map.data =
-        Some(data.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect::<BTreeMap<_, _>>());
+    map.data = Some(
+        data.iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect::<BTreeMap<_, _>>(),
+    );
     map
 }
 
@@ -82,10 +87,17 @@ fn widget_schema() -> serde_json::Value {
 async fn widgets(client: &Client) -> Api<DynamicObject> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let definition = widget_definition(&widget_schema());
-    definitions.create(&PostParams::default(), &definition).await.expect("a definition");
-    await_condition(definitions, "widgets.example.com", conditions::is_crd_established())
+    definitions
+        .create(&PostParams::default(), &definition)
         .await
-        .expect("an established definition");
+        .expect("a definition");
+    await_condition(
+        definitions,
+        "widgets.example.com",
+        conditions::is_crd_established(),
+    )
+    .await
+    .expect("an established definition");
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("example.com", "v1", "Widget"));
     Api::default_namespaced_with(client.clone(), &kind)
 }
@@ -101,15 +113,30 @@ fn widget(name: &str, spec: &serde_json::Value) -> DynamicObject {
 async fn a_write_that_changes_nothing_keeps_the_revision() {
     let server = server().await;
     let maps: Api<ConfigMap> = Api::default_namespaced(server.client("default"));
-    let created =
-        maps.create(&PostParams::default(), &config("a", &[("k", "v")])).await.expect("created");
+    let created = maps
+        .create(&PostParams::default(), &config("a", &[("k", "v")]))
+        .await
+        .expect("created");
     let apply = PatchParams::apply("me").force();
     let patch = config("a", &[("k", "v")]);
-    let first = maps.patch("a", &apply, &Patch::Apply(&patch)).await.expect("applied");
-    let second = maps.patch("a", &apply, &Patch::Apply(&patch)).await.expect("applied");
-    assert_ne!(created.resource_version(), first.resource_version(), "a new owner is a change");
+    let first = maps
+        .patch("a", &apply, &Patch::Apply(&patch))
+        .await
+        .expect("applied");
+    let second = maps
+        .patch("a", &apply, &Patch::Apply(&patch))
+        .await
+        .expect("applied");
+    assert_ne!(
+        created.resource_version(),
+        first.resource_version(),
+        "a new owner is a change"
+    );
     assert_eq!(first.resource_version(), second.resource_version());
-    let replaced = maps.replace("a", &PostParams::default(), &second).await.expect("replaced");
+    let replaced = maps
+        .replace("a", &PostParams::default(), &second)
+        .await
+        .expect("replaced");
     assert_eq!(second.resource_version(), replaced.resource_version());
 }
 
@@ -117,11 +144,22 @@ async fn a_write_that_changes_nothing_keeps_the_revision() {
 async fn a_stale_replace_is_a_conflict() {
     let server = server().await;
     let maps: Api<ConfigMap> = Api::default_namespaced(server.client("default"));
-    let old = maps.create(&PostParams::default(), &config("a", &[])).await.expect("created");
+    let old = maps
+        .create(&PostParams::default(), &config("a", &[]))
+        .await
+        .expect("created");
     let merge = json!({"data": {"k": "v"}});
-    maps.patch("a", &PatchParams::default(), &Patch::Merge(&merge)).await.expect("patched");
-    let refused = maps.replace("a", &PostParams::default(), &old).await.expect_err("stale");
-    assert!(matches!(&refused, kube::Error::Api(status) if status.is_conflict()), "{refused}");
+    maps.patch("a", &PatchParams::default(), &Patch::Merge(&merge))
+        .await
+        .expect("patched");
+    let refused = maps
+        .replace("a", &PostParams::default(), &old)
+        .await
+        .expect_err("stale");
+    assert!(
+        matches!(&refused, kube::Error::Api(status) if status.is_conflict()),
+        "{refused}"
+    );
 }
 
 #[tokio::test]
@@ -130,22 +168,40 @@ async fn custom_resources_are_defaulted_validated_and_watched() {
     let client = server.client("default");
     let widgets = widgets(&client).await;
     let made = widgets
-        .create(&PostParams::default(), &widget("w", &json!({"parts": [{"name": "a"}]})))
+        .create(
+            &PostParams::default(),
+            &widget("w", &json!({"parts": [{"name": "a"}]})),
+        )
         .await
         .expect("created");
     assert_eq!(made.data["spec"]["replicas"], 1);
     assert_eq!(made.metadata.generation, Some(1));
     let refused = widgets
-        .create(&PostParams::default(), &widget("x", &json!({"replicas": -1})))
+        .create(
+            &PostParams::default(),
+            &widget("x", &json!({"replicas": -1})),
+        )
         .await
         .expect_err("refused");
-    assert!(matches!(&refused, kube::Error::Api(status) if status.code == 422), "{refused}");
-    let status = json!({"apiVersion": "example.com/v1", "kind": "Widget", "status": {"replicas": 1}});
+    assert!(
+        matches!(&refused, kube::Error::Api(status) if status.code == 422),
+        "{refused}"
+    );
+    let status =
+        json!({"apiVersion": "example.com/v1", "kind": "Widget", "status": {"replicas": 1}});
     let after = widgets
-        .patch_status("w", &PatchParams::apply("controller").force(), &Patch::Apply(&status))
+        .patch_status(
+            "w",
+            &PatchParams::apply("controller").force(),
+            &Patch::Apply(&status),
+        )
         .await
         .expect("status applied");
-    assert_eq!(after.metadata.generation, Some(1), "a status is no new generation");
+    assert_eq!(
+        after.metadata.generation,
+        Some(1),
+        "a status is no new generation"
+    );
     let parts = json!({
         "apiVersion": "example.com/v1", "kind": "Widget",
         "spec": {"parts": [{"name": "b", "size": 2}]},
@@ -154,7 +210,10 @@ async fn custom_resources_are_defaulted_validated_and_watched() {
         .patch("w", &PatchParams::apply("other"), &Patch::Apply(&parts))
         .await
         .expect("parts of two owners live side by side");
-    assert_eq!(after.data["spec"]["parts"], json!([{"name": "a"}, {"name": "b", "size": 2}]));
+    assert_eq!(
+        after.data["spec"]["parts"],
+        json!([{"name": "a"}, {"name": "b", "size": 2}])
+    );
     assert_eq!(after.metadata.generation, Some(2));
     let seen: Vec<_> = widgets
         .watch(&WatchParams::default().timeout(1), "0")
@@ -163,7 +222,10 @@ async fn custom_resources_are_defaulted_validated_and_watched() {
         .try_collect()
         .await
         .expect("events");
-    assert!(matches!(seen.as_slice(), [WatchEvent::Added(w)] if w.name_any() == "w"), "{seen:?}");
+    assert!(
+        matches!(seen.as_slice(), [WatchEvent::Added(w)] if w.name_any() == "w"),
+        "{seen:?}"
+    );
 }
 
 #[tokio::test]
@@ -171,15 +233,36 @@ async fn deleting_a_definition_removes_its_objects() {
     let server = server().await;
     let client = server.client("default");
     let widgets = widgets(&client).await;
-    widgets.create(&PostParams::default(), &widget("w", &json!({}))).await.expect("created");
-    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let uid = definitions.get("widgets.example.com").await.expect("it").uid().expect("a uid");
-    definitions.delete("widgets.example.com", &DeleteParams::default()).await.expect("deleted");
-    await_condition(definitions, "widgets.example.com", conditions::is_deleted(&uid))
+    widgets
+        .create(&PostParams::default(), &widget("w", &json!({})))
         .await
-        .expect("gone");
-    let refused = widgets.list(&ListParams::default()).await.expect_err("not served");
-    assert!(matches!(&refused, kube::Error::Api(status) if status.code == 404), "{refused}");
+        .expect("created");
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let uid = definitions
+        .get("widgets.example.com")
+        .await
+        .expect("it")
+        .uid()
+        .expect("a uid");
+    definitions
+        .delete("widgets.example.com", &DeleteParams::default())
+        .await
+        .expect("deleted");
+    await_condition(
+        definitions,
+        "widgets.example.com",
+        conditions::is_deleted(&uid),
+    )
+    .await
+    .expect("gone");
+    let refused = widgets
+        .list(&ListParams::default())
+        .await
+        .expect_err("not served");
+    assert!(
+        matches!(&refused, kube::Error::Api(status) if status.code == 404),
+        "{refused}"
+    );
 }
 
 #[tokio::test]
@@ -187,9 +270,14 @@ async fn streaming_lists_and_list_watch_see_the_same() {
     let server = server().await;
     let maps: Api<ConfigMap> = Api::default_namespaced(server.client("default"));
     for name in ["a", "b", "c"] {
-        maps.create(&PostParams::default(), &config(name, &[])).await.expect("created");
+        maps.create(&PostParams::default(), &config(name, &[]))
+            .await
+            .expect("created");
     }
-    for settings in [watcher::Config::default(), watcher::Config::default().streaming_lists()] {
+    for settings in [
+        watcher::Config::default(),
+        watcher::Config::default().streaming_lists(),
+    ] {
         let stream = watcher(maps.clone(), settings);
         let mut names = Vec::new();
         let mut stream = std::pin::pin!(stream);
@@ -210,16 +298,32 @@ async fn chunks_show_the_state_of_the_first_chunk() {
     let server = server().await;
     let maps: Api<ConfigMap> = Api::default_namespaced(server.client("default"));
     for name in ["a", "b", "c", "d"] {
-        maps.create(&PostParams::default(), &config(name, &[])).await.expect("created");
+        maps.create(&PostParams::default(), &config(name, &[]))
+            .await
+            .expect("created");
     }
-    let first = maps.list(&ListParams::default().limit(2)).await.expect("a page");
+    let first = maps
+        .list(&ListParams::default().limit(2))
+        .await
+        .expect("a page");
     assert_eq!(first.metadata.remaining_item_count, Some(2));
-    maps.delete("c", &DeleteParams::default()).await.expect("deleted");
-    maps.create(&PostParams::default(), &config("bb", &[])).await.expect("created");
+    maps.delete("c", &DeleteParams::default())
+        .await
+        .expect("deleted");
+    maps.create(&PostParams::default(), &config("bb", &[]))
+        .await
+        .expect("created");
     let token = first.metadata.continue_.expect("more");
-    let rest = maps.list(&ListParams::default().limit(5).continue_token(&token)).await.expect("rest");
+    let rest = maps
+        .list(&ListParams::default().limit(5).continue_token(&token))
+        .await
+        .expect("rest");
     let names: Vec<_> = rest.items.iter().map(ResourceExt::name_any).collect();
-    assert_eq!(names, ["c", "d"], "neither the new object nor the deletion shows");
+    assert_eq!(
+        names,
+        ["c", "d"],
+        "neither the new object nor the deletion shows"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -230,18 +334,29 @@ async fn the_server_runs_in_virtual_time() {
     let server = ApiServer::start(options).await.expect("a server");
     let maps: Api<ConfigMap> = Api::default_namespaced(server.client("default"));
     tokio::time::sleep(Duration::from_secs(3600)).await;
-    let made = maps.create(&PostParams::default(), &config("a", &[])).await.expect("created");
+    let made = maps
+        .create(&PostParams::default(), &config("a", &[]))
+        .await
+        .expect("created");
     let at = made.creation_timestamp().expect("a time").0;
     assert_eq!(at.to_string(), "2030-01-01T01:00:00Z");
     let bookmarks: Vec<_> = maps
-        .watch(&WatchParams::default().timeout(280), &made.resource_version().expect("a version"))
+        .watch(
+            &WatchParams::default().timeout(280),
+            &made.resource_version().expect("a version"),
+        )
         .await
         .expect("a watch")
         .try_collect()
         .await
         .expect("events");
     assert!(!bookmarks.is_empty());
-    assert!(bookmarks.iter().all(|event| matches!(event, WatchEvent::Bookmark(_))), "{bookmarks:?}");
+    assert!(
+        bookmarks
+            .iter()
+            .all(|event| matches!(event, WatchEvent::Bookmark(_))),
+        "{bookmarks:?}"
+    );
 }
 
 #[tokio::test]
@@ -251,7 +366,10 @@ async fn service_account_tokens_are_signed_and_checked() {
     let accounts: Api<ServiceAccount> = Api::default_namespaced(client.clone());
     let mut account = ServiceAccount::default();
     account.metadata.name = Some("robot".to_owned());
-    accounts.create(&PostParams::default(), &account).await.expect("created");
+    accounts
+        .create(&PostParams::default(), &account)
+        .await
+        .expect("created");
     let asked = json!({"spec": {"expirationSeconds": 600}});
     let (code, issued) = crate::exchange::json(
         &client,
@@ -265,7 +383,10 @@ async fn service_account_tokens_are_signed_and_checked() {
     let path = "/apis/authentication.k8s.io/v1/tokenreviews";
     let token = issued["status"]["token"].as_str().expect("a token");
     let (_, good) = crate::exchange::json(&client, "POST", path, &review(token)).await;
-    assert_eq!(good["status"]["user"]["username"], "system:serviceaccount:default:robot");
+    assert_eq!(
+        good["status"]["user"]["username"],
+        "system:serviceaccount:default:robot"
+    );
     let mut forged = token.to_owned();
     forged.pop();
     forged.push(if token.ends_with('A') { 'B' } else { 'A' });
@@ -279,11 +400,18 @@ async fn objects_wait_for_their_finalizers() {
     let maps: Api<ConfigMap> = Api::default_namespaced(server.client("default"));
     let mut held = config("a", &[]);
     held.meta_mut().finalizers = Some(vec!["example.com/hold".to_owned()]);
-    maps.create(&PostParams::default(), &held).await.expect("created");
-    let waiting = maps.delete("a", &DeleteParams::default()).await.expect("deleting");
+    maps.create(&PostParams::default(), &held)
+        .await
+        .expect("created");
+    let waiting = maps
+        .delete("a", &DeleteParams::default())
+        .await
+        .expect("deleting");
     assert!(waiting.is_left(), "the object is still there");
     let release = json!({"metadata": {"finalizers": null}});
-    maps.patch("a", &PatchParams::default(), &Patch::Merge(&release)).await.expect("released");
+    maps.patch("a", &PatchParams::default(), &Patch::Merge(&release))
+        .await
+        .expect("released");
     assert!(maps.get_opt("a").await.expect("an answer").is_none());
 }
 
@@ -299,9 +427,19 @@ async fn a_pod_without_a_node_goes_at_once_and_logs_need_a_node() {
         "spec": {"containers": [{"name": "c", "image": "busybox:1"}]},
     }))
     .expect("a pod");
-    pods.create(&PostParams::default(), &pod).await.expect("created");
-    let refused = pods.logs("p", &kube::api::LogParams::default()).await.expect_err("no node");
-    assert!(matches!(&refused, kube::Error::Api(status) if status.code == 501), "{refused}");
-    pods.delete("p", &DeleteParams::default()).await.expect("deleted");
+    pods.create(&PostParams::default(), &pod)
+        .await
+        .expect("created");
+    let refused = pods
+        .logs("p", &kube::api::LogParams::default())
+        .await
+        .expect_err("no node");
+    assert!(
+        matches!(&refused, kube::Error::Api(status) if status.code == 501),
+        "{refused}"
+    );
+    pods.delete("p", &DeleteParams::default())
+        .await
+        .expect("deleted");
     assert!(pods.get_opt("p").await.expect("an answer").is_none());
 }

@@ -34,10 +34,17 @@ fn cases() -> Vec<Case> {
         let text = std::fs::read_to_string(&file).expect("a readable file");
         let list: Vec<Value> = serde_saphyr::from_str(&text)
             .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        let stem = file.file_stem().expect("a name").to_string_lossy().into_owned();
+        let stem = file
+            .file_stem()
+            .expect("a name")
+            .to_string_lossy()
+            .into_owned();
         for case in list {
             cases.push(Case {
-                name: format!("{stem}: {}", case["name"].as_str().expect("a case has a name")),
+                name: format!(
+                    "{stem}: {}",
+                    case["name"].as_str().expect("a case has a name")
+                ),
                 steps: case["steps"].as_array().expect("a case has steps").clone(),
             });
         }
@@ -59,7 +66,10 @@ fn fill(text: &str, namespace: &str) -> String {
 async fn run(client: &Client, case: &Case, namespace: &str) -> Vec<(String, Reply)> {
     let mut replies = Vec::new();
     for step in &case.steps {
-        let line = fill(step["request"].as_str().expect("a step has a request"), namespace);
+        let line = fill(
+            step["request"].as_str().expect("a step has a request"),
+            namespace,
+        );
         let (method, path) = line.split_once(' ').expect("METHOD PATH");
         let body = match (&step["body"], &step["text"]) {
             (Value::Null, Value::Null) => String::new(),
@@ -141,7 +151,8 @@ fn mask(value: Value, namespace: &str) -> Value {
 fn mask_text(text: &str) -> String {
     let uid = regex::Regex::new("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
         .expect("a pattern");
-    let generated = regex::Regex::new("(gen-|Bad_)[bcdfghjklmnpqrstvwxz2456789]{5}").expect("a pattern");
+    let generated =
+        regex::Regex::new("(gen-|Bad_)[bcdfghjklmnpqrstvwxz2456789]{5}").expect("a pattern");
     let revision = regex::Regex::new("(resource version: |ResourceVersion in object meta: )[0-9]+")
         .expect("a pattern");
     let text = uid.replace_all(text, "<uid>");
@@ -168,8 +179,10 @@ fn differences(path: &str, real: &Value, ours: &Value, out: &mut Vec<String>) {
             names.sort();
             names.dedup();
             for name in names {
-                let (left, right) =
-                    (a.get(name).unwrap_or(&Value::Null), b.get(name).unwrap_or(&Value::Null));
+                let (left, right) = (
+                    a.get(name).unwrap_or(&Value::Null),
+                    b.get(name).unwrap_or(&Value::Null),
+                );
                 differences(&format!("{path}.{name}"), left, right, out);
             }
         }
@@ -191,9 +204,15 @@ async fn namespace(client: &Client, name: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_equal_those_of_a_real_api_server() {
-    let real = Cluster::real().api_server_only().start().await.expect("a real API server");
+    let real = Cluster::real()
+        .api_server_only()
+        .start()
+        .await
+        .expect("a real API server");
     let real_client = real.client().await.expect("its client");
-    let ours = ApiServer::start(Options::ephemeral().expect("an identity")).await.expect("ours");
+    let ours = ApiServer::start(Options::ephemeral().expect("an identity"))
+        .await
+        .expect("ours");
     let our_client = ours.client("default");
     let known = known();
     let mut requests = 0;
@@ -207,14 +226,25 @@ async fn answers_equal_those_of_a_real_api_server() {
         let name = format!("case-{position}");
         namespace(&real_client, &name).await;
         namespace(&our_client, &name).await;
-        let (theirs, own) = tokio::join!(run(&real_client, case, &name), run(&our_client, case, &name));
+        let (theirs, own) = tokio::join!(
+            run(&real_client, case, &name),
+            run(&our_client, case, &name)
+        );
         let mut found = Vec::new();
         for ((line, real), (_, ours)) in theirs.iter().zip(&own) {
             requests += 1;
             let mut here = Vec::new();
             let line = line.replace(&name, "{ns}");
-            differences("", &comparable(real, &name), &comparable(ours, &name), &mut here);
-            found.extend(here.into_iter().map(|difference| format!("{line}\n      {difference}")));
+            differences(
+                "",
+                &comparable(real, &name),
+                &comparable(ours, &name),
+                &mut here,
+            );
+            found.extend(
+                here.into_iter()
+                    .map(|difference| format!("{line}\n      {difference}")),
+            );
         }
         match known.get(&case.name) {
             Some(_) if !found.is_empty() => unused.retain(|known| **known != case.name),
@@ -222,9 +252,17 @@ async fn answers_equal_those_of_a_real_api_server() {
             _ => different.push(format!("{}\n    {}", case.name, found.join("\n    "))),
         }
     }
-    assert!(different.is_empty(), "{} cases differ:\n{}", different.len(), different.join("\n"));
+    assert!(
+        different.is_empty(),
+        "{} cases differ:\n{}",
+        different.len(),
+        different.join("\n")
+    );
     if only.is_empty() {
-        assert!(unused.is_empty(), "these known differences are gone, remove them: {unused:?}");
+        assert!(
+            unused.is_empty(),
+            "these known differences are gone, remove them: {unused:?}"
+        );
         assert!(requests >= 200, "only {requests} requests were compared");
     }
 }

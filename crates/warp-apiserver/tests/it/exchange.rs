@@ -61,11 +61,22 @@ pub(crate) async fn send(client: &Client, sent: &Sent<'_>) -> Reply {
     if !sent.body.is_empty() {
         request = request.header("content-type", sent.content_type);
     }
-    let request = request.body(Body::from(sent.body.clone())).expect("a valid request");
+    let request = request
+        .body(Body::from(sent.body.clone()))
+        .expect("a valid request");
     let response = client.send(request).await.expect("an answer");
     let (parts, body) = response.into_parts();
-    let body = body.collect().await.expect("a whole body").to_bytes().to_vec();
-    Reply { code: parts.status.as_u16(), headers: parts.headers, body }
+    let body = body
+        .collect()
+        .await
+        .expect("a whole body")
+        .to_bytes()
+        .to_vec();
+    Reply {
+        code: parts.status.as_u16(),
+        headers: parts.headers,
+        body,
+    }
 }
 
 /// A JSON request with a JSON answer.
@@ -74,8 +85,18 @@ pub(crate) async fn json(client: &Client, method: &str, path: &str, body: &Value
         "PATCH" => "application/merge-patch+json",
         _ => "application/json",
     };
-    let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-    let sent = Sent { method, path, content_type, accept: "application/json", body };
+    let body = if body.is_null() {
+        Vec::new()
+    } else {
+        body.to_string().into_bytes()
+    };
+    let sent = Sent {
+        method,
+        path,
+        content_type,
+        accept: "application/json",
+        body,
+    };
     let reply = send(client, &sent).await;
     (reply.code, reply.json())
 }

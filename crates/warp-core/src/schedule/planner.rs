@@ -265,7 +265,6 @@ impl Search<'_> {
         let weights = self.weights;
         let plain = weights.extra == 0.0
             && weights.slots == 0.0
-            && weights.slots == 0.0
             && weights.penalty.iter().all(|&penalty| penalty == 0.0);
         let mut best: Option<Best> = None;
         let mut bar = f64::MIN;

@@ -8,7 +8,9 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::oneshot;
 use warp_apiserver::codec::status::Status;
-use warp_apiserver::hooks::{ContainerRef, ExecOptions, ExecSession, Exit, HookFuture, LogOptions, NodeHooks};
+use warp_apiserver::hooks::{
+    ContainerRef, ExecOptions, ExecSession, Exit, HookFuture, LogOptions, NodeHooks,
+};
 
 pub type LogStream = BoxStream<'static, Result<Bytes, std::io::Error>>;
 
@@ -20,7 +22,12 @@ pub trait Access: Send + Sync + std::fmt::Debug {
     fn logs(&self, pod: &Pod, container: &str, options: &LogOptions) -> Result<LogStream, Status>;
 
     /// Starts a command in the container, with its ends wired to `session`.
-    fn exec(&self, pod: &Pod, container: &str, options: &ExecOptions) -> Result<ExecSession, Status>;
+    fn exec(
+        &self,
+        pod: &Pod,
+        container: &str,
+        options: &ExecOptions,
+    ) -> Result<ExecSession, Status>;
 
     /// The address ports of the pod are reached at, if they are.
     fn address(&self, pod: &Pod) -> Option<String>;
@@ -37,12 +44,18 @@ impl Hooks {
     }
 
     fn find(&self, target: &ContainerRef) -> Result<(Arc<dyn Access>, Pod, String), Status> {
-        let access = self.0.get().ok_or_else(|| Status::unavailable("the nodes are still starting; try again"))?;
-        let pod: Pod = serde_json::from_value(target.object.clone())
-            .map_err(|error| Status::internal(format!("pod {} cannot be read: {error}", target.pod)))?;
+        let access = self
+            .0
+            .get()
+            .ok_or_else(|| Status::unavailable("the nodes are still starting; try again"))?;
+        let pod: Pod = serde_json::from_value(target.object.clone()).map_err(|error| {
+            Status::internal(format!("pod {} cannot be read: {error}", target.pod))
+        })?;
         let container = if target.container.is_empty() {
             let first = pod.spec.as_ref().and_then(|spec| spec.containers.first());
-            first.map(|container| container.name.clone()).unwrap_or_default()
+            first
+                .map(|container| container.name.clone())
+                .unwrap_or_default()
         } else {
             target.container.clone()
         };
@@ -56,11 +69,17 @@ fn ready<T: Send + 'static>(result: Result<T, Status>) -> HookFuture<T> {
 
 impl NodeHooks for Hooks {
     fn logs(&self, target: ContainerRef, options: LogOptions) -> HookFuture<LogStream> {
-        ready(self.find(&target).and_then(|(access, pod, container)| access.logs(&pod, &container, &options)))
+        ready(
+            self.find(&target)
+                .and_then(|(access, pod, container)| access.logs(&pod, &container, &options)),
+        )
     }
 
     fn exec(&self, target: ContainerRef, options: ExecOptions) -> HookFuture<ExecSession> {
-        ready(self.find(&target).and_then(|(access, pod, container)| access.exec(&pod, &container, &options)))
+        ready(
+            self.find(&target)
+                .and_then(|(access, pod, container)| access.exec(&pod, &container, &options)),
+        )
     }
 
     fn attach(&self, _target: ContainerRef, _options: ExecOptions) -> HookFuture<ExecSession> {
@@ -71,7 +90,9 @@ impl NodeHooks for Hooks {
 
     fn connect(&self, target: ContainerRef, port: u16) -> HookFuture<DuplexStream> {
         let found = self.find(&target).and_then(|(access, pod, _)| {
-            access.address(&pod).ok_or_else(|| Status::not_implemented("a simulated pod listens on no port"))
+            access
+                .address(&pod)
+                .ok_or_else(|| Status::not_implemented("a simulated pod listens on no port"))
         });
         let address = match found {
             Ok(address) => address,
@@ -80,9 +101,15 @@ impl NodeHooks for Hooks {
         Box::pin(async move {
             let mut stream = tokio::net::TcpStream::connect((address.as_str(), port))
                 .await
-                .map_err(|error| Status::plain_failure(format!("failed to connect to port {port} of the pod: {error}")))?;
+                .map_err(|error| {
+                    Status::plain_failure(format!(
+                        "failed to connect to port {port} of the pod: {error}"
+                    ))
+                })?;
             let (mut inside, outside) = tokio::io::duplex(BUFFER);
-            tokio::spawn(async move { tokio::io::copy_bidirectional(&mut stream, &mut inside).await });
+            tokio::spawn(
+                async move { tokio::io::copy_bidirectional(&mut stream, &mut inside).await },
+            );
             Ok(outside)
         })
     }
@@ -125,7 +152,11 @@ pub(crate) fn wire(mut child: tokio::process::Child, options: &ExecOptions) -> E
         let outcome = match child.wait().await {
             Ok(status) => {
                 use std::os::unix::process::ExitStatusExt;
-                Exit::Code(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default()))
+                Exit::Code(
+                    status
+                        .code()
+                        .unwrap_or_else(|| 128 + status.signal().unwrap_or_default()),
+                )
             }
             Err(error) => Exit::Failed(error.to_string()),
         };

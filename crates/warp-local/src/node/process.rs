@@ -227,7 +227,9 @@ impl Runtime for Process {
         for uid in left_behind(&self.shared.root) {
             if !known.contains(&uid) {
                 let shared = self.shared.clone();
-                tokio::spawn(async move { pod::end_folder(&shared.root, &shared.cgroups, &uid).await });
+                tokio::spawn(
+                    async move { pod::end_folder(&shared.root, &shared.cgroups, &uid).await },
+                );
             }
         }
     }

@@ -28,11 +28,15 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match instance.running()? {
         Some(note) => {
             let pid = Pid::from_raw(note.pid).context("the instance's note names no process")?;
-            kill_process(pid, Signal::TERM).with_context(|| format!("failed to stop process {}", note.pid))?;
+            kill_process(pid, Signal::TERM)
+                .with_context(|| format!("failed to stop process {}", note.pid))?;
             wait_until_free(&instance, note.pid)?;
             output::note("Warp is down");
         }
-        None => output::note(&format!("no Warp runs with the data of {}", instance.folder.display())),
+        None => output::note(&format!(
+            "no Warp runs with the data of {}",
+            instance.folder.display()
+        )),
     }
     if args.purge {
         cluster::block_on(async {
@@ -40,7 +44,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             Ok(())
         })?;
         instance.purge()?;
-        output::note(&format!("removed everything Warp kept in {}", instance.folder.display()));
+        output::note(&format!(
+            "removed everything Warp kept in {}",
+            instance.folder.display()
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -49,7 +56,10 @@ fn wait_until_free(instance: &Instance, pid: i32) -> anyhow::Result<()> {
     let deadline = Instant::now() + STOP_LIMIT;
     while instance.lock()?.is_none() {
         if Instant::now() > deadline {
-            bail!("process {pid} does not stop; see {} for why, or end it with `kill -9 {pid}`", instance.log().display());
+            bail!(
+                "process {pid} does not stop; see {} for why, or end it with `kill -9 {pid}`",
+                instance.log().display()
+            );
         }
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use anyhow::Context;
 use tokio_util::sync::CancellationToken;
 use warp_local::controllers::Clock;
+use warp_local::node::access::Access;
 use warp_local::node::fleet::Fleet;
 use warp_local::node::host::Options;
-use warp_local::node::access::Access;
 use warp_local::node::process::{self, machine};
 use warp_local::node::{Host, Simulated};
 
@@ -124,13 +124,27 @@ pub(crate) fn choose(machine: &Machine) -> Result<(Machine, String), String> {
         return Err(why.to_owned());
     }
     let gpus = machine::gpus();
-    let devices: Vec<String> = gpus.iter().map(|found| format!("{} × {}", found.count, found.product)).collect();
-    let with = if devices.is_empty() { "no GPU".to_owned() } else { devices.join(", ") };
-    Ok((machine.clone(), format!("this machine as a node ({with}); pods are processes, not containers")))
+    let devices: Vec<String> = gpus
+        .iter()
+        .map(|found| format!("{} × {}", found.count, found.product))
+        .collect();
+    let with = if devices.is_empty() {
+        "no GPU".to_owned()
+    } else {
+        devices.join(", ")
+    };
+    Ok((
+        machine.clone(),
+        format!("this machine as a node ({with}); pods are processes, not containers"),
+    ))
 }
 
 /// This machine as a node, with its files below `data`.
-pub(crate) fn local_host(client: kube::Client, data: &std::path::Path, _machine: Machine) -> anyhow::Result<Local> {
+pub(crate) fn local_host(
+    client: kube::Client,
+    data: &std::path::Path,
+    _machine: Machine,
+) -> anyhow::Result<Local> {
     process_host(client, data, &machine_name())
 }
 
@@ -138,8 +152,13 @@ pub(crate) fn local_host(client: kube::Client, data: &std::path::Path, _machine:
 fn process_host(client: kube::Client, data: &std::path::Path, name: &str) -> anyhow::Result<Local> {
     const ADDRESS: &str = "127.0.0.1";
     let program = std::env::current_exe().context("failed to find this program")?;
-    let (runtime, reports) =
-        process::Process::new(client.clone(), data, program, ADDRESS, process::Cgroups::find())?;
+    let (runtime, reports) = process::Process::new(
+        client.clone(),
+        data,
+        program,
+        ADDRESS,
+        process::Cgroups::find(),
+    )?;
     let runtime = Arc::new(runtime);
     let host = Host {
         client,
@@ -149,7 +168,10 @@ fn process_host(client: kube::Client, data: &std::path::Path, name: &str) -> any
         runtime: runtime.clone(),
         reports: Some(reports),
     };
-    Ok(Local { host, access: runtime })
+    Ok(Local {
+        host,
+        access: runtime,
+    })
 }
 
 /// Reads a fleet file.

@@ -80,7 +80,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     instance.create()?;
     if let Some(note) = instance.running()? {
-        output::note(&format!("Warp is up already (process {}, since {:.0})", note.pid, note.started));
+        output::note(&format!(
+            "Warp is up already (process {}, since {:.0})",
+            note.pid, note.started
+        ));
         say_next(&instance, &note);
         return Ok(ExitCode::SUCCESS);
     }
@@ -101,7 +104,10 @@ fn instance_of(args: &Args) -> anyhow::Result<Instance> {
 
 async fn up(args: Args, instance: Instance, fleet: Option<Fleet>) -> anyhow::Result<ExitCode> {
     let Some(lock) = instance.lock()? else {
-        bail!("the data directory {} is in use by another Warp; `warp status` shows it", instance.folder.display());
+        bail!(
+            "the data directory {} is in use by another Warp; `warp status` shows it",
+            instance.folder.display()
+        );
     };
     let started = std::time::Instant::now();
     let listener = listen(args.port).await?;
@@ -122,7 +128,12 @@ async fn up(args: Args, instance: Instance, fleet: Option<Fleet>) -> anyhow::Res
     };
     instance.write_note(&note)?;
     tracing::info!(server = %note.server, "up");
-    output::note(&format!("Warp is up after {:.1} s: {} with {}", started.elapsed().as_secs_f64(), note.server, note.nodes));
+    output::note(&format!(
+        "Warp is up after {:.1} s: {} with {}",
+        started.elapsed().as_secs_f64(),
+        note.server,
+        note.nodes
+    ));
     say_next(&instance, &note);
     let ended = tokio::select! {
         _ = tokio::signal::ctrl_c() => Ok(()),
@@ -155,7 +166,10 @@ async fn farewell(args: &Args, instance: &Instance) {
             "{running} pods keep running as processes of this machine; `warp up` finds them again, `warp down --purge` ends them"
         ));
     }
-    output::note(&format!("stopped; everything is kept in {}", instance.folder.display()));
+    output::note(&format!(
+        "stopped; everything is kept in {}",
+        instance.folder.display()
+    ));
 }
 
 async fn listen(port: u16) -> anyhow::Result<TcpListener> {
@@ -168,8 +182,15 @@ async fn listen(port: u16) -> anyhow::Result<TcpListener> {
 /// The nodes to run and how to call them.
 fn nodes(args: &Args, fleet: Option<Fleet>) -> (Nodes, String) {
     if let Some(fleet) = fleet {
-        let gpus: u32 = fleet.nodes.iter().flat_map(|node| node.devices.values()).sum();
-        let told = format!("{} simulated nodes and {gpus} simulated GPUs", fleet.nodes.len());
+        let gpus: u32 = fleet
+            .nodes
+            .iter()
+            .flat_map(|node| node.devices.values())
+            .sum();
+        let told = format!(
+            "{} simulated nodes and {gpus} simulated GPUs",
+            fleet.nodes.len()
+        );
         return (Nodes::Simulated(fleet), told);
     }
     match node::choose(&args.machine) {
@@ -192,8 +213,14 @@ fn say_next(instance: &Instance, note: &Note) {
 
 fn shell_word(path: &Path) -> String {
     let text = path.display().to_string();
-    let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
-    if plain { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
+    let plain = text
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
+    if plain {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
 }
 
 /// Everything to the log file, only trouble to the terminal.
@@ -207,7 +234,12 @@ fn start_log(instance: &Instance) -> anyhow::Result<()> {
     let wanted = EnvFilter::try_from_env("WARP_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     tracing_subscriber::registry()
-        .with(fmt::layer().with_ansi(false).with_writer(std::sync::Mutex::new(file)).with_filter(wanted))
+        .with(
+            fmt::layer()
+                .with_ansi(false)
+                .with_writer(std::sync::Mutex::new(file))
+                .with_filter(wanted),
+        )
         .with(
             fmt::layer()
                 .with_ansi(color)
@@ -222,9 +254,17 @@ fn start_log(instance: &Instance) -> anyhow::Result<()> {
 
 /// Starts this program again in the background and waits until it is up.
 fn detach(args: &Args, instance: &Instance) -> anyhow::Result<ExitCode> {
-    let log = std::fs::File::options().create(true).append(true).open(instance.log())?;
+    let log = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(instance.log())?;
     let mut command = Command::new(std::env::current_exe().context("failed to find this program")?);
-    command.arg("up").arg("--data").arg(&instance.folder).arg("--port").arg(args.port.to_string());
+    command
+        .arg("up")
+        .arg("--data")
+        .arg(&instance.folder)
+        .arg("--port")
+        .arg(args.port.to_string());
     if let Some(file) = &args.nodes {
         command.arg("--nodes").arg(file);
     }
@@ -250,18 +290,31 @@ fn detach(args: &Args, instance: &Instance) -> anyhow::Result<ExitCode> {
     loop {
         if let Some(status) = child.try_wait().context("failed to watch Warp start")? {
             let log = std::fs::read_to_string(instance.log()).unwrap_or_default();
-            let last = log.lines().rev().find(|line| line.contains("error:")).unwrap_or_default();
-            bail!("Warp did not start ({status}): {last}; its log is {}", instance.log().display());
+            let last = log
+                .lines()
+                .rev()
+                .find(|line| line.contains("error:"))
+                .unwrap_or_default();
+            bail!(
+                "Warp did not start ({status}): {last}; its log is {}",
+                instance.log().display()
+            );
         }
         if let Ok(Some(note)) = instance.running()
             && i64::from(note.pid) == i64::from(child.id())
         {
-            output::note(&format!("Warp is up in the background (process {}): {} with {}", note.pid, note.server, note.nodes));
+            output::note(&format!(
+                "Warp is up in the background (process {}): {} with {}",
+                note.pid, note.server, note.nodes
+            ));
             say_next(instance, &note);
             return Ok(ExitCode::SUCCESS);
         }
         if std::time::Instant::now() > deadline {
-            bail!("Warp is still not up after {START_LIMIT:?}; its log is {}", instance.log().display());
+            bail!(
+                "Warp is still not up after {START_LIMIT:?}; its log is {}",
+                instance.log().display()
+            );
         }
         std::thread::sleep(Duration::from_millis(50));
     }

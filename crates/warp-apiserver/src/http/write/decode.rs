@@ -71,8 +71,8 @@ fn identify(request: &ResourceCall<'_>, value: &mut Value) -> Result<(), Status>
             )));
         }
     }
-    let foreign = (!version.is_empty() && version != expected)
-        || (!kind.is_empty() && kind != resource.kind);
+    let foreign =
+        (!version.is_empty() && version != expected) || (!kind.is_empty() && kind != resource.kind);
     if foreign {
         return Err(Status::bad_request(foreign_kind(request, &kind, &version)));
     }
@@ -104,23 +104,35 @@ fn foreign_kind(request: &ResourceCall<'_>, kind: &str, version: &str) -> String
             "the API version in the data ({version}) does not match the expected API version ({expected})"
         );
     }
-    let version = if version.is_empty() { expected } else { version };
+    let version = if version.is_empty() {
+        expected
+    } else {
+        version
+    };
     let (group, short) = version.split_once('/').unwrap_or(("", version));
     let served = request.api.registry.served();
-    let known = served.kind(group, kind).is_some_and(|entry| entry.resource.version == short);
+    let known = served
+        .kind(group, kind)
+        .is_some_and(|entry| entry.resource.version == short);
     let package = if resource.group.is_empty() {
         "core"
     } else {
         resource.group.split('.').next().unwrap_or_default()
     };
     let problem = if known {
-        format!("converting ({short}.{kind}) to ({package}.{}): unknown conversion", resource.kind)
+        format!(
+            "converting ({short}.{kind}) to ({package}.{}): unknown conversion",
+            resource.kind
+        )
     } else {
         format!(
             "no kind \"{kind}\" is registered for version \"{version}\" in scheme \"pkg/runtime/scheme.go:111\""
         )
     };
-    format!("{kind} in version \"{short}\" cannot be handled as a {}: {problem}", resource.kind)
+    format!(
+        "{kind} in version \"{short}\" cannot be handled as a {}: {problem}",
+        resource.kind
+    )
 }
 
 fn go_kind(value: &Value) -> &'static str {
@@ -261,9 +273,14 @@ pub(super) fn applied(
         let version = value["apiVersion"].as_str().unwrap_or_default();
         let (group, version) = version.split_once('/').unwrap_or(("", version));
         let kind = value["kind"].as_str().unwrap_or_default();
-        return Err(Status::bad_request(format!("invalid object type: {group}/{version}, Kind={kind}")));
+        return Err(Status::bad_request(format!(
+            "invalid object type: {group}/{version}, Kind={kind}"
+        )));
     }
-    let sent_namespace = value["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
+    let sent_namespace = value["metadata"]["namespace"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     identify(request, &mut value)?;
     let name = request.target.name.clone().unwrap_or_default();
     match value["metadata"]["name"].as_str() {

@@ -66,7 +66,10 @@ pub(in crate::http) async fn modify(
             return Err(Status::not_found(&request.subject()));
         };
         let old = entry.read(&current);
-        let Produced { object: mut new, tracked } = produce(&old, &mut warnings)?;
+        let Produced {
+            object: mut new,
+            tracked,
+        } = produce(&old, &mut warnings)?;
         identity(request, &mut new, &old, mode)?;
         version(request, &new, current.revision, mode)?;
         if !tracked {
@@ -75,18 +78,34 @@ pub(in crate::http) async fn modify(
             managed::update(Some(&old), &mut new, &writer);
         }
         prepare::for_update(&entry.resource, mode, &mut new, &old);
-        admit(request, Operation::Update, &mut new, Some(&old), options, &mut warnings)?;
+        admit(
+            request,
+            Operation::Update,
+            &mut new,
+            Some(&old),
+            options,
+            &mut warnings,
+        )?;
         if mode != Mode::Binding {
             prepare::check(request, &new, Some(&old), mode)?;
         }
         prepare::size(request, &new)?;
         warnings.extend((entry.resource.strategy.warnings)(&new));
         if unchanged(&mut new, &old) {
-            store.settled(current.revision).await.map_err(|error| disk_error(&error))?;
-            return Ok(Answer { warnings, ..Answer::bytes(200, entry.bytes(&current)) });
+            store
+                .settled(current.revision)
+                .await
+                .map_err(|error| disk_error(&error))?;
+            return Ok(Answer {
+                warnings,
+                ..Answer::bytes(200, entry.bytes(&current))
+            });
         }
         if options.dry_run {
-            return Ok(Answer { warnings, ..Answer::value(200, new) });
+            return Ok(Answer {
+                warnings,
+                ..Answer::value(200, new)
+            });
         }
         let draft = entry.draft(&key, &new);
         let written = if finished(&entry.resource, &new, &old) {
@@ -96,7 +115,10 @@ pub(in crate::http) async fn modify(
         };
         match written {
             Ok(stored) => {
-                return Ok(Answer { warnings, ..Answer::bytes(200, entry.bytes(&stored)) });
+                return Ok(Answer {
+                    warnings,
+                    ..Answer::bytes(200, entry.bytes(&stored))
+                });
             }
             Err(WriteError::Changed) => {}
             Err(WriteError::Gone) => return Err(Status::not_found(&request.subject())),
@@ -159,7 +181,10 @@ fn version(
     mode: Mode,
 ) -> Result<(), Status> {
     let name = request.target.name.as_deref().unwrap_or_default();
-    match new["metadata"]["resourceVersion"].as_str().unwrap_or_default() {
+    match new["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap_or_default()
+    {
         "" | "0" => {
             let strict = !request.entry.resource.strategy.unconditional_update;
             let update = request.call.method == http::Method::PUT;
@@ -182,8 +207,9 @@ fn version(
 fn unchanged(new: &mut Value, old: &Value) -> bool {
     let strip = |object: &Value| {
         let mut object = object.clone();
-        if let Some(list) =
-            object.pointer_mut("/metadata/managedFields").and_then(Value::as_array_mut)
+        if let Some(list) = object
+            .pointer_mut("/metadata/managedFields")
+            .and_then(Value::as_array_mut)
         {
             for entry in list.iter_mut().filter_map(Value::as_object_mut) {
                 entry.shift_remove("time");

@@ -34,10 +34,15 @@ pub(super) fn place(request: &ResourceCall<'_>, object: &mut Value) -> Result<()
             return Err(Status::bad_request(if sent.is_empty() {
                 "name must be provided".to_owned()
             } else {
-                format!("the name of the object ({sent}) does not match the name on the URL ({name})")
+                format!(
+                    "the name of the object ({sent}) does not match the name on the URL ({name})"
+                )
             }));
         }
-    } else if meta["resourceVersion"].as_str().is_some_and(|version| !version.is_empty()) {
+    } else if meta["resourceVersion"]
+        .as_str()
+        .is_some_and(|version| !version.is_empty())
+    {
         return Err(Status::plain_failure(
             "resourceVersion should not be set on objects to be created",
         ));
@@ -60,15 +65,30 @@ pub(super) fn new_uid() -> String {
     bytes[6] = (bytes[6] & 0x0f) | 0x40;
     bytes[8] = (bytes[8] & 0x3f) | 0x80;
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
 }
 
 /// Identity and times of a new object, in the order Kubernetes writes them.
 pub(super) fn stamp(request: &ResourceCall<'_>, object: &mut Value) {
-    let Some(meta) = object["metadata"].as_object_mut() else { return };
-    for name in
-        ["uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"]
-    {
+    let Some(meta) = object["metadata"].as_object_mut() else {
+        return;
+    };
+    for name in [
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "selfLink",
+        "generation",
+    ] {
         meta.shift_remove(name);
     }
     let mut stamped = Map::new();
@@ -81,7 +101,10 @@ pub(super) fn stamp(request: &ResourceCall<'_>, object: &mut Value) {
     if request.entry.resource.strategy.generation {
         stamped.insert("generation".to_owned(), 1.into());
     }
-    stamped.insert("creationTimestamp".to_owned(), request.api.clock.now_text().into());
+    stamped.insert(
+        "creationTimestamp".to_owned(),
+        request.api.clock.now_text().into(),
+    );
     stamped.append(meta);
     *meta = stamped;
 }
@@ -239,7 +262,9 @@ pub(super) fn check(
     }
     match (mode, &resource.custom, old) {
         (_, Some(_), old) => errors.extend(resource.schema.validate(new, old)),
-        (Mode::Status, None, Some(old)) => errors.extend((strategy.validate_status_update)(new, old)),
+        (Mode::Status, None, Some(old)) => {
+            errors.extend((strategy.validate_status_update)(new, old))
+        }
         (_, None, None) => errors.extend((strategy.validate)(new)),
         (_, None, Some(old)) => {
             errors.extend((strategy.validate)(new));
@@ -280,8 +305,14 @@ pub(super) fn version_required(request: &ResourceCall<'_>, name: &str) -> Status
     );
     let mut status = Status::invalid(&super::named(request, name), &[error]);
     // Kubernetes prints the missing number in hexadecimal.
-    status.message = status.message.replace("Invalid value: 0:", "Invalid value: 0x0:");
-    if let Some(cause) = status.details.as_mut().and_then(|d| d.pointer_mut("/causes/0/message")) {
+    status.message = status
+        .message
+        .replace("Invalid value: 0:", "Invalid value: 0x0:");
+    if let Some(cause) = status
+        .details
+        .as_mut()
+        .and_then(|d| d.pointer_mut("/causes/0/message"))
+    {
         *cause = "Invalid value: 0x0: must be specified for an update".into();
     }
     status

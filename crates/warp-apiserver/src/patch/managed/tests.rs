@@ -180,10 +180,18 @@ fn a_reset_gives_up_ownership_until_the_next_apply() {
     reset["metadata"]["managedFields"] = json!([{}]);
     update(Some(&live), &mut reset, &writer("maker", "t2", &schema));
     assert_eq!(managed_fields(&reset), None);
-    let applied = apply(Some(&reset), &object(json!({"b": 1})), &writer("one", "t3", &schema), false)
-        .expect("applied")
-        .object;
+    let applied = apply(
+        Some(&reset),
+        &object(json!({"b": 1})),
+        &writer("one", "t3", &schema),
+        false,
+    )
+    .expect("applied")
+    .object;
     let managers = decode(managed_fields(&applied)).expect("decodes");
-    let names: Vec<&str> = managers.iter().map(|manager| manager.name.as_str()).collect();
+    let names: Vec<&str> = managers
+        .iter()
+        .map(|manager| manager.name.as_str())
+        .collect();
     assert_eq!(names, ["one", BEFORE_APPLY]);
 }

@@ -20,7 +20,9 @@ impl Access for Process {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let folder = self.shared.folder(uid);
         let Some(newest) = newest(&folder.join("state"), container) else {
-            return Err(Status::bad_request(format!("container \"{container}\" in pod \"{name}\" is waiting to start")));
+            return Err(Status::bad_request(format!(
+                "container \"{container}\" in pod \"{name}\" is waiting to start"
+            )));
         };
         let attempt = match (options.previous, newest.checked_sub(1)) {
             (false, _) => newest,
@@ -32,12 +34,16 @@ impl Access for Process {
             }
         };
         let query = query(options)?;
-        let path = folder.join("logs").join(format!("{container}.{attempt}.log"));
+        let path = folder
+            .join("logs")
+            .join(format!("{container}.{attempt}.log"));
         let (bytes, end) = read(&path, &query);
         if !options.follow {
             return Ok(text(bytes));
         }
-        let state = folder.join("state").join(State::file_name(container, attempt));
+        let state = folder
+            .join("state")
+            .join(State::file_name(container, attempt));
         let ended = move || {
             // Gone with its pod, or recorded as ended: nothing more will be written.
             std::fs::read(&state)
@@ -45,15 +51,30 @@ impl Access for Process {
                 .and_then(|bytes| serde_json::from_slice::<State>(&bytes).ok())
                 .is_none_or(|state| state.ended.is_some())
         };
-        let rest = follow(path, Query { tail: None, ..query }, end, ended);
+        let rest = follow(
+            path,
+            Query {
+                tail: None,
+                ..query
+            },
+            end,
+            ended,
+        );
         Ok(text(bytes).chain(rest).boxed())
     }
 
-    fn exec(&self, pod: &Pod, container: &str, options: &ExecOptions) -> Result<ExecSession, Status> {
+    fn exec(
+        &self,
+        pod: &Pod,
+        container: &str,
+        options: &ExecOptions,
+    ) -> Result<ExecSession, Status> {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let folder = self.shared.folder(uid);
         let Some(launch) = spec::load(&folder, container) else {
-            return Err(Status::bad_request(format!("container \"{container}\" has not started")));
+            return Err(Status::bad_request(format!(
+                "container \"{container}\" has not started"
+            )));
         };
         let child = Command::new(&self.shared.program)
             .arg(CONTAINER)
@@ -64,7 +85,11 @@ impl Access for Process {
             .env_clear()
             .envs(&launch.environment)
             .current_dir(&launch.folder)
-            .stdin(if options.stdin { Stdio::piped() } else { Stdio::null() })
+            .stdin(if options.stdin {
+                Stdio::piped()
+            } else {
+                Stdio::null()
+            })
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0)
@@ -86,7 +111,10 @@ fn newest(folder: &std::path::Path, container: &str) -> Option<u32> {
         .ok()?
         .filter_map(|entry| {
             let name = entry.ok()?.file_name().into_string().ok()?;
-            name.strip_prefix(&prefix)?.strip_suffix(".json")?.parse().ok()
+            name.strip_prefix(&prefix)?
+                .strip_suffix(".json")?
+                .parse()
+                .ok()
         })
         .max()
 }
@@ -95,7 +123,9 @@ fn query(options: &LogOptions) -> Result<Query, Status> {
     let since = match (&options.since_time, options.since) {
         (Some(text), _) => {
             let at = text.parse::<Timestamp>();
-            Some(at.map_err(|_| Status::bad_request(format!("sinceTime \"{text}\" is not a time")))?)
+            Some(
+                at.map_err(|_| Status::bad_request(format!("sinceTime \"{text}\" is not a time")))?,
+            )
         }
         (None, Some(ago)) => {
             let ago = SignedDuration::try_from(ago).unwrap_or(SignedDuration::MAX);
@@ -103,7 +133,8 @@ fn query(options: &LogOptions) -> Result<Query, Status> {
         }
         (None, None) => None,
     };
-    let number = |value: Option<u64>| value.map(|value| usize::try_from(value).unwrap_or(usize::MAX));
+    let number =
+        |value: Option<u64>| value.map(|value| usize::try_from(value).unwrap_or(usize::MAX));
     Ok(Query {
         timestamps: options.timestamps,
         since,

@@ -59,7 +59,10 @@ impl Engine {
         }
         let root_ca = options.identity.ca().to_owned();
         let server = ApiServer::start(options).await?;
-        let address = plan.listener.local_addr().context("failed to read the address listened on")?;
+        let address = plan
+            .listener
+            .local_addr()
+            .context("failed to read the address listened on")?;
         let mut engine = Self {
             server: server.clone(),
             stop: CancellationToken::new(),
@@ -86,14 +89,24 @@ impl Engine {
             volumes: Some(volumes),
             ..controllers::Options::default()
         };
-        let (client, clock, stop) = (client.clone(), self.server.clock().clone(), self.stop.clone());
+        let (client, clock, stop) = (
+            client.clone(),
+            self.server.clock().clone(),
+            self.stop.clone(),
+        );
         self.tasks.spawn(async move {
             controllers::run(client, clock, options, stop).await;
             ("the controllers", Ok(()))
         });
     }
 
-    fn nodes(&mut self, client: &kube::Client, nodes: Nodes, instance: &Instance, hooks: &Hooks) -> anyhow::Result<()> {
+    fn nodes(
+        &mut self,
+        client: &kube::Client,
+        nodes: Nodes,
+        instance: &Instance,
+        hooks: &Hooks,
+    ) -> anyhow::Result<()> {
         let host = match nodes {
             Nodes::None => return Ok(()),
             Nodes::Simulated(fleet) => {
@@ -109,13 +122,19 @@ impl Engine {
                 }
             }
             Nodes::Machine(machine) => {
-                let Local { host, access }: Local = local_host(client.clone(), &instance.folder, machine)?;
+                let Local { host, access }: Local =
+                    local_host(client.clone(), &instance.folder, machine)?;
                 hooks.connect_to(access as Arc<dyn Access>);
                 host
             }
         };
         let stop = self.stop.clone();
-        self.tasks.spawn(async move { ("the nodes", host.run(stop).await.map_err(anyhow::Error::from)) });
+        self.tasks.spawn(async move {
+            (
+                "the nodes",
+                host.run(stop).await.map_err(anyhow::Error::from),
+            )
+        });
         Ok(())
     }
 
@@ -131,7 +150,8 @@ impl Engine {
         };
         let stop = self.stop.clone();
         self.tasks.spawn(async move {
-            let ended = warp_operator::run(client, config, warp_operator::Clock::System, stop).await;
+            let ended =
+                warp_operator::run(client, config, warp_operator::Clock::System, stop).await;
             ("the operator", ended.map_err(anyhow::Error::from))
         });
     }
@@ -165,15 +185,21 @@ impl Engine {
 async fn install_kinds(client: &kube::Client) -> anyhow::Result<()> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     for definition in warp_api::crd::all() {
-        let name = definition["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let name = definition["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
         let apply = PatchParams::apply("warp-up").force();
         api.patch(&name, &apply, &Patch::Apply(&definition))
             .await
             .with_context(|| format!("failed to install the kind {name}"))?;
-        tokio::time::timeout(KINDS_LIMIT, await_condition(api.clone(), &name, is_crd_established()))
-            .await
-            .with_context(|| format!("the kind {name} is not served after {KINDS_LIMIT:?}"))?
-            .with_context(|| format!("failed to watch the kind {name}"))?;
+        tokio::time::timeout(
+            KINDS_LIMIT,
+            await_condition(api.clone(), &name, is_crd_established()),
+        )
+        .await
+        .with_context(|| format!("the kind {name} is not served after {KINDS_LIMIT:?}"))?
+        .with_context(|| format!("failed to watch the kind {name}"))?;
     }
     Ok(())
 }

@@ -59,12 +59,22 @@ impl Instance {
             .recursive(true)
             .mode(0o700)
             .create(&self.folder)
-            .with_context(|| format!("failed to make the data directory {}; {fix}", self.folder.display()))?;
+            .with_context(|| {
+                format!(
+                    "failed to make the data directory {}; {fix}",
+                    self.folder.display()
+                )
+            })?;
         // A directory that cannot be written is told now, not in the middle of the first write.
         let probe = self.folder.join(".writable");
         std::fs::write(&probe, b"x")
             .and_then(|()| std::fs::remove_file(&probe))
-            .with_context(|| format!("failed to write to the data directory {}; {fix}", self.folder.display()))
+            .with_context(|| {
+                format!(
+                    "failed to write to the data directory {}; {fix}",
+                    self.folder.display()
+                )
+            })
     }
 
     /// Takes the lock; `None` when another process holds it.
@@ -108,9 +118,15 @@ impl Instance {
     pub(crate) fn write_note(&self, note: &Note) -> anyhow::Result<()> {
         let path = self.folder.join(NOTE);
         let temporary = self.folder.join(".up.json");
-        let mut file = File::options().create(true).truncate(true).write(true).mode(0o600).open(&temporary)?;
+        let mut file = File::options()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .open(&temporary)?;
         file.write_all(&serde_json::to_vec_pretty(note)?)?;
-        std::fs::rename(&temporary, &path).with_context(|| format!("failed to write {}", path.display()))
+        std::fs::rename(&temporary, &path)
+            .with_context(|| format!("failed to write {}", path.display()))
     }
 
     pub(crate) fn remove_note(&self) {
@@ -120,10 +136,20 @@ impl Instance {
     /// Removes everything an instance makes, and nothing else: the directory may be somebody's home.
     pub(crate) fn purge(&self) -> anyhow::Result<()> {
         const FILES: [&str; 9] = [
-            "state.redb", "kubeconfig", NOTE, "warp.log", "ca.crt", "ca.key", "token", "service-account.key", LOCK,
+            "state.redb",
+            "kubeconfig",
+            NOTE,
+            "warp.log",
+            "ca.crt",
+            "ca.key",
+            "token",
+            "service-account.key",
+            LOCK,
         ];
         for name in ["pods", "volumes"] {
-            remove(&self.folder.join(name), |path| std::fs::remove_dir_all(path))?;
+            remove(&self.folder.join(name), |path| {
+                std::fs::remove_dir_all(path)
+            })?;
         }
         for name in FILES {
             remove(&self.folder.join(name), |path| std::fs::remove_file(path))?;
