@@ -181,7 +181,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The bound at full load with every request free to be refused, and at 130 % when what arrived up
-/// to 95 % was placed.
+/// to 95 % was placed, or as much below that as could have been.
 fn bound(trace: &Trace, format: Format) -> anyhow::Result<ExitCode> {
     use openb::bound::{Load as Arrived, bound};
     let free = bound(
@@ -191,23 +191,33 @@ fn bound(trace: &Trace, format: Format) -> anyhow::Result<ExitCode> {
             declared: 0.0,
         },
     );
-    let placed = bound(
-        trace,
-        Arrived {
-            arrived: 1.3,
-            declared: 0.95,
-        },
-    );
+    let mut percent = 95_u32;
+    let placed = loop {
+        let declared = f64::from(percent) / 100.0;
+        let placed = bound(
+            trace,
+            Arrived {
+                arrived: 1.3,
+                declared,
+            },
+        );
+        // Less than was declared means that not all of it can be placed.
+        if placed >= f64::from(percent) || percent == 0 {
+            break placed;
+        }
+        percent -= 5;
+    };
     if format == Format::Json {
         output::result(&serde_json::to_string(&serde_json::json!({
-            "bound": {"alloc": {"100": free, "130": placed}},
+            "bound": {"alloc": {"100": free, "130": placed}, "placed_up_to": percent},
         }))?);
     } else {
-        let mut table = Table::new(["BOUND", "@100", "@130"]);
+        let mut table = Table::new(["BOUND", "@100", "@130", "ALL PLACED UP TO"]);
         table.row(vec![
-            "any policy".into(),
+            "any policy".to_owned(),
             format!("{free:.2}"),
             format!("{placed:.2}"),
+            format!("{percent}%"),
         ]);
         output::result(&table.to_string());
     }
