@@ -17,6 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use warp_core::schedule::{Policy, strategy::UnknownPolicy};
 
 pub use ask::{BadSpec, GpuAsk, run_seconds};
 pub use rules::RULES;
@@ -138,30 +139,70 @@ pub enum Priority {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum SchedulingStrategy {
+    /// Where the fleet keeps most room for what it usually runs.
     #[default]
+    Warp,
+    /// Most free GPUs.
     LeastLoaded,
+    /// Any.
     Random,
+    /// Lowest price per GPU-hour.
     CostOptimized,
+    /// Least left over.
+    BestFit,
+    /// GPUs in use first, then nodes in use.
+    Packing,
+    /// Smallest product of what is asked for and what is free.
+    DotProd,
+    /// Beside work of the same size.
+    Clustering,
+    /// Least growth of GPUs that typical requests cannot use.
+    Fgd,
 }
 
 impl SchedulingStrategy {
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::LeastLoaded => "leastLoaded",
-            Self::Random => "random",
-            Self::CostOptimized => "costOptimized",
+        Policy::from(self).name()
+    }
+}
+
+impl From<SchedulingStrategy> for Policy {
+    fn from(strategy: SchedulingStrategy) -> Self {
+        match strategy {
+            SchedulingStrategy::Warp => Self::Warp,
+            SchedulingStrategy::LeastLoaded => Self::LeastLoaded,
+            SchedulingStrategy::Random => Self::Random,
+            SchedulingStrategy::CostOptimized => Self::CostOptimized,
+            SchedulingStrategy::BestFit => Self::BestFit,
+            SchedulingStrategy::Packing => Self::Packing,
+            SchedulingStrategy::DotProd => Self::DotProd,
+            SchedulingStrategy::Clustering => Self::Clustering,
+            SchedulingStrategy::Fgd => Self::Fgd,
+        }
+    }
+}
+
+impl From<Policy> for SchedulingStrategy {
+    fn from(policy: Policy) -> Self {
+        match policy {
+            Policy::Warp => Self::Warp,
+            Policy::LeastLoaded => Self::LeastLoaded,
+            Policy::Random => Self::Random,
+            Policy::CostOptimized => Self::CostOptimized,
+            Policy::BestFit => Self::BestFit,
+            Policy::Packing => Self::Packing,
+            Policy::DotProd => Self::DotProd,
+            Policy::Clustering => Self::Clustering,
+            Policy::Fgd => Self::Fgd,
         }
     }
 }
 
 impl std::str::FromStr for SchedulingStrategy {
-    type Err = String;
+    type Err = UnknownPolicy;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        [Self::LeastLoaded, Self::Random, Self::CostOptimized]
-            .into_iter()
-            .find(|strategy| strategy.as_str() == text)
-            .ok_or_else(|| format!("'{text}' is not one of leastLoaded, random, costOptimized"))
+        text.parse::<Policy>().map(Self::from)
     }
 }
 

@@ -245,6 +245,14 @@ impl Policy {
             _ => self.strategy(seed),
         }
     }
+
+    /// The strategy for a running cluster, told what is there now: work leaves as it comes.
+    pub fn live(self, seed: u64, fleet: &Fleet, mix: &Mix) -> Box<dyn Strategy> {
+        match self {
+            Self::Warp => Box::new(FillValue::steady(Tuning::default(), seed, fleet, mix)),
+            _ => self.informed(seed, fleet, mix),
+        }
+    }
 }
 
 impl fmt::Display for Policy {

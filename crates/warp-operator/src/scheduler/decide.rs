@@ -11,7 +11,7 @@ use warp_api::{GPUWorkload, label, reason};
 use warp_core::fleet::{Expression, GpuRequest, NodeTerm, Operator, Request, WorkState};
 use warp_core::random::Fingerprint;
 use warp_core::schedule::fit::Filter;
-use warp_core::schedule::{Placement, Planner, Policy, Reason};
+use warp_core::schedule::{Ask, Mix, Placement, Planner, Policy, Reason};
 
 use super::Verdict;
 use crate::config::Settings;
@@ -88,24 +88,33 @@ fn choose(
     request: &Request,
     strategy: SchedulingStrategy,
 ) -> Option<Placement> {
-    let policy = match strategy {
-        SchedulingStrategy::LeastLoaded => Policy::LeastLoaded,
-        SchedulingStrategy::CostOptimized => Policy::CostOptimized,
-        SchedulingStrategy::Random => {
-            // The dice follow from the workload and its attempt: reproducible, and not the same
-            // node for everybody.
-            let uid = workload.uid().unwrap_or_default();
-            let seed = Fingerprint::default()
-                .text(&uid)
-                .signed(i64::from(attempt(workload)))
-                .get();
-            return Planner::new(Policy::Random, seed).choose(&ledger.fleet, request);
-        }
-    };
-    let planner = planners
-        .entry(policy)
-        .or_insert_with(|| Planner::new(policy, 0));
+    let policy = Policy::from(strategy);
+    if policy == Policy::Random {
+        // The dice follow from the workload and its attempt: reproducible, and not the same node
+        // for everybody.
+        let uid = workload.uid().unwrap_or_default();
+        let seed = Fingerprint::default()
+            .text(&uid)
+            .signed(i64::from(attempt(workload)))
+            .get();
+        return Planner::new(policy, seed).choose(&ledger.fleet, request);
+    }
+    let planner = planners.entry(policy).or_insert_with(|| {
+        let mix = mix(ledger, request);
+        Planner::with_strategy(policy.live(0, &ledger.fleet, &mix), 0)
+    });
     planner.choose(&ledger.fleet, request)
+}
+
+/// What the cluster runs, as the best guess of what it will be asked for next. Read from the
+/// snapshot alone, so that a restart changes no decision.
+fn mix(ledger: &Ledger, asked: &Request) -> Mix {
+    let mut mix = Mix::default();
+    mix.see(&Ask::new(&ledger.fleet, asked));
+    for work in ledger.fleet.works() {
+        mix.see(&Ask::new(&ledger.fleet, &work.request));
+    }
+    mix
 }
 
 /// Enters a placement and makes its Job.

@@ -88,6 +88,28 @@ fn decisions_of_one_pass_see_each_other_and_never_overcommit() {
 }
 
 #[test]
+fn every_strategy_of_the_api_places_and_the_default_keeps_whole_nodes_whole() {
+    let nodes: Vec<_> = ["a", "b", "c"].map(|name| node(name, 8, json!({}))).into();
+    for policy in warp_core::schedule::Policy::ALL {
+        let mut ledger = ledger::build(&nodes, &[], &[]);
+        let one = workload("one", json!({"schedulingStrategy": policy.name()}));
+        assert!(
+            chosen(&decide(&mut ledger, &[one])[0]).is_some(),
+            "{policy}"
+        );
+    }
+    // A node-sized workload runs, so the next one is expected: small ones share a node.
+    let mut ledger = ledger::build(&nodes, &[], &[]);
+    let wanted: Vec<_> = [8, 1, 1, 1, 8]
+        .into_iter()
+        .enumerate()
+        .map(|(n, gpus)| workload(&format!("w{n}"), json!({"gpuCount": gpus})))
+        .collect();
+    let decisions = decide(&mut ledger, &wanted);
+    assert!(decisions.iter().all(|decision| chosen(decision).is_some()));
+}
+
+#[test]
 fn a_created_job_holds_its_gpus_in_the_next_pass() {
     let nodes = [node("a", 8, json!({}))];
     let mut ledger = ledger::build(&nodes, &[], &[]);
@@ -175,7 +197,10 @@ fn refused_nodes_are_left_out_until_their_time() {
     let refused = |until: &str| {
         workload(
             "w",
-            json!({"status": {"refusedNodes": [{"name": "a", "jobUid": "j", "until": until}]}}),
+            json!({
+                "schedulingStrategy": "leastLoaded",
+                "status": {"refusedNodes": [{"name": "a", "jobUid": "j", "until": until}]},
+            }),
         )
     };
     let mut ledger = ledger::build(&nodes, &[], &[]);

@@ -50,8 +50,8 @@ pub(crate) struct Args {
     /// Where /metrics answers, `0` for nowhere; default :8080 in a cluster, else nowhere
     #[arg(long, alias = "metrics-bind-address", value_name = "ADDRESS", value_parser = address)]
     metrics_addr: Option<Listen>,
-    /// Strategy of workloads that name none: leastLoaded, random or costOptimized
-    #[arg(long, default_value = "leastLoaded")]
+    /// Strategy of workloads that name none; see docs/concepts/placement.md for all of them
+    #[arg(long, default_value = "warp")]
     default_strategy: SchedulingStrategy,
     /// A placed attempt that does not run after this time has failed
     #[arg(long, default_value = "30m", value_parser = duration)]

@@ -62,6 +62,11 @@ impl Default for Tuning {
 /// Arrivals after which what was learnt and what is doubted weigh the same.
 const DOUBT: f64 = 2000.0;
 
+/// How little is known of a mix, from 1 (nothing) towards 0.
+fn doubt(mix: &Mix) -> f64 {
+    DOUBT / (DOUBT + mix.weight())
+}
+
 #[derive(Debug)]
 pub struct FillValue {
     tuning: Tuning,
@@ -103,6 +108,19 @@ impl FillValue {
             free: None,
             came: 0.0,
             left: 0.0,
+        }
+    }
+
+    /// Expects the mix it is shown, on a fleet where as much work leaves as comes. It remembers
+    /// nothing between decisions, so a live loop that is rebuilt from its snapshot decides the same.
+    pub fn steady(tuning: Tuning, seed: u64, fleet: &Fleet, mix: &Mix) -> Self {
+        let worth = Worth::new(&tuning, seed, fleet, mix, doubt(mix));
+        let turnover = fleet.totals().gpu_milli() as f64;
+        Self {
+            came: turnover,
+            left: turnover,
+            worth,
+            ..Self::informed(tuning, seed, fleet, mix)
         }
     }
 
@@ -179,8 +197,8 @@ impl Strategy for FillValue {
         if let Some(learning) = &mut self.learning
             && learning.see(ask)
         {
-            let doubt = DOUBT / (DOUBT + learning.mix().weight());
-            self.worth = Worth::new(&self.tuning, self.seed, fleet, learning.mix(), doubt);
+            let mix = learning.mix();
+            self.worth = Worth::new(&self.tuning, self.seed, fleet, mix, doubt(mix));
         }
     }
 
