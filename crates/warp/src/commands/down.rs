@@ -54,7 +54,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 fn wait_until_free(instance: &Instance, pid: i32) -> anyhow::Result<()> {
     let deadline = Instant::now() + STOP_LIMIT;
-    while instance.lock()?.is_none() {
+    while instance.held()? {
         if Instant::now() > deadline {
             bail!(
                 "process {pid} does not stop; see {} for why, or end it with `kill -9 {pid}`",

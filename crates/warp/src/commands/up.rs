@@ -110,6 +110,9 @@ async fn up(args: Args, instance: Instance, fleet: Option<Fleet>) -> anyhow::Res
             instance.folder.display()
         );
     };
+    // A predecessor that was killed left its note; whoever reads it now would take its process id,
+    // perhaps somebody else's by now, for ours.
+    instance.remove_note();
     let started = std::time::Instant::now();
     let listener = listen(args.port).await?;
     let (nodes, told) = nodes(&args, fleet).await;

@@ -34,8 +34,11 @@ impl Up {
             .spawn()
             .unwrap();
         let note = data.join("up.json");
+        // The note of a killed predecessor may still be there.
+        let own = format!("\"pid\": {}", child.id());
         until("warp to be up", PATIENCE, async || {
-            Ok(note.exists().then_some(()))
+            let text = std::fs::read_to_string(&note).unwrap_or_default();
+            Ok(text.contains(&own).then_some(()))
         })
         .await
         .unwrap();

@@ -2,7 +2,7 @@
 //! the note it leaves for `warp status` and `warp down`.
 
 use std::fs::{File, TryLockError};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -96,9 +96,29 @@ impl Instance {
         }
     }
 
+    /// Whether a process holds the lock. Looks only: an instance that is removing its directory must
+    /// not find a new lock file in it.
+    pub(crate) fn held(&self) -> anyhow::Result<bool> {
+        let path = self.folder.join(LOCK);
+        let file = match File::options().write(true).open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+            Err(error) => {
+                return Err(error).with_context(|| format!("failed to open {}", path.display()));
+            }
+        };
+        match file.try_lock() {
+            Ok(()) => Ok(false),
+            Err(TryLockError::WouldBlock) => Ok(true),
+            Err(TryLockError::Error(error)) => {
+                Err(error).with_context(|| format!("failed to lock {}", path.display()))
+            }
+        }
+    }
+
     /// The note of the instance that runs here, if one does.
     pub(crate) fn running(&self) -> anyhow::Result<Option<Note>> {
-        if !self.folder.join(LOCK).exists() || self.lock()?.is_some() {
+        if !self.held()? {
             return Ok(None);
         }
         self.note().map(Some)
