@@ -147,20 +147,36 @@ pub fn smallest_changes(fleet: &Fleet, request: &Request) -> Vec<Vec<Change>> {
         .collect()
 }
 
-/// Relaxes everything, then takes back every relaxation that is not needed.
+/// Relaxes everything, then takes back every relaxation that is not needed. Spread constraints are
+/// not monotone (tolerating a taint may add a domain and so forbid another), so what was needed at
+/// first may be needless once others are taken back: it goes round until nothing more can go.
 fn irreducible(fleet: &Fleet, request: &Request, mut kept: Vec<Dimension>) -> Option<Vec<Change>> {
-    for at in (0..kept.len()).rev() {
-        let without = |skip: usize| {
-            let others = kept.iter().enumerate().filter(move |(at, _)| *at != skip);
-            others.fold(request.clone(), |request, (_, dimension)| {
-                dimension.relax(&request)
-            })
-        };
-        if fits(fleet, &without(at)) {
-            kept.remove(at);
-        }
+    let relaxed_fits = |kept: &[Dimension], without: usize| {
+        let others = kept.iter().enumerate().filter(|(at, _)| *at != without);
+        let relaxed = others.fold(request.clone(), |request, (_, d)| d.relax(&request));
+        fits(fleet, &relaxed)
+    };
+    while let Some(needless) = (0..kept.len()).rev().find(|&at| relaxed_fits(&kept, at)) {
+        kept.remove(needless);
     }
-    solve(fleet, request, &kept)
+    let mut changes = solve(fleet, request, &kept)?;
+    while let Some(needless) = needless(fleet, request, &changes) {
+        kept.remove(needless);
+        changes.remove(needless);
+        changes = solve(fleet, request, &kept).unwrap_or(changes);
+    }
+    Some(changes)
+}
+
+/// A change that the others can do without.
+fn needless(fleet: &Fleet, request: &Request, changes: &[Change]) -> Option<usize> {
+    (0..changes.len()).find(|&without| {
+        let others = changes.iter().enumerate().filter(|(at, _)| *at != without);
+        fits(
+            fleet,
+            &others.fold(request.clone(), |request, (_, c)| c.apply(&request)),
+        )
+    })
 }
 
 fn fits(fleet: &Fleet, request: &Request) -> bool {
