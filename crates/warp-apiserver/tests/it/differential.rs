@@ -165,14 +165,43 @@ fn mask_text(text: &str) -> String {
     revision.replace_all(&text, "$1<revision>").into_owned()
 }
 
+/// Orders complaints about entries of one map, which a real server walks in random order. The order
+/// of everything else is compared as it is.
+fn order_entries(body: &mut Value) {
+    let Some(Value::Array(causes)) = body.pointer_mut("/details/causes") else {
+        return;
+    };
+    let text = |cause: &Value| {
+        let part = |name: &str| cause[name].as_str().unwrap_or_default().to_owned();
+        format!("{}: {}", part("field"), part("message"))
+    };
+    // The map that an entry such as `data[a b]` belongs to; `ports[0]` is an item of a list.
+    let map = |cause: &Value| {
+        let field = cause["field"].as_str()?.strip_suffix(']')?;
+        let (map, key) = field.split_once('[')?;
+        key.parse::<usize>().is_err().then(|| map.to_owned())
+    };
+    let joined = |causes: &[Value]| causes.iter().map(text).collect::<Vec<_>>().join(", ");
+    let before = joined(causes);
+    for run in causes.chunk_by_mut(|a, b| map(a).is_some() && map(a) == map(b)) {
+        run.sort_by_cached_key(text);
+    }
+    let after = joined(causes);
+    if let Some(message) = body["message"].as_str() {
+        body["message"] = message.replace(&before, &after).into();
+    }
+}
+
 /// Everything that must be equal.
 fn comparable(reply: &Reply, namespace: &str) -> Value {
     let mut warnings = reply.warnings();
     warnings.sort();
+    let mut body = mask(reply.json(), namespace);
+    order_entries(&mut body);
     json!({
         "code": reply.code,
         "warnings": mask(json!(warnings), namespace),
-        "body": mask(reply.json(), namespace),
+        "body": body,
     })
 }
 
