@@ -31,7 +31,8 @@ pub(super) async fn lost_nodes() -> Result<Used> {
     let names = ["one", "two", "three"];
     let work = with(
         spec(1, &Behaviour::hang()),
-        json!({"retryPolicy": {"maxRetries": 3}}),
+        // The spare node is the emptiest, so that a second attempt can be told from the first.
+        json!({"retryPolicy": {"maxRetries": 3}, "schedulingStrategy": "leastLoaded"}),
     );
     for name in names {
         scene.submit(name, work.clone()).await?;
