@@ -140,9 +140,9 @@ pub enum Priority {
 #[serde(rename_all = "camelCase")]
 pub enum SchedulingStrategy {
     /// Where the fleet keeps most room for what it usually runs.
-    #[default]
     Warp,
     /// Most free GPUs.
+    #[default]
     LeastLoaded,
     /// Any.
     Random,

@@ -88,7 +88,7 @@ fn decisions_of_one_pass_see_each_other_and_never_overcommit() {
 }
 
 #[test]
-fn every_strategy_of_the_api_places_and_the_default_keeps_whole_nodes_whole() {
+fn every_strategy_of_the_api_places_and_warp_keeps_whole_nodes_whole() {
     let nodes: Vec<_> = ["a", "b", "c"].map(|name| node(name, 8, json!({}))).into();
     for policy in warp_core::schedule::Policy::ALL {
         let mut ledger = ledger::build(&nodes, &[], &[]);
@@ -103,7 +103,10 @@ fn every_strategy_of_the_api_places_and_the_default_keeps_whole_nodes_whole() {
     let wanted: Vec<_> = [8, 1, 1, 1, 8]
         .into_iter()
         .enumerate()
-        .map(|(n, gpus)| workload(&format!("w{n}"), json!({"gpuCount": gpus})))
+        .map(|(n, gpus)| {
+            let spec = json!({"gpuCount": gpus, "schedulingStrategy": "warp"});
+            workload(&format!("w{n}"), spec)
+        })
         .collect();
     let decisions = decide(&mut ledger, &wanted);
     assert!(decisions.iter().all(|decision| chosen(decision).is_some()));

@@ -257,7 +257,7 @@ pub(super) async fn metrics(operator: &Operator) -> Result<()> {
         })
     };
     for name in [
-        "warp_gpuworkload_scheduled_total{strategy=\"warp\"",
+        "warp_gpuworkload_scheduled_total{strategy=\"leastLoaded\"",
         "warp_gpuworkload_failed_total{reason=",
         "warp_gpuworkload_retries_total",
         "warp_gpuworkload_reconcile_duration_seconds_count{result=\"success\"",
