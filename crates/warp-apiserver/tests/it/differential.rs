@@ -165,9 +165,9 @@ fn mask_text(text: &str) -> String {
     revision.replace_all(&text, "$1<revision>").into_owned()
 }
 
-/// Orders complaints about entries of one map, which a real server walks in random order. The order
-/// of everything else is compared as it is.
-fn order_entries(body: &mut Value) {
+/// Orders the complaints of a refusal: a real server walks maps in random order, so the order it
+/// complains in differs between two runs of the same request.
+fn order_causes(body: &mut Value) {
     let Some(Value::Array(causes)) = body.pointer_mut("/details/causes") else {
         return;
     };
@@ -175,17 +175,9 @@ fn order_entries(body: &mut Value) {
         let part = |name: &str| cause[name].as_str().unwrap_or_default().to_owned();
         format!("{}: {}", part("field"), part("message"))
     };
-    // The map that an entry such as `data[a b]` belongs to; `ports[0]` is an item of a list.
-    let map = |cause: &Value| {
-        let field = cause["field"].as_str()?.strip_suffix(']')?;
-        let (map, key) = field.split_once('[')?;
-        key.parse::<usize>().is_err().then(|| map.to_owned())
-    };
     let joined = |causes: &[Value]| causes.iter().map(text).collect::<Vec<_>>().join(", ");
     let before = joined(causes);
-    for run in causes.chunk_by_mut(|a, b| map(a).is_some() && map(a) == map(b)) {
-        run.sort_by_cached_key(text);
-    }
+    causes.sort_by_cached_key(text);
     let after = joined(causes);
     if let Some(message) = body["message"].as_str() {
         body["message"] = message.replace(&before, &after).into();
@@ -197,7 +189,7 @@ fn comparable(reply: &Reply, namespace: &str) -> Value {
     let mut warnings = reply.warnings();
     warnings.sort();
     let mut body = mask(reply.json(), namespace);
-    order_entries(&mut body);
+    order_causes(&mut body);
     json!({
         "code": reply.code,
         "warnings": mask(json!(warnings), namespace),
