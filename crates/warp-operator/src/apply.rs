@@ -63,7 +63,7 @@ impl ApplyError {
 /// What became of a write that did not fail.
 enum Outcome {
     /// It was made; with the object as it then was, unless that is gone.
-    Done(Option<DynamicObject>),
+    Done(Option<Box<DynamicObject>>),
     /// Somebody did it before: there was nothing to write, and nothing to record.
     FoundDone,
 }
@@ -118,7 +118,7 @@ impl Executor {
         match outcome? {
             Outcome::Done(object) => {
                 pass.record(verb, &what, &write.why);
-                Ok(object)
+                Ok(object.map(|object| *object))
             }
             Outcome::FoundDone => Ok(None),
         }
@@ -182,7 +182,7 @@ impl Executor {
             .call("create", &want.resource, "", &want.name, call)
             .await
         {
-            Ok(made) => Ok(Outcome::Done(Some(made))),
+            Ok(made) => Ok(Outcome::Done(Some(Box::new(made)))),
             Err(error) if is_reason(&error, "AlreadyExists") => Ok(Outcome::FoundDone),
             Err(error) => Err(error),
         }
@@ -206,7 +206,7 @@ impl Executor {
         let call = api.patch(&target.name, &params, &patch);
         self.call("patch", &target.resource, "", &target.name, call)
             .await
-            .map(|object| Outcome::Done(Some(object)))
+            .map(|object| Outcome::Done(Some(Box::new(object))))
     }
 
     async fn delete(&self, target: &Target) -> Result<Outcome, ApplyError> {
