@@ -25,7 +25,7 @@ use crate::cache::Key;
 use crate::context::Context;
 use crate::ledger;
 use crate::plan::{Change, Want, Write};
-use crate::workload::{Wish, see, wish};
+use crate::workload::{Wish, reserves, see, wish};
 
 pub(crate) use decide::Decision;
 pub(crate) use verdict::Verdict;
@@ -75,7 +75,9 @@ async fn pass(cx: &Context) -> bool {
         cx.metrics.placed(started.elapsed(), held);
         return false;
     }
-    let mut ledger = ledger::build(&cx.nodes.all(), &cx.pods.all(), &cx.jobs.all());
+    let mut promised = cx.jobs.all();
+    promised.retain(|job| reserves(cx, job));
+    let mut ledger = ledger::build(&cx.nodes.all(), &cx.pods.all(), &promised);
     let decisions = decide::all(&mut ledger, &wanted, &cx.settings, now);
     let waiting = decisions
         .iter()

@@ -29,7 +29,7 @@ use crate::plan::Plan;
 
 pub(crate) use assess::{Wish, attempt, over, waits_for_volume, wish};
 pub(crate) use objects::{Place, Shell, shell};
-pub(crate) use observe::{Seen, see};
+pub(crate) use observe::{Seen, reserves, see};
 
 /// The kind as the driver runs it.
 #[derive(Debug)]
@@ -125,8 +125,15 @@ pub(crate) fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref())
 }
 
-/// Whether a Job belongs to this very workload, not to an earlier one of the same name.
+/// Whether a Job belongs to this very workload: not to an earlier one of the same name, and not to
+/// somebody in another namespace who wrote our labels on a Job of theirs.
 pub(crate) fn owns(workload: &GPUWorkload, job: &Job) -> bool {
     let uid = workload.meta().uid.as_deref();
-    uid.is_some() && job.labels().get(label::WORKLOAD_UID).map(String::as_str) == uid
+    uid.is_some()
+        && job.meta().namespace == workload.meta().namespace
+        && job.labels().get(label::WORKLOAD_UID).map(String::as_str) == uid
+        && job
+            .owner_references()
+            .iter()
+            .any(|owner| owner.controller == Some(true) && Some(owner.uid.as_str()) == uid)
 }
