@@ -137,11 +137,13 @@ pub(super) fn workload_resource() -> ApiResource {
     ApiResource::from_gvk_with_plural(&kind, "gpuworkloads")
 }
 
-/// The simple form of a spec: one container that behaves as told.
+/// The simple form of a spec: one container that behaves as told. It names its GPU, so that no strategy
+/// puts it on a node that another scenario needs.
 pub(super) fn spec(gpus: u32, behaviour: &Behaviour) -> Value {
     json!({
         "modelName": "scenario",
         "gpuCount": gpus,
+        "gpu": {"models": ["H100"]},
         "image": "registry.example/scenario:1",
         "env": behaviour.env(),
         "retryPolicy": {"maxRetries": 2, "backoffSeconds": 1},
