@@ -14,5 +14,6 @@ mod differential;
 mod exchange;
 mod fuzz;
 mod kubectl;
+mod page;
 mod recorded;
 mod third_party;
