@@ -16,5 +16,6 @@ mod fuzz;
 mod hostile;
 mod intruders;
 mod kubectl;
+mod page;
 mod recorded;
 mod third_party;
