@@ -40,6 +40,9 @@ pub(crate) use respond::error as error_response;
 pub(crate) use route::{Route, Target};
 pub(crate) use server::{connection, serve};
 
+/// How long a client may take to send the body of a request.
+const BODY_PATIENCE: std::time::Duration = std::time::Duration::from_mins(1);
+
 /// What one client may ask for.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -300,7 +303,13 @@ impl Api {
             return Ok(Bytes::new());
         }
         let limited = http_body_util::Limited::new(body, self.limits.body);
-        match limited.collect().await {
+        let Ok(collected) = tokio::time::timeout(BODY_PATIENCE, limited.collect()).await else {
+            return Err(Status::timeout(format!(
+                "the request body took longer than {} s",
+                BODY_PATIENCE.as_secs()
+            )));
+        };
+        match collected {
             Ok(collected) => Ok(collected.to_bytes()),
             Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Status::too_large(
                 format!("Request entity too large: limit is {}", self.limits.body),
