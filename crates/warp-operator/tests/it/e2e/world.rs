@@ -34,8 +34,6 @@ const WORKLOAD: &str = "gpu.warp.dev/workload";
 /// What Kubernetes has and the embedded engine does not (`docs/reference/embedded.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Feature {
-    /// Namespaces that enforce a level of the Pod Security Standards.
-    PodSecurity,
     /// Admission webhooks: nothing calls out of the embedded engine.
     Webhooks,
 }
@@ -79,7 +77,7 @@ impl World {
     pub(super) fn has(&self, feature: Feature) -> bool {
         match (self.cluster.engine(), feature) {
             (Engine::Real, _) => true,
-            (Engine::Embedded, Feature::PodSecurity | Feature::Webhooks) => false,
+            (Engine::Embedded, Feature::Webhooks) => false,
         }
     }
 
