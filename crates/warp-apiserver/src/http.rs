@@ -11,6 +11,7 @@ mod route;
 pub(crate) mod selector;
 mod server;
 mod subresource;
+mod token;
 mod watch;
 mod write;
 
@@ -81,8 +82,8 @@ pub(crate) struct Api {
     /// Slots for requests and for watches.
     requests: Semaphore,
     watches: Arc<Semaphore>,
-    /// Writes that count what a quota allows happen one at a time.
-    pub(crate) quota: tokio::sync::Mutex<()>,
+    /// Writes that are judged by what others hold happen one at a time.
+    pub(crate) turn: tokio::sync::Mutex<()>,
     cleanups: Mutex<HashSet<Arc<str>>>,
 }
 
@@ -175,7 +176,7 @@ impl Api {
             documents: plain::Documents::default(),
             requests: Semaphore::new(limits.requests),
             watches: Arc::new(Semaphore::new(limits.watches)),
-            quota: tokio::sync::Mutex::new(()),
+            turn: tokio::sync::Mutex::new(()),
             cleanups: Mutex::new(HashSet::new()),
         }
     }
@@ -202,7 +203,7 @@ impl Api {
         let started = tokio::time::Instant::now();
         let verb = request.method().clone();
         let route = Route::parse(request.uri().path());
-        let label = route.label();
+        let label = self.label(&route);
         let response = match self.answer(request, route, origin).await {
             Ok(response) => response,
             Err(status) => respond::error(&status),
@@ -214,6 +215,20 @@ impl Api {
             started.elapsed(),
         );
         response
+    }
+
+    /// What metrics call a request: bounded, whatever clients send.
+    fn label(&self, route: &Route) -> String {
+        let Route::Resource(target) = route else {
+            return route.label().to_owned();
+        };
+        let known = self
+            .registry
+            .find(&target.group, &target.version, &target.resource);
+        known.map_or_else(
+            || "other".to_owned(),
+            |entry| crate::registry::resource::qualified(&entry.resource.plural, &target.group),
+        )
     }
 
     async fn answer<B>(
@@ -229,12 +244,11 @@ impl Api {
         let user = match origin {
             Origin::Inside => User::admin(),
             Origin::Network => {
-                self.auth.check_origin(request.headers())?;
+                self.auth.check_origin(request.headers(), request.uri())?;
                 if let Route::Health(_) = &route {
                     User::anonymous()
                 } else {
-                    self.auth
-                        .authenticate(request.headers(), self.clock.now())?
+                    self.authenticate(request.headers())?
                 }
             }
         };
@@ -267,6 +281,14 @@ impl Api {
         match route {
             Route::Resource(target) => self.resource(target, call).await,
             other => plain::answer(self, other, &call).await,
+        }
+    }
+
+    fn authenticate(&self, headers: &http::HeaderMap) -> Result<User, Status> {
+        let token = Authenticator::bearer(headers).ok_or_else(Status::unauthorized)?;
+        match self.whose(token, &[]) {
+            Ok((user, _)) => Ok(user),
+            Err(_) => Err(Status::unauthorized()),
         }
     }
 
@@ -397,7 +419,7 @@ fn refused(refusal: Refusal, request: &AdmissionRequest<'_>) -> Status {
     }
 }
 
-/// The state as admission sees it: what is being written included.
+/// The state as admission sees it: `get` includes what is still on its way to disk, `list` does not.
 struct StoreState<'a>(&'a Store);
 
 impl ReadState for StoreState<'_> {

@@ -19,6 +19,7 @@ pub mod auth;
 pub mod client;
 pub mod clock;
 pub mod codec;
+mod expiry;
 pub mod hooks;
 mod http;
 pub mod kinds;
@@ -32,6 +33,7 @@ mod transfer;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::http::Request;
 use axum::body::Body;
@@ -66,6 +68,8 @@ pub struct Options {
     pub clock: Clock,
     pub limits: Limits,
     pub hooks: Arc<dyn NodeHooks>,
+    /// How long an Event stays after its last write.
+    pub keep_events: Duration,
     /// Runs after the built-in admission, in this order.
     pub admission: Vec<AdmissionPlugin>,
 }
@@ -106,6 +110,7 @@ impl Options {
             clock: Clock::system(),
             limits: Limits::default(),
             hooks: Arc::new(NoNodes),
+            keep_events: Duration::from_hours(1),
             admission: Vec::new(),
         }
     }
@@ -127,6 +132,7 @@ impl ApiServer {
             clock,
             limits,
             hooks,
+            keep_events,
             admission,
         } = options;
         let store = Store::open(&store)?;
@@ -145,6 +151,7 @@ impl ApiServer {
         };
         let api = Arc::new(Api::new(parts));
         registry::definitions::start(&api, api.stop.clone());
+        expiry::start(&api, keep_events);
         let server = Self {
             api,
             identity: Arc::new(identity),

@@ -7,6 +7,8 @@ use crate::codec::status::Status;
 
 /// Operations one patch may hold.
 const MOST: usize = 10_000;
+/// Bytes all copies of one patch may add: a few nested ones would double the object each time.
+const MOST_COPIED: usize = 3 << 20;
 const REJECTED: &str = "the server rejected our request due to an error in our request";
 
 /// Applies the patch; the object is unchanged when any operation fails.
@@ -23,14 +25,16 @@ pub fn apply(object: &mut Value, patch: &Value) -> Result<(), Status> {
         )));
     }
     let mut copy = object.clone();
+    let mut copied = 0;
     for operation in operations {
-        step(&mut copy, operation).ok_or_else(|| Status::unprocessable(REJECTED))?;
+        step(&mut copy, operation, &mut copied).ok_or_else(|| Status::unprocessable(REJECTED))?;
     }
     *object = copy;
     Ok(())
 }
 
-fn step(object: &mut Value, operation: &Value) -> Option<()> {
+/// `copied` is what copies have added so far.
+fn step(object: &mut Value, operation: &Value, copied: &mut usize) -> Option<()> {
     let path = tokens(operation.get("path")?.as_str()?)?;
     let from = || tokens(operation.get("from")?.as_str()?);
     let value = || operation.get("value").cloned();
@@ -47,8 +51,13 @@ fn step(object: &mut Value, operation: &Value) -> Option<()> {
             add(object, &path, moved)
         }
         "copy" => {
-            let copied = find(object, &from()?)?.clone();
-            add(object, &path, copied)
+            let source = find(object, &from()?)?;
+            *copied = copied.saturating_add(source.to_string().len());
+            if *copied > MOST_COPIED {
+                return None;
+            }
+            let value = source.clone();
+            add(object, &path, value)
         }
         "test" => {
             let expected = value().unwrap_or(Value::Null);

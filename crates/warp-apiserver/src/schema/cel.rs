@@ -7,6 +7,7 @@ mod check;
 mod cost;
 mod evaluate;
 mod functions;
+mod problem;
 mod scope;
 mod types;
 mod value;
@@ -82,13 +83,20 @@ fn compile(text: &str) -> Result<Program, String> {
     // The parser recurses; an absurdly long or deep expression is refused before it gets there.
     const LONGEST: usize = 64 * 1024;
     if text.len() > LONGEST {
-        return Err("expression is too long".to_owned());
+        return Err("ERROR: <input>:1:1: expression is too long".to_owned());
     }
     Parser::new()
         .enable_optional_syntax(true)
         .parse(text)
         .map(Program)
-        .map_err(|errors| errors.to_string())
+        .map_err(|refused| {
+            let refused: Vec<_> = refused
+                .errors
+                .into_iter()
+                .map(|error| (error.pos.0, error.pos.1, error.msg))
+                .collect();
+            problem::describe_syntax(text, &refused)
+        })
 }
 
 fn uses_old_self(program: &Program) -> bool {
@@ -168,8 +176,9 @@ pub(super) fn check_rule(
         }
     };
     match environment.check(program.expression()) {
-        Err(error) => {
-            let detail = format!("compilation failed: ERROR: <input>: {error}");
+        Err(problems) => {
+            let shown = problem::describe(text("rule"), &problems);
+            let detail = format!("compilation failed: {shown}");
             errors.push(FieldError::invalid(&rule_path, whole(), detail).as_struct());
         }
         Ok(checked) if matches!(checked.shape.kind, types::Type::Bool | types::Type::Dyn) => {
@@ -190,8 +199,9 @@ pub(super) fn check_rule(
                 )));
             }
             Ok(program) => match environment.check(program.expression()) {
-                Err(error) => errors.push(refuse(format!(
-                    "messageExpression compilation failed: ERROR: <input>: {error}"
+                Err(problems) => errors.push(refuse(format!(
+                    "messageExpression compilation failed: {}",
+                    problem::describe(text("messageExpression"), &problems)
                 ))),
                 Ok(checked)
                     if matches!(checked.shape.kind, types::Type::String | types::Type::Dyn) =>

@@ -15,4 +15,6 @@ mod exchange;
 mod fuzz;
 mod kubectl;
 mod recorded;
+mod safety;
 mod third_party;
+mod tokens;
