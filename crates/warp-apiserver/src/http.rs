@@ -324,8 +324,8 @@ impl Api {
             .filter(|entry| entry.resource.namespaced || target.namespace.is_none())
             .ok_or_else(Status::no_such_path)?;
         let watching = call.method == Method::GET
-            && target.name.is_none()
-            && (target.watch || call.query.flag("watch"));
+            && target.subresource.is_none()
+            && (target.watch || (target.name.is_none() && call.query.flag("watch")));
         let _slot = if watching {
             None
         } else {
