@@ -11,6 +11,7 @@ pub mod cluster;
 pub mod kubectl;
 pub mod node;
 pub mod oracle;
+pub mod page;
 pub mod process;
 pub mod wait;
 

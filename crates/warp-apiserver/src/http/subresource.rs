@@ -74,8 +74,12 @@ fn selector_text(selector: &Value) -> String {
     if let Some(text) = selector.as_str() {
         return text.to_owned();
     }
-    let mut terms: Vec<String> = selector["matchLabels"]
-        .as_object()
+    // Old kinds select by a plain map of labels.
+    let labels = match selector.as_object() {
+        Some(map) if map.values().all(Value::is_string) => Some(map),
+        _ => selector["matchLabels"].as_object(),
+    };
+    let mut terms: Vec<String> = labels
         .into_iter()
         .flatten()
         .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))

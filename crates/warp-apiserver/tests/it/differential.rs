@@ -57,7 +57,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-fn known() -> BTreeMap<String, Value> {
+pub(crate) fn known() -> BTreeMap<String, String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/requests/known.yaml");
     let text = std::fs::read_to_string(path).expect("the known differences");
     serde_saphyr::from_str(&text).expect("known differences are a map")
@@ -305,5 +305,6 @@ async fn answers_equal_those_of_a_real_api_server() {
             "these known differences are gone, remove them: {unused:?}"
         );
         assert!(requests >= 200, "only {requests} requests were compared");
+        crate::page::lists_what_is_not_served(&real_client, &our_client).await;
     }
 }

@@ -14,6 +14,7 @@ mod differential;
 mod exchange;
 mod fuzz;
 mod kubectl;
+mod page;
 mod recorded;
 mod safety;
 mod third_party;
