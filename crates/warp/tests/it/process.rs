@@ -218,6 +218,45 @@ async fn a_training_run_survives_its_failures_and_a_killed_warp() {
         .unwrap();
     }
     drop(warp);
+    simulated_nodes_join(&cluster.kubeconfig(), &nodes, &pods).await;
+}
+
+/// `warp node simulate` adds nodes to any cluster, and their pods appear to run.
+async fn simulated_nodes_join(kubeconfig: &Path, nodes: &Api<Node>, pods: &Api<Pod>) {
+    let folder = tempfile::tempdir().unwrap();
+    let fleet = folder.path().join("fleet.yaml");
+    std::fs::write(
+        &fleet,
+        "pools:\n- {name: sim, count: 2, gpu: L4, gpus: 4}\n",
+    )
+    .unwrap();
+    let child = Command::new(env!("CARGO_BIN_EXE_warp"))
+        .args(["node", "simulate", "--nodes"])
+        .arg(&fleet)
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _simulated = Warp(child);
+    wait_for(nodes, "sim-1", "registered", PATIENCE, |node| {
+        node.is_some()
+    })
+    .await
+    .unwrap();
+    let spec = json!({"nodeSelector": {"gpu.warp.dev/provider": "simulated"}, "restartPolicy": "Never",
+        "containers": [{"name": "c", "image": "train", "command": ["sh", "-c", "exit 4"],
+            "resources": {"limits": {"nvidia.com/gpu": "4"}}}]});
+    pods.create(&PostParams::default(), &pod("pretended", &spec))
+        .await
+        .unwrap();
+    let ended = wait_for(pods, "pretended", "failed", PATIENCE, |pod| {
+        phase(pod) == Some("Failed")
+    })
+    .await
+    .unwrap();
+    let status = container(ended.as_ref()).unwrap();
+    assert_eq!(status["state"]["terminated"]["exitCode"], 4);
 }
 
 async fn provide(client: &kube::Client, namespace: &str, data: &Path) {

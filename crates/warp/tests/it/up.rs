@@ -107,11 +107,17 @@ impl Drop for Up {
 struct Following(Child);
 
 impl Following {
-    /// Waits for a line with this word.
-    fn reads(&mut self, word: &str) {
+    /// Waits for a line with this word; the lines up to it.
+    fn reads(&mut self, word: &str) -> Vec<String> {
         let out = self.0.stdout.take().unwrap();
-        let mut lines = std::io::BufReader::new(out).lines();
-        assert!(lines.any(|line| line.unwrap().contains(word)));
+        let mut seen = Vec::new();
+        for line in std::io::BufReader::new(out).lines() {
+            seen.push(line.unwrap());
+            if seen.last().is_some_and(|line| line.contains(word)) {
+                return seen;
+            }
+        }
+        panic!("{word} is not in {seen:?}");
     }
 }
 
@@ -150,6 +156,13 @@ async fn a_workload_runs_on_the_demo_fleet_and_nothing_is_left_of_an_ephemeral_e
         .mode();
     assert_eq!(mode & 0o777, 0o600);
     assert!(up.ok(&["get", "nodes"]).contains("mi300x-1"));
+    let watcher = Command::new(env!("CARGO_BIN_EXE_warp"))
+        .args(["get", "gpuw", "-w"])
+        .env("KUBECONFIG", data.join("kubeconfig"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut watcher = Following(watcher);
     assert!(
         up.ok(&["apply", "-f", "deploy/examples/train.yaml"])
             .contains("created")
@@ -159,6 +172,11 @@ async fn a_workload_runs_on_the_demo_fleet_and_nothing_is_left_of_an_ephemeral_e
             .contains("unchanged")
     );
     up.shows(&["get", "gpuw", "train"], "Running").await;
+    let changes = watcher.reads("Running");
+    assert!(
+        changes.iter().all(|line| !line.trim().is_empty()),
+        "{changes:?}"
+    );
     up.shows(&["status"], "1 Running").await;
     assert!(
         up.ok(&["get", "gpuw", "train", "-o", "json"])

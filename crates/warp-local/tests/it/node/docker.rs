@@ -405,6 +405,42 @@ async fn a_pod_that_goes_while_the_engine_is_away_is_removed_when_it_is_back() {
     task.await.unwrap();
 }
 
+/// A pod that was bound while the node was away must not be given what a running pod holds, whichever the
+/// API lists first.
+#[tokio::test]
+async fn a_restarted_node_gives_no_device_to_two_pods() {
+    let bench = Bench::start().await;
+    let _listening = bench
+        .engine
+        .listen(&bench.folder.path().join("docker.sock"));
+    let (_runtime, stop, task) = bench.node().await;
+    let gpus = |count: u32| json!({"resources": {"limits": {"nvidia.com/gpu": count.to_string()}}});
+    bench.create(&pod("z", "a:1", &["run"], &gpus(3))).await;
+    wait_for(&bench.pods, "z", "running", PATIENCE, phase("Running"))
+        .await
+        .unwrap();
+    stop.cancel();
+    task.await.unwrap();
+    bench.create(&pod("a", "a:1", &["run"], &gpus(1))).await;
+    let (_runtime, stop, task) = bench.node().await;
+    wait_for(&bench.pods, "a", "running", PATIENCE, phase("Running"))
+        .await
+        .unwrap();
+    let held = |name: &str| {
+        let inside = bench.engine.inside.lock();
+        let found = inside
+            .containers
+            .values()
+            .find(|container| container.name.contains(&format!("_{name}_")))
+            .unwrap();
+        found.body["HostConfig"]["DeviceRequests"][0]["DeviceIDs"].clone()
+    };
+    assert_eq!(held("z"), json!(["0", "1", "2"]));
+    assert_eq!(held("a"), json!(["3"]));
+    stop.cancel();
+    task.await.unwrap();
+}
+
 #[test]
 fn sockets_are_tried_in_the_order_people_expect() {
     let search = Search {
