@@ -15,6 +15,7 @@
 //! ```
 
 pub mod admission;
+mod audit;
 pub mod auth;
 pub mod client;
 pub mod clock;
@@ -30,7 +31,7 @@ pub mod store;
 mod transfer;
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ::http::Request;
@@ -39,6 +40,8 @@ use tokio::net::TcpListener;
 
 pub use crate::http::Limits;
 use admission::Admission;
+pub use audit::AuditError;
+use audit::AuditLog;
 use auth::{Authenticator, Identity, IdentityError};
 use clock::Clock;
 use hooks::{NoNodes, NodeHooks};
@@ -54,6 +57,8 @@ pub enum StartError {
     Store(#[from] OpenError),
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     #[error("failed to create initial object {name}: {reason}")]
     Initial { name: String, reason: String },
 }
@@ -66,6 +71,8 @@ pub struct Options {
     pub clock: Clock,
     pub limits: Limits,
     pub hooks: Arc<dyn NodeHooks>,
+    /// Where requests that came over the network are recorded, one line each.
+    pub audit: Option<PathBuf>,
     /// Runs after the built-in admission, in this order.
     pub admission: Vec<AdmissionPlugin>,
 }
@@ -106,6 +113,7 @@ impl Options {
             clock: Clock::system(),
             limits: Limits::default(),
             hooks: Arc::new(NoNodes),
+            audit: None,
             admission: Vec::new(),
         }
     }
@@ -127,6 +135,7 @@ impl ApiServer {
             clock,
             limits,
             hooks,
+            audit,
             admission,
         } = options;
         let store = Store::open(&store)?;
@@ -142,6 +151,7 @@ impl ApiServer {
             hooks,
             auth,
             limits,
+            audit: audit.map(AuditLog::open).transpose()?,
         };
         let api = Arc::new(Api::new(parts));
         registry::definitions::start(&api, api.stop.clone());

@@ -5,6 +5,7 @@
 
 mod check;
 mod cost;
+mod depth;
 mod evaluate;
 mod functions;
 mod scope;
@@ -23,6 +24,7 @@ use serde_json::{Map, Value};
 use super::model::{Additional, Node};
 use super::{FieldError, Path, Schema};
 
+use depth::Depth;
 pub(super) use evaluate::{evaluate, evaluate_at};
 pub(crate) use scope::{Budget, Scope, field_path};
 
@@ -41,15 +43,23 @@ pub(crate) struct Rule {
 /// A parsed expression. The interpreter's own type cannot be made with optional syntax, which
 /// Kubernetes allows.
 #[derive(Debug)]
-struct Program(Expression);
+struct Program {
+    expression: Expression,
+    depth: Depth,
+}
 
 impl Program {
-    fn expression(&self) -> &Expression {
-        &self.0
+    /// What its type checker says, asked where there is stack enough.
+    fn check<'a>(
+        &self,
+        environment: &check::Environment<'a>,
+    ) -> Result<check::Checked<'a>, String> {
+        self.depth.walk(|| environment.check(&self.expression))?
     }
 
     fn execute(&self, context: &Context<'_>) -> Result<CelValue, ExecutionError> {
-        context.resolve(&self.0)
+        let walked = self.depth.walk(|| context.resolve(&self.expression));
+        walked.unwrap_or_else(|why| Err(ExecutionError::function_error("evaluate", why)))
     }
 }
 
@@ -84,15 +94,19 @@ fn compile(text: &str) -> Result<Program, String> {
     if text.len() > LONGEST {
         return Err("expression is too long".to_owned());
     }
-    Parser::new()
-        .enable_optional_syntax(true)
-        .parse(text)
-        .map(Program)
-        .map_err(|errors| errors.to_string())
+    let depth = depth::of(text);
+    if depth.too_deep() {
+        return Err("expression nests too deeply: expression recursion limit exceeded".to_owned());
+    }
+    let parsed = depth.walk(|| {
+        let parser = Parser::new().enable_optional_syntax(true);
+        parser.parse(text).map_err(|errors| errors.to_string())
+    })?;
+    parsed.map(|expression| Program { expression, depth })
 }
 
 fn uses_old_self(program: &Program) -> bool {
-    program.0.references().has_variable("oldSelf")
+    program.expression.references().has_variable("oldSelf")
 }
 
 /// Reads the rules of one node.
@@ -167,7 +181,7 @@ pub(super) fn check_rule(
             return errors;
         }
     };
-    match environment.check(program.expression()) {
+    match program.check(&environment) {
         Err(error) => {
             let detail = format!("compilation failed: ERROR: <input>: {error}");
             errors.push(FieldError::invalid(&rule_path, whole(), detail).as_struct());
@@ -189,7 +203,7 @@ pub(super) fn check_rule(
                     "messageExpression compilation failed: {error}"
                 )));
             }
-            Ok(program) => match environment.check(program.expression()) {
+            Ok(program) => match program.check(&environment) {
                 Err(error) => errors.push(refuse(format!(
                     "messageExpression compilation failed: ERROR: <input>: {error}"
                 ))),
