@@ -20,6 +20,7 @@ pub mod auth;
 pub mod client;
 pub mod clock;
 pub mod codec;
+mod expiry;
 pub mod hooks;
 mod http;
 pub mod kinds;
@@ -33,6 +34,7 @@ mod transfer;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::http::Request;
 use axum::body::Body;
@@ -73,6 +75,8 @@ pub struct Options {
     pub hooks: Arc<dyn NodeHooks>,
     /// Where requests that came over the network are recorded, one line each.
     pub audit: Option<PathBuf>,
+    /// How long an Event stays after its last write.
+    pub keep_events: Duration,
     /// Runs after the built-in admission, in this order.
     pub admission: Vec<AdmissionPlugin>,
 }
@@ -114,6 +118,7 @@ impl Options {
             limits: Limits::default(),
             hooks: Arc::new(NoNodes),
             audit: None,
+            keep_events: Duration::from_hours(1),
             admission: Vec::new(),
         }
     }
@@ -136,6 +141,7 @@ impl ApiServer {
             limits,
             hooks,
             audit,
+            keep_events,
             admission,
         } = options;
         let store = Store::open(&store)?;
@@ -155,6 +161,7 @@ impl ApiServer {
         };
         let api = Arc::new(Api::new(parts));
         registry::definitions::start(&api, api.stop.clone());
+        expiry::start(&api, keep_events);
         let server = Self {
             api,
             identity: Arc::new(identity),

@@ -18,4 +18,6 @@ mod intruders;
 mod kubectl;
 mod page;
 mod recorded;
+mod safety;
 mod third_party;
+mod tokens;
