@@ -27,6 +27,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Admission, AdmissionRequest, ReadState, Refusal};
+use crate::audit::{AuditLog, Record};
 use crate::auth::{Authenticator, User};
 use crate::clock::Clock;
 use crate::codec::negotiate::{Form, negotiate};
@@ -37,8 +38,11 @@ use crate::registry::{Entry, Registry};
 use crate::store::{Store, Stored};
 use options::Query;
 pub(crate) use respond::error as error_response;
-use route::{Route, Target};
+pub(crate) use route::{Route, Target};
 pub(crate) use server::{connection, serve};
+
+/// How long a client may take to send the body of a request.
+const BODY_PATIENCE: std::time::Duration = std::time::Duration::from_mins(1);
 
 /// What one client may ask for.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +81,7 @@ pub(crate) struct Api {
     pub(crate) auth: Authenticator,
     pub(crate) limits: Limits,
     pub(crate) metrics: Metrics,
+    audit: Option<AuditLog>,
     pub(crate) stop: CancellationToken,
     pub(crate) documents: plain::Documents,
     /// Slots for requests and for watches.
@@ -104,6 +109,7 @@ pub(crate) struct Parts {
     pub(crate) hooks: Arc<dyn NodeHooks>,
     pub(crate) auth: Authenticator,
     pub(crate) limits: Limits,
+    pub(crate) audit: Option<AuditLog>,
 }
 
 /// The sender of a request.
@@ -172,6 +178,7 @@ impl Api {
             auth: parts.auth,
             limits,
             metrics: Metrics::new(),
+            audit: parts.audit,
             stop: CancellationToken::new(),
             documents: plain::Documents::default(),
             requests: Semaphore::new(limits.requests),
@@ -204,6 +211,10 @@ impl Api {
         let verb = request.method().clone();
         let route = Route::parse(request.uri().path());
         let label = self.label(&route);
+        let audited = match (&self.audit, origin) {
+            (Some(log), Origin::Network) => Some((log, self.record(&request, &route))),
+            _ => None,
+        };
         let response = match self.answer(request, route, origin).await {
             Ok(response) => response,
             Err(status) => respond::error(&status),
@@ -214,6 +225,9 @@ impl Api {
             response.status().as_u16(),
             started.elapsed(),
         );
+        if let Some((log, record)) = audited {
+            log.write(&record, response.status().as_u16());
+        }
         response
     }
 
@@ -229,6 +243,14 @@ impl Api {
             || "other".to_owned(),
             |entry| crate::registry::resource::qualified(&entry.resource.plural, &target.group),
         )
+    }
+
+    /// What the audit log says about a request before its answer is known.
+    fn record<B>(&self, request: &Request<B>, route: &Route) -> Record {
+        let user = self
+            .authenticate(request.headers())
+            .unwrap_or_else(|_| User::anonymous());
+        Record::new(request, route, user, self.clock.now())
     }
 
     async fn answer<B>(
@@ -302,7 +324,13 @@ impl Api {
             return Ok(Bytes::new());
         }
         let limited = http_body_util::Limited::new(body, self.limits.body);
-        match limited.collect().await {
+        let Ok(collected) = tokio::time::timeout(BODY_PATIENCE, limited.collect()).await else {
+            return Err(Status::timeout(format!(
+                "the request body took longer than {} s",
+                BODY_PATIENCE.as_secs()
+            )));
+        };
+        match collected {
             Ok(collected) => Ok(collected.to_bytes()),
             Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Status::too_large(
                 format!("Request entity too large: limit is {}", self.limits.body),

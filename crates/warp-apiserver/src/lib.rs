@@ -15,6 +15,7 @@
 //! ```
 
 pub mod admission;
+mod audit;
 pub mod auth;
 pub mod client;
 pub mod clock;
@@ -31,7 +32,7 @@ pub mod store;
 mod transfer;
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ use tokio::net::TcpListener;
 
 pub use crate::http::Limits;
 use admission::Admission;
+pub use audit::AuditError;
+use audit::AuditLog;
 use auth::{Authenticator, Identity, IdentityError};
 use clock::Clock;
 use hooks::{NoNodes, NodeHooks};
@@ -56,6 +59,8 @@ pub enum StartError {
     Store(#[from] OpenError),
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     #[error("failed to create initial object {name}: {reason}")]
     Initial { name: String, reason: String },
 }
@@ -70,6 +75,8 @@ pub struct Options {
     pub hooks: Arc<dyn NodeHooks>,
     /// How long an Event stays after its last write.
     pub keep_events: Duration,
+    /// Where requests that came over the network are recorded, one line each.
+    pub audit: Option<PathBuf>,
     /// Runs after the built-in admission, in this order.
     pub admission: Vec<AdmissionPlugin>,
 }
@@ -111,6 +118,7 @@ impl Options {
             limits: Limits::default(),
             hooks: Arc::new(NoNodes),
             keep_events: Duration::from_hours(1),
+            audit: None,
             admission: Vec::new(),
         }
     }
@@ -133,6 +141,7 @@ impl ApiServer {
             limits,
             hooks,
             keep_events,
+            audit,
             admission,
         } = options;
         let store = Store::open(&store)?;
@@ -148,6 +157,7 @@ impl ApiServer {
             hooks,
             auth,
             limits,
+            audit: audit.map(AuditLog::open).transpose()?,
         };
         let api = Arc::new(Api::new(parts));
         registry::definitions::start(&api, api.stop.clone());

@@ -7,9 +7,13 @@ use crate::codec::status::Status;
 
 /// Operations one patch may hold.
 const MOST: usize = 10_000;
-/// Bytes all copies of one patch may add: a few nested ones would double the object each time.
-const MOST_COPIED: usize = 3 << 20;
 const REJECTED: &str = "the server rejected our request due to an error in our request";
+/// Bytes all `copy` operations of a patch may add, as in Kubernetes: each can double what is there.
+const COPIED: usize = 3 << 20;
+/// Bytes all `move` operations of a patch may carry: each is measured, and measuring takes time.
+const MOVED: usize = 64 << 20;
+/// How deep a patch may nest an object: code that walks objects recurses.
+const DEEPEST: usize = 128;
 
 /// Applies the patch; the object is unchanged when any operation fails.
 pub fn apply(object: &mut Value, patch: &Value) -> Result<(), Status> {
@@ -25,17 +29,51 @@ pub fn apply(object: &mut Value, patch: &Value) -> Result<(), Status> {
         )));
     }
     let mut copy = object.clone();
-    let mut copied = 0;
+    let mut left = Allowance {
+        copied: COPIED,
+        moved: MOVED,
+    };
     for operation in operations {
-        step(&mut copy, operation, &mut copied).ok_or_else(|| Status::unprocessable(REJECTED))?;
+        step(&mut copy, operation, &mut left).ok_or_else(|| Status::unprocessable(REJECTED))?;
     }
     *object = copy;
     Ok(())
 }
 
-/// `copied` is what copies have added so far.
-fn step(object: &mut Value, operation: &Value, copied: &mut usize) -> Option<()> {
+/// What the operations of one patch may still copy and move.
+struct Allowance {
+    copied: usize,
+    moved: usize,
+}
+
+/// About how many bytes a value takes as JSON and how deep it nests; found without recursion,
+/// because the answer may be "too deep to recurse".
+fn measure(value: &Value) -> (usize, usize) {
+    let (mut bytes, mut deepest) = (0_usize, 0);
+    let mut open = vec![(value, 1)];
+    while let Some((value, depth)) = open.pop() {
+        deepest = deepest.max(depth);
+        bytes += match value {
+            Value::String(text) => text.len() + 2,
+            Value::Array(list) => {
+                open.extend(list.iter().map(|item| (item, depth + 1)));
+                list.len() + 2
+            }
+            Value::Object(map) => {
+                open.extend(map.values().map(|item| (item, depth + 1)));
+                map.keys().map(|key| key.len() + 4).sum::<usize>() + 2
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => 4,
+        };
+    }
+    (bytes, deepest)
+}
+
+fn step(object: &mut Value, operation: &Value, left: &mut Allowance) -> Option<()> {
     let path = tokens(operation.get("path")?.as_str()?)?;
+    if path.len() > DEEPEST {
+        return None;
+    }
     let from = || tokens(operation.get("from")?.as_str()?);
     let value = || operation.get("value").cloned();
     match operation.get("op")?.as_str()? {
@@ -47,17 +85,23 @@ fn step(object: &mut Value, operation: &Value, copied: &mut usize) -> Option<()>
             if path.starts_with(&from) && path.len() > from.len() {
                 return None;
             }
+            let (bytes, depth) = measure(find(object, &from)?);
+            left.moved = left.moved.checked_sub(bytes)?;
+            if path.len() > from.len() && depth + path.len() > DEEPEST {
+                return None;
+            }
             let moved = remove(object, &from)?;
             add(object, &path, moved)
         }
         "copy" => {
-            let source = find(object, &from()?)?;
-            *copied = copied.saturating_add(source.to_string().len());
-            if *copied > MOST_COPIED {
+            let found = find(object, &from()?)?;
+            let (bytes, depth) = measure(found);
+            left.copied = left.copied.checked_sub(bytes)?;
+            if depth + path.len() > DEEPEST {
                 return None;
             }
-            let value = source.clone();
-            add(object, &path, value)
+            let copied = found.clone();
+            add(object, &path, copied)
         }
         "test" => {
             let expected = value().unwrap_or(Value::Null);

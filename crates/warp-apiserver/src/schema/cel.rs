@@ -5,6 +5,7 @@
 
 mod check;
 mod cost;
+mod depth;
 mod evaluate;
 mod functions;
 mod problem;
@@ -24,6 +25,7 @@ use serde_json::{Map, Value};
 use super::model::{Additional, Node};
 use super::{FieldError, Path, Schema};
 
+use depth::Depth;
 pub(super) use evaluate::{evaluate, evaluate_at};
 pub(crate) use scope::{Budget, Scope, field_path};
 
@@ -42,15 +44,28 @@ pub(crate) struct Rule {
 /// A parsed expression. The interpreter's own type cannot be made with optional syntax, which
 /// Kubernetes allows.
 #[derive(Debug)]
-struct Program(Expression);
+struct Program {
+    expression: Expression,
+    depth: Depth,
+}
 
 impl Program {
-    fn expression(&self) -> &Expression {
-        &self.0
+    /// What its type checker says, asked where there is stack enough; an error shows the places in
+    /// the text.
+    fn check<'a>(
+        &self,
+        source: &str,
+        environment: &check::Environment<'a>,
+    ) -> Result<check::Checked<'a>, String> {
+        self.depth.walk(|| {
+            let checked = environment.check(&self.expression);
+            checked.map_err(|problems| problem::describe(source, &problems))
+        })?
     }
 
     fn execute(&self, context: &Context<'_>) -> Result<CelValue, ExecutionError> {
-        context.resolve(&self.0)
+        let walked = self.depth.walk(|| context.resolve(&self.expression));
+        walked.unwrap_or_else(|why| Err(ExecutionError::function_error("evaluate", why)))
     }
 }
 
@@ -85,11 +100,13 @@ fn compile(text: &str) -> Result<Program, String> {
     if text.len() > LONGEST {
         return Err("ERROR: <input>:1:1: expression is too long".to_owned());
     }
-    Parser::new()
-        .enable_optional_syntax(true)
-        .parse(text)
-        .map(Program)
-        .map_err(|refused| {
+    let depth = depth::of(text);
+    if depth.too_deep() {
+        return Err("expression nests too deeply: expression recursion limit exceeded".to_owned());
+    }
+    let parsed = depth.walk(|| {
+        let parser = Parser::new().enable_optional_syntax(true);
+        parser.parse(text).map_err(|refused| {
             let refused: Vec<_> = refused
                 .errors
                 .into_iter()
@@ -97,10 +114,12 @@ fn compile(text: &str) -> Result<Program, String> {
                 .collect();
             problem::describe_syntax(text, &refused)
         })
+    })?;
+    parsed.map(|expression| Program { expression, depth })
 }
 
 fn uses_old_self(program: &Program) -> bool {
-    program.0.references().has_variable("oldSelf")
+    program.expression.references().has_variable("oldSelf")
 }
 
 /// Reads the rules of one node.
@@ -175,9 +194,8 @@ pub(super) fn check_rule(
             return errors;
         }
     };
-    match environment.check(program.expression()) {
-        Err(problems) => {
-            let shown = problem::describe(text("rule"), &problems);
+    match program.check(text("rule"), &environment) {
+        Err(shown) => {
             let detail = format!("compilation failed: {shown}");
             errors.push(FieldError::invalid(&rule_path, whole(), detail).as_struct());
         }
@@ -198,10 +216,9 @@ pub(super) fn check_rule(
                     "messageExpression compilation failed: {error}"
                 )));
             }
-            Ok(program) => match environment.check(program.expression()) {
-                Err(problems) => errors.push(refuse(format!(
-                    "messageExpression compilation failed: {}",
-                    problem::describe(text("messageExpression"), &problems)
+            Ok(program) => match program.check(text("messageExpression"), &environment) {
+                Err(shown) => errors.push(refuse(format!(
+                    "messageExpression compilation failed: {shown}"
                 ))),
                 Ok(checked)
                     if matches!(checked.shape.kind, types::Type::String | types::Type::Dyn) =>

@@ -13,6 +13,8 @@ mod api;
 mod differential;
 mod exchange;
 mod fuzz;
+mod hostile;
+mod intruders;
 mod kubectl;
 mod page;
 mod recorded;

@@ -16,6 +16,7 @@ pub(super) fn about_event(pod: &Pod, facts: &Facts, event: &Event) -> Option<Not
         Event::Misconfigured {
             message, container, ..
         } => (true, "Failed", format!("Error: {message}"), Some(container)),
+        Event::Evicted { message } => (true, "Evicted", message.clone(), None),
         Event::Pulled { container, .. } => (
             false,
             "Pulled",
