@@ -48,6 +48,10 @@ conformance: ## Kubernetes' own end-to-end tests against the embedded engine
 bench: ## Benchmarks; each prints the figures recorded under bench/
 	bench/run
 
+.PHONY: soak
+soak: ## What takes too long for `make test`: 200 kills of the API server and the like
+	bench/soak/run
+
 .PHONY: manifests
 manifests: ## Regenerate CRDs and reference pages from the types
 	UPDATE=1 cargo test --locked -p warp-api --test it golden

@@ -244,6 +244,11 @@ impl Store {
         sequencer.current(table, key)
     }
 
+    /// Why the store takes no more writes, if it does not.
+    pub fn failure(&self) -> Option<Arc<str>> {
+        self.0.progress.failed.read().clone()
+    }
+
     /// Waits until everything up to `revision` is visible (and, when durable, on disk).
     pub async fn settled(&self, revision: u64) -> Result<(), WriteError> {
         let mut receiver = self.0.progress.signal.subscribe();

@@ -78,6 +78,10 @@ pub enum Event {
         message: String,
         at: Timestamp,
     },
+    /// The node needs what the pod uses (disk, memory) and ends it.
+    Evicted {
+        message: String,
+    },
     /// Nothing of the pod is left but its logs.
     TornDown,
 }
@@ -298,6 +302,8 @@ pub struct Facts {
     pub accepted: Timestamp,
     /// Why the node will not run it: reason and message.
     pub refused: Option<(String, String)>,
+    /// Why the node ends it before its time.
+    pub evicted: Option<String>,
     pub sandbox: Sandbox,
     pub ip: Option<String>,
     pub devices: Devices,
@@ -316,6 +322,7 @@ impl Facts {
                 .and_then(|status| status.start_time.as_ref())
                 .map_or(now, |time| time.0),
             refused: None,
+            evicted: None,
             sandbox: Sandbox::Absent,
             ip: None,
             devices: Devices::default(),
@@ -520,6 +527,12 @@ impl Facts {
                 let entry = self.entry(&container);
                 if entry.live_attempt(attempt).is_some() {
                     entry.probe_mut(kind).note(probe, ok, &message, at);
+                }
+            }
+            Event::Evicted { message } => {
+                // A pod whose containers have ended has nothing left to be taken from it.
+                if self.containers.values().any(ContainerFacts::is_live) {
+                    self.evicted.get_or_insert(message);
                 }
             }
             Event::TornDown => self.sandbox = Sandbox::Gone,

@@ -95,6 +95,8 @@ pub(crate) enum Ending {
     Refused,
     Deleted,
     Deadline,
+    /// The node needs what it uses.
+    Evicted,
     /// Its containers are done (or an init container failed for good).
     Done,
 }
@@ -228,6 +230,9 @@ impl<'a> Plan<'a> {
     fn ending(&mut self) -> Option<Ending> {
         if self.facts.refused.is_some() {
             return Some(Ending::Refused);
+        }
+        if self.facts.evicted.is_some() {
+            return Some(Ending::Evicted);
         }
         if let Some(deadline) = self.deadline() {
             // A pod that was done in time stays done.

@@ -19,6 +19,7 @@ pub(super) fn about_event(pod: &Pod, facts: &Facts, event: &Event) -> Option<Not
         Event::Pulling { container, message } => {
             (false, "Pulling", message.clone(), Some(container))
         }
+        Event::Evicted { message } => (true, "Evicted", message.clone(), None),
         Event::Pulled { container, .. } => (
             false,
             "Pulled",

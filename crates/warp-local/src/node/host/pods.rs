@@ -284,11 +284,38 @@ impl Loop {
             if version >= tracked.version && !tracked.writing {
                 tracked.facts.reported.clone_from(&pod.status);
             }
+            let told = tracked.pod.metadata.annotations != pod.metadata.annotations;
             tracked.pod = Arc::new(pod);
+            if told {
+                self.annotations_changed(&uid);
+            }
         } else {
             self.take_on(&uid, node, pod);
         }
         self.advance(&uid);
+    }
+
+    /// What a runtime expects of a pod may follow from its annotations; once the pod is being ended,
+    /// nothing is expected anew.
+    fn annotations_changed(&mut self, uid: &str) {
+        let Some(tracked) = self.pods.get(uid) else {
+            return;
+        };
+        let stopping = tracked.facts.containers.values().any(|seen| {
+            seen.run
+                .as_ref()
+                .is_some_and(|run| run.stopping.is_some() && run.exit.is_none())
+        });
+        if stopping {
+            return;
+        }
+        let now = self.clock.now();
+        let Some(due) = self.runtime.changed(&tracked.pod, &tracked.facts, now) else {
+            return;
+        };
+        self.timers
+            .retain(|Reverse(timer)| timer.uid != uid || timer.event.is_none());
+        self.expect(uid, due);
     }
 
     /// A pod this process sees for the first time: new, or under way since before it started.

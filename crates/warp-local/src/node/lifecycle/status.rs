@@ -51,6 +51,10 @@ pub(super) fn report(plan: &Plan<'_>, ending: Option<Ending>, over: bool) -> Pod
         status.message =
             Some("Pod was active on the node longer than the specified deadline".to_owned());
     }
+    if ending == Some(Ending::Evicted) && over {
+        status.reason = Some("Evicted".to_owned());
+        status.message.clone_from(&plan.facts.evicted);
+    }
     status.conditions = Some(conditions::conditions(plan, &status));
     status
 }
@@ -65,7 +69,7 @@ impl Report<'_, '_> {
     /// A terminal phase is reported only when nothing of the pod runs any more.
     fn phase(&self, init: &[ContainerStatus], main: &[ContainerStatus]) -> &'static str {
         if self.over {
-            let succeeded = self.ending != Some(Ending::Deadline)
+            let succeeded = !matches!(self.ending, Some(Ending::Deadline | Ending::Evicted))
                 && main.iter().all(|status| exit_code(status) == Some(0))
                 && !self.init_failed(init);
             return if succeeded { "Succeeded" } else { "Failed" };

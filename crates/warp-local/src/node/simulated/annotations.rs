@@ -9,15 +9,18 @@ use k8s_openapi::api::core::v1::Node;
 pub const PREFIX: &str = "sim.gpu.warp.dev/";
 
 /// Names of annotations on pods. Most may end in `.<container>` to mean one container only.
-pub(in crate::node) const NAMES: [&str; 13] = [
+pub(in crate::node) const NAMES: [&str; 16] = [
     "pull-time",
     "pull-error",
     "pull-failures",
+    "pull-reason",
+    "config-error",
     "init-time",
     "run-time",
     "exit-code",
     "oom-after",
     "crash-after",
+    "evict-after",
     "fail-first",
     "stop-time",
     "ready-after",

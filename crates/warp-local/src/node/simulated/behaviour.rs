@@ -24,6 +24,8 @@ pub struct Pull {
     /// `None`: the pull hangs.
     pub time: Option<Duration>,
     pub error: Option<String>,
+    /// The reason a container waits with when the pull failed.
+    pub reason: String,
     /// How many tries fail; `None`: all.
     pub failures: Option<u32>,
 }
@@ -59,6 +61,10 @@ pub struct Behaviour {
     pub ready_after: Option<Duration>,
     /// When liveness probes begin to fail; `None`: never.
     pub live_for: Option<Duration>,
+    /// Why the container cannot be built from its description (a missing Secret, say).
+    pub config_error: Option<String>,
+    /// How long the node keeps the pod before it needs the room; `None`: for good.
+    pub evict_after: Option<Duration>,
     pub output: Vec<String>,
 }
 
@@ -139,6 +145,10 @@ pub(super) fn of(
             .duration("pull-time")?
             .unwrap_or(Some(defaults.pull_time)),
         error: error.or_else(|| failures.map(|_: u32| "connection reset by peer".to_owned())),
+        reason: settings
+            .get("pull-reason")
+            .map_or("ErrImagePull", |(_, reason)| reason)
+            .to_owned(),
         failures,
     };
     let script = script(pod, container);
@@ -161,6 +171,10 @@ pub(super) fn of(
             .duration("ready-after")?
             .unwrap_or(Some(Duration::ZERO)),
         live_for: settings.duration("live-for")?.unwrap_or(None),
+        config_error: settings
+            .get("config-error")
+            .map(|(_, text)| text.to_owned()),
+        evict_after: settings.duration("evict-after")?.unwrap_or(None),
         output,
     })
 }
