@@ -28,6 +28,10 @@ run: ## Run the operator against the current kubeconfig
 test: control-plane ## Run every test (builds the real control plane once into the user's cache)
 	.ci/test
 
+.PHONY: test-docker
+test-docker: ## The Docker node against the engine of this machine (needs a running Docker or Podman)
+	testbed/docker
+
 .PHONY: lint
 lint: ## Formatting, clippy, documentation
 	.ci/lint

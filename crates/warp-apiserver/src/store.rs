@@ -265,6 +265,19 @@ impl Store {
         }
     }
 
+    /// Resolves with the reason when a commit has failed: from then on every write is refused.
+    pub async fn broken(&self) -> Arc<str> {
+        let mut receiver = self.0.progress.signal.subscribe();
+        loop {
+            if let Some(reason) = self.0.progress.failed.read().clone() {
+                return reason;
+            }
+            if receiver.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
     pub async fn create(
         &self,
         table: &Arc<Table>,

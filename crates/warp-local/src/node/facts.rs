@@ -15,6 +15,15 @@ pub const FIRST_BACKOFF: Duration = Duration::from_secs(10);
 /// ... up to this.
 pub const LONGEST_BACKOFF: Duration = Duration::from_mins(5);
 
+/// A time after another; one beyond the calendar is its end. Times come from statuses and lengths from
+/// specs, both of which people write.
+pub(crate) fn later(at: Timestamp, by: Duration) -> Timestamp {
+    jiff::SignedDuration::try_from(by)
+        .ok()
+        .and_then(|by| at.checked_add(by).ok())
+        .unwrap_or(Timestamp::MAX)
+}
+
 /// Something a runtime observed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -30,6 +39,11 @@ pub enum Event {
     Pulled {
         container: String,
         image_id: String,
+    },
+    /// How far a pull is; for people only.
+    Pulling {
+        container: String,
+        message: String,
     },
     PullFailed {
         container: String,
@@ -439,6 +453,7 @@ impl Facts {
                     self.sandbox = Sandbox::Failed { message, at };
                 }
             }
+            Event::Pulling { .. } => {}
             Event::Pulled {
                 container,
                 image_id,

@@ -14,7 +14,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus, Probe};
 
-use super::facts::{ContainerFacts, Facts, Image, Sandbox};
+use super::facts::{ContainerFacts, Facts, Image, Sandbox, later};
 
 pub use restart::restarts;
 
@@ -313,7 +313,7 @@ impl<'a> Plan<'a> {
         match &self.facts.sandbox {
             Sandbox::Absent => return self.actions.push(Action::Prepare),
             Sandbox::Failed { at, .. } => {
-                let due = *at + RETRY;
+                let due = later(*at, RETRY);
                 if self.now >= due {
                     self.actions.push(Action::Prepare);
                 } else {
@@ -405,14 +405,14 @@ impl<'a> Plan<'a> {
             if !restarts(self.pod_policy(), container, is_init, exit) {
                 return;
             }
-            let due = exit.at + seen.restarts.delay_after(exit.at);
+            let due = later(exit.at, seen.restarts.delay_after(exit.at));
             if self.now < due {
                 return self.look_again(due);
             }
-            attempt = run.attempt + 1;
+            attempt = run.attempt.saturating_add(1);
         }
         if let Some((_, _, at)) = &seen.misconfigured {
-            let due = *at + RETRY;
+            let due = later(*at, RETRY);
             if self.now < due {
                 return self.look_again(due);
             }
@@ -423,10 +423,10 @@ impl<'a> Plan<'a> {
             }),
             Image::Pulling => {}
             Image::Failed { at, .. } => {
-                let due = *at + pull_delay(seen, *at);
+                let due = later(*at, pull_delay(seen, *at));
                 if self.now < due {
                     // The wording changes from the error to the back-off a moment after it.
-                    let worded = *at + status::PULL_ERROR_SHOWN;
+                    let worded = later(*at, status::PULL_ERROR_SHOWN);
                     self.look_again(if self.now < worded { worded } else { due });
                 } else {
                     self.actions.push(Action::Pull {

@@ -20,20 +20,31 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use parking_lot::RwLock;
 
 use super::devices::Devices;
-use super::facts::{Event, Exit, Facts, Image, containers};
+use super::facts::{Event, Exit, Facts, Image, containers, later};
 use super::lifecycle::{Action, ProbeKind};
 use super::runtime::{Due, Health, Refusal, Runtime};
 
 pub use annotations::PREFIX;
+pub(in crate::node) use annotations::{LOST_GPUS, NAMES, NODE_LOST};
 pub use behaviour::{Behaviour, Defaults, Fate, Pull};
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Simulated {
     defaults: Defaults,
     next_ip: AtomicU32,
     /// Behaviour set on node objects, by node name; absent for nodes without any.
     nodes: RwLock<BTreeMap<String, BTreeMap<String, String>>>,
+    /// For those who follow a log until its container ends.
+    client: Option<kube::Client>,
+}
+
+impl std::fmt::Debug for Simulated {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Simulated")
+            .field("defaults", &self.defaults)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Simulated {
@@ -41,6 +52,15 @@ impl Simulated {
         Self {
             defaults,
             ..Self::default()
+        }
+    }
+
+    /// Lets logs be followed, with a client of the cluster the nodes are in.
+    #[must_use]
+    pub fn followed_through(self, client: kube::Client) -> Self {
+        Self {
+            client: Some(client),
+            ..self
         }
     }
 
@@ -106,11 +126,11 @@ impl Simulated {
         };
         let fate = behaviour.fate(attempt);
         let own = fate.after.map(|after| {
-            let at = started + after;
+            let at = later(started, after);
             exited(container, attempt, fate.exit(at))
         });
         let evicted = behaviour.evict_after.map(|after| Due {
-            at: started + after,
+            at: later(started, after),
             event: Event::Evicted {
                 message: "The node was low on resource: ephemeral-storage.".to_owned(),
             },
@@ -122,7 +142,7 @@ impl Simulated {
         let Ok(behaviour) = self.behaviour(pod, container) else {
             return Vec::new();
         };
-        let Some(at) = behaviour.pull.time.map(|time| now + time) else {
+        let Some(at) = behaviour.pull.time.map(|time| later(now, time)) else {
             return Vec::new();
         };
         let image = containers(
@@ -170,8 +190,10 @@ impl Simulated {
             .behaviour(pod, container)
             .map_or(Some(Duration::ZERO), |behaviour| behaviour.stop_time);
         let (at, code) = match time {
-            Some(time) if time < grace || time.is_zero() && grace.is_zero() => (now + time, 143),
-            _ => (now + grace, 137),
+            Some(time) if time < grace || time.is_zero() && grace.is_zero() => {
+                (later(now, time), 143)
+            }
+            _ => (later(now, grace), 137),
         };
         vec![exited(container, attempt, Exit::with_code(code, at))]
     }
@@ -192,10 +214,12 @@ impl Simulated {
         let ok = self
             .behaviour(pod, container)
             .map_or(true, |behaviour| match kind {
-                ProbeKind::Liveness => behaviour.live_for.is_none_or(|time| now < started + time),
+                ProbeKind::Liveness => behaviour
+                    .live_for
+                    .is_none_or(|time| now < later(started, time)),
                 ProbeKind::Startup | ProbeKind::Readiness => behaviour
                     .ready_after
-                    .is_some_and(|time| now >= started + time),
+                    .is_some_and(|time| now >= later(started, time)),
             });
         let message = if ok {
             String::new()

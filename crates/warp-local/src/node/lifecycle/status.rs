@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::super::facts::{ContainerFacts, Exit, Image, Run, Sandbox};
+use super::super::facts::{ContainerFacts, Exit, Image, Run, Sandbox, later};
 use super::{Ending, Plan, conditions, is_sidecar, probes, restarts};
 
 /// A failed pull shows its error this long, then the back-off.
@@ -189,7 +189,7 @@ impl Report<'_, '_> {
             return (waiting(reason, Some(message.clone())), Some(ended));
         }
         let delay = seen.restarts.delay_after(exit.at);
-        if self.plan.now >= exit.at + delay {
+        if self.plan.now >= later(exit.at, delay) {
             return (ended, previous);
         }
         let meta = &self.plan.pod.metadata;
@@ -228,7 +228,7 @@ impl Report<'_, '_> {
             && matches!(self.plan.facts.sandbox, Sandbox::Ready)
         {
             let permanent = matches!(reason.as_str(), "InvalidImageName" | "ErrImageNeverPull");
-            if permanent || self.plan.now < *at + PULL_ERROR_SHOWN {
+            if permanent || self.plan.now < later(*at, PULL_ERROR_SHOWN) {
                 return waiting(reason, Some(message.clone()));
             }
             let text = format!("Back-off pulling image: {reason}: {message}");

@@ -153,9 +153,12 @@ pub(super) fn of(
     };
     let script = script(pod, container);
     let fate = fate(&settings, pod, script.as_ref(), defaults)?;
+    let understood = script.is_some();
     let mut output: Vec<String> = script.map(|script| script.output).unwrap_or_default();
-    if let Some((_, text)) = settings.get("log") {
-        output.extend(text.lines().map(str::to_owned));
+    match settings.get("log") {
+        Some((_, text)) => output.extend(text.lines().map(str::to_owned)),
+        None if !understood => output.extend(stand_in(pod, container)),
+        None => {}
     }
     Ok(Behaviour {
         pull,
@@ -255,15 +258,27 @@ fn fate(
     })
 }
 
-fn script(pod: &Pod, container: &str) -> Option<Script> {
+fn words(pod: &Pod, container: &str) -> Option<Vec<String>> {
     let spec = pod.spec.as_ref()?;
     let container = super::containers(spec).find(|candidate| candidate.name == container)?;
-    let argv: Vec<String> = container
-        .command
-        .iter()
-        .flatten()
-        .chain(container.args.iter().flatten())
-        .cloned()
-        .collect();
-    command::read(&argv)
+    let words = container.command.iter().flatten();
+    Some(
+        words
+            .chain(container.args.iter().flatten())
+            .cloned()
+            .collect(),
+    )
+}
+
+fn script(pod: &Pod, container: &str) -> Option<Script> {
+    command::read(&words(pod, container)?)
+}
+
+/// What the log of a command says that nothing here can run: an empty one would look like a fault.
+fn stand_in(pod: &Pod, container: &str) -> Option<String> {
+    let words = words(pod, container)?;
+    if words.is_empty() {
+        return Some("simulated: the image's own command would run here".to_owned());
+    }
+    Some(format!("simulated: would run {}", words.join(" ")))
 }
