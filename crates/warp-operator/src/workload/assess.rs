@@ -71,6 +71,12 @@ pub(crate) fn over(job: &Job) -> bool {
     has_condition(job, "Complete") || has_condition(job, "Failed")
 }
 
+/// Whether a Job has ended or is about to say so: its controller has decided and makes no more pods.
+/// Deleting it now would take away the record of how it ended.
+pub(crate) fn ending(job: &Job) -> bool {
+    over(job) || has_condition(job, "FailureTarget") || has_condition(job, "SuccessCriteriaMet")
+}
+
 /// The Job of the current attempt.
 pub(crate) fn current<'a>(workload: &GPUWorkload, seen: &'a Seen) -> Option<&'a Job> {
     let attempt = attempt(workload).to_string();
@@ -86,7 +92,7 @@ pub(crate) fn current<'a>(workload: &GPUWorkload, seen: &'a Seen) -> Option<&'a 
 pub(crate) fn leftovers<'a>(workload: &GPUWorkload, seen: &'a Seen) -> Vec<&'a Job> {
     let attempt = attempt(workload).to_string();
     let others = seen.jobs.iter().filter(|job| {
-        job.labels().get(label::ATTEMPT) != Some(&attempt) && !over(job)
+        job.labels().get(label::ATTEMPT) != Some(&attempt) && !ending(job)
             || job.meta().deletion_timestamp.is_some()
     });
     others.map(|job| &**job).collect()
@@ -208,8 +214,8 @@ pub(crate) fn assess(
         .copied()
         .filter(|pod| can_run(pod, seen, settings, now))
         .collect();
-    let ending = has_condition(job, "Failed") || has_condition(job, "FailureTarget");
-    match (live.first(), ending) {
+    let failed = has_condition(job, "Failed") || has_condition(job, "FailureTarget");
+    match (live.first(), failed) {
         (None, true) => Standing::Failed(failure::explain(workload, job, &pods)),
         (None, false) => without_live_pod(job, &pods, seen, settings, now),
         (Some(pod), _) => with_pod(job, pod, seen, settings, now),

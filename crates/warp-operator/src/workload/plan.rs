@@ -16,7 +16,7 @@ use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, label, reason};
 use warp_core::random::Fingerprint;
 
 use super::assess::{
-    Standing, Wait, Wish, assess, attempt, current, leftovers, live, over, pinned, wish,
+    Standing, Wait, Wish, assess, attempt, current, ending, leftovers, live, over, pinned, wish,
 };
 use super::failure::Failure;
 use super::say::{Say, conditions, note, told};
@@ -90,7 +90,7 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     fn finished(self) -> Plan<GPUWorkloadStatus> {
-        let unfinished = self.seen.jobs.iter().filter(|job| !over(job));
+        let unfinished = self.seen.jobs.iter().filter(|job| !ending(job));
         let mut writes: Vec<Write> = unfinished
             .filter(|job| job.meta().deletion_timestamp.is_none())
             .map(|job| delete(job, "its workload has ended"))

@@ -9,7 +9,7 @@
 //! What the embedded engine does not have is asked for by name with [`World::has`], here and nowhere
 //! else, and listed in `docs/reference/embedded.md`: RBAC is stored and not evaluated (so that a
 //! request is *allowed* by the shipped role is judged on the real control plane alone), and there are
-//! no admission webhooks and no Pod Security levels.
+//! no admission webhooks.
 //!
 //! `WARP_SCENARIOS=part-of-a-name,…` runs some of them and leaves out that judgement.
 

@@ -673,3 +673,17 @@ fn a_node_that_lacked_room_is_left_out_only_for_a_moment() {
         assert_eq!(until.duration_since(now()).as_secs(), seconds, "{message}");
     }
 }
+
+#[test]
+fn a_job_that_is_about_to_say_how_it_failed_is_not_deleted() {
+    let target =
+        json!([{"type": "FailureTarget", "status": "True", "reason": "BackoffLimitExceeded"}]);
+    let seen = |attempt| Seen {
+        jobs: vec![job(attempt, target.clone())],
+        ..Default::default()
+    };
+    let over = json!({"phase": "Failed", "completionTime": "2026-11-15T11:59:59Z"});
+    assert!(deletes(&planned(&workload(json!({}), over), &seen(0))).is_empty());
+    let second = json!({"phase": "Pending", "retryCount": 1});
+    assert!(deletes(&planned(&workload(json!({}), second), &seen(0))).is_empty());
+}

@@ -126,17 +126,15 @@ pub(super) async fn pods_refused_by_admission_are_explained(world: &World) -> Re
         ])
         .await?;
     refused(&quota, "exceeded quota").await?;
-    if world.has(Feature::PodSecurity) {
-        kubectl
-            .run(&[
-                "label",
-                "namespace",
-                &secure.namespace,
-                "pod-security.kubernetes.io/enforce=restricted",
-            ])
-            .await?;
-        refused(&secure, "PodSecurity").await?;
-    }
+    kubectl
+        .run(&[
+            "label",
+            "namespace",
+            &secure.namespace,
+            "pod-security.kubernetes.io/enforce=restricted",
+        ])
+        .await?;
+    refused(&secure, "PodSecurity").await?;
     // Once the quota is gone the Job's own retries make the pod.
     kubectl
         .run(&["-n", &quota.namespace, "delete", "quota", "none"])

@@ -95,11 +95,12 @@ pub(super) async fn the_cheapest_node_is_chosen_when_asked(world: &World) -> Res
 pub(super) async fn providers_restrict_and_fall_back(world: &World) -> Result<()> {
     let scene = world.scene("provider").await?;
     let work = || spec(1, &Behaviour::succeed());
+    let there = || with(work(), json!({"gpu": {"models": ["T4"]}}));
     let named = |name: &str, provider: &str| json!({"name": name, "annotations": {"gpu.warp.dev/provider": provider}});
     let labelled = json!({"name": "label", "labels": {"gpu.warp.dev/provider": "docker"}});
-    scene.submit_with(labelled, work()).await?;
+    scene.submit_with(labelled, there()).await?;
     scene
-        .submit_with(named("annotation", "docker"), work())
+        .submit_with(named("annotation", "docker"), there())
         .await?;
     scene
         .submit_with(named("fallback", "firecracker,kubernetes"), work())

@@ -34,8 +34,6 @@ const WORKLOAD: &str = "gpu.warp.dev/workload";
 /// What Kubernetes has and the embedded engine does not (`docs/reference/embedded.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Feature {
-    /// Namespaces that enforce a level of the Pod Security Standards.
-    PodSecurity,
     /// Admission webhooks: nothing calls out of the embedded engine.
     Webhooks,
 }
@@ -79,7 +77,7 @@ impl World {
     pub(super) fn has(&self, feature: Feature) -> bool {
         match (self.cluster.engine(), feature) {
             (Engine::Real, _) => true,
-            (Engine::Embedded, Feature::PodSecurity | Feature::Webhooks) => false,
+            (Engine::Embedded, Feature::Webhooks) => false,
         }
     }
 
@@ -137,11 +135,13 @@ pub(super) fn workload_resource() -> ApiResource {
     ApiResource::from_gvk_with_plural(&kind, "gpuworkloads")
 }
 
-/// The simple form of a spec: one container that behaves as told.
+/// The simple form of a spec: one container that behaves as told. It names its GPU, so that no strategy
+/// puts it on a node that another scenario needs.
 pub(super) fn spec(gpus: u32, behaviour: &Behaviour) -> Value {
     json!({
         "modelName": "scenario",
         "gpuCount": gpus,
+        "gpu": {"models": ["H100"]},
         "image": "registry.example/scenario:1",
         "env": behaviour.env(),
         "retryPolicy": {"maxRetries": 2, "backoffSeconds": 1},
