@@ -231,14 +231,6 @@ impl Api {
         response
     }
 
-    /// What the audit log says about a request before its answer is known.
-    fn record<B>(&self, request: &Request<B>, route: &Route) -> Record {
-        let user = self
-            .authenticate(request.headers())
-            .unwrap_or_else(|_| User::anonymous());
-        Record::new(request, route, user, self.clock.now())
-    }
-
     /// What metrics call a request: bounded, whatever clients send.
     fn label(&self, route: &Route) -> String {
         let Route::Resource(target) = route else {
@@ -251,6 +243,14 @@ impl Api {
             || "other".to_owned(),
             |entry| crate::registry::resource::qualified(&entry.resource.plural, &target.group),
         )
+    }
+
+    /// What the audit log says about a request before its answer is known.
+    fn record<B>(&self, request: &Request<B>, route: &Route) -> Record {
+        let user = self
+            .authenticate(request.headers())
+            .unwrap_or_else(|_| User::anonymous());
+        Record::new(request, route, user, self.clock.now())
     }
 
     async fn answer<B>(

@@ -73,10 +73,10 @@ pub struct Options {
     pub clock: Clock,
     pub limits: Limits,
     pub hooks: Arc<dyn NodeHooks>,
-    /// Where requests that came over the network are recorded, one line each.
-    pub audit: Option<PathBuf>,
     /// How long an Event stays after its last write.
     pub keep_events: Duration,
+    /// Where requests that came over the network are recorded, one line each.
+    pub audit: Option<PathBuf>,
     /// Runs after the built-in admission, in this order.
     pub admission: Vec<AdmissionPlugin>,
 }
@@ -117,8 +117,8 @@ impl Options {
             clock: Clock::system(),
             limits: Limits::default(),
             hooks: Arc::new(NoNodes),
-            audit: None,
             keep_events: Duration::from_hours(1),
+            audit: None,
             admission: Vec::new(),
         }
     }
@@ -140,8 +140,8 @@ impl ApiServer {
             clock,
             limits,
             hooks,
-            audit,
             keep_events,
+            audit,
             admission,
         } = options;
         let store = Store::open(&store)?;

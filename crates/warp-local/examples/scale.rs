@@ -163,7 +163,7 @@ async fn idle(nodes: u32) -> Result<(), Failure> {
     // Two rounds of renewals after the first.
     tokio::time::sleep(Duration::from_secs(30)).await;
     let (began, cpu) = (Instant::now(), cpu_seconds());
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     let share = 100.0 * (cpu_seconds() - cpu) / began.elapsed().as_secs_f64();
     println!("idle nodes: {nodes}, {share:.1} % of one core");
     stop.cancel();

@@ -163,6 +163,16 @@ impl<K: Resource> Cache<K> {
             .collect()
     }
 
+    pub fn count_in(&self, namespace: &str) -> usize {
+        let from = Key::new(namespace, "");
+        let state = self.inner.state.read();
+        state
+            .objects
+            .range(from..)
+            .take_while(|(key, _)| &*key.namespace == namespace)
+            .count()
+    }
+
     /// The objects found under `value` in the index at position `index` of those given to [`Cache::new`].
     pub fn by(&self, index: usize, value: &str) -> Vec<Arc<K>> {
         let state = self.inner.state.read();
@@ -324,15 +334,6 @@ impl Source {
     pub fn all<K: Resource<DynamicType = ()>>() -> Self {
         Self {
             path: K::url_path(&(), None),
-            metadata_only: false,
-            field_selector: None,
-        }
-    }
-
-    /// Every object of `K` in one namespace.
-    pub fn namespaced<K: Resource<DynamicType = ()>>(namespace: &str) -> Self {
-        Self {
-            path: K::url_path(&(), Some(namespace)),
             metadata_only: false,
             field_selector: None,
         }

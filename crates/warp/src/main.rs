@@ -13,7 +13,7 @@ use clap::{Parser, Subcommand};
 #[command(
     name = "warp",
     version,
-    about = "Rent, place, serve, route and account for GPUs"
+    about = "Place and run GPU work, on this machine or on any Kubernetes cluster"
 )]
 struct Cli {
     #[command(subcommand)]

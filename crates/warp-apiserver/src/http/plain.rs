@@ -154,18 +154,13 @@ fn health(api: &Api, path: &str, call: &Call) -> Response<Body> {
     let checks = [("ping", stopping), ("store", api.store.failure())];
     let failed = checks.iter().any(|(_, reason)| reason.is_some());
     let text = if failed || call.query.has("verbose") {
-        let mut text: String = checks
-            .iter()
-            .map(|(check, reason)| match reason {
-                Some(reason) => format!("[-]{check} failed: {reason}\n"),
-                None => format!("[+]{check} ok\n"),
-            })
-            .collect();
-        text.push_str(&format!(
-            "{name} check {}\n",
-            if failed { "failed" } else { "passed" }
-        ));
-        text
+        let shown = checks.iter().map(|(check, reason)| match reason {
+            Some(reason) => format!("[-]{check} failed: {reason}\n"),
+            None => format!("[+]{check} ok\n"),
+        });
+        let verdict = if failed { "failed" } else { "passed" };
+        let last = std::iter::once(format!("{name} check {verdict}\n"));
+        shown.chain(last).collect()
     } else {
         "ok".to_owned()
     };

@@ -129,5 +129,6 @@ where
     };
     ended.map_err(io::Error::other)
 }
+
 #[cfg(test)]
 mod tests;

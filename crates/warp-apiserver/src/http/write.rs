@@ -69,8 +69,14 @@ pub(super) async fn create_object(
     }
     let generated = prepare::needs_name(&object);
     let _turn = request.turn().await;
-    for _ in 0..NAME_TRIES {
-        let mut object = object.clone();
+    let tries = if generated.is_some() { NAME_TRIES } else { 1 };
+    for left in (0..tries).rev() {
+        // The last try needs no copy for another one.
+        let mut object = if left == 0 {
+            std::mem::take(&mut object)
+        } else {
+            object.clone()
+        };
         if let Some(prefix) = &generated {
             object["metadata"]["name"] = generate_name(prefix).into();
         }

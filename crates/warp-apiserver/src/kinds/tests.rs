@@ -83,13 +83,13 @@ fn rows(kept: impl Fn(&crate::registry::resource::Resource) -> bool) -> String {
             .or_default()
             .insert(resource.kind.clone());
     }
-    let mut table = "| Group | Version | Kinds |\n|---|---|---|\n".to_owned();
-    for ((group, version), kinds) in groups {
+    let head = "| Group | Version | Kinds |\n|---|---|---|\n".to_owned();
+    let rows = groups.into_iter().map(|((group, version), kinds)| {
         let group = if group.is_empty() { "core" } else { &group };
         let kinds: Vec<String> = kinds.into_iter().collect();
-        table += &format!("| {group} | {version} | {} |\n", kinds.join(", "));
-    }
-    table
+        format!("| {group} | {version} | {} |\n", kinds.join(", "))
+    });
+    std::iter::once(head).chain(rows).collect()
 }
 
 #[test]

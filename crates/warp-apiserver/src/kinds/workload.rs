@@ -160,27 +160,33 @@ fn selector_and_template(spec: &Value, path: &Path, kind: &str, errors: &mut Err
             || !list(selector, "matchExpressions").is_empty();
         !any || metadata::selects(Some(selector), labels)
     });
+    let owner = if kind == "statefulset" {
+        "StatefulSet"
+    } else {
+        "ReplicaSet"
+    };
+    lasting_template(template, chosen, &path, owner, errors);
+}
+
+/// A template of pods that are kept running, and whether its owner's selector chooses it.
+fn lasting_template(template: &Value, chosen: bool, path: &Path, owner: &str, errors: &mut Errors) {
     if !chosen {
         let detail = "`selector` does not match template `labels`";
-        let value = labels.cloned().unwrap_or(Value::Null);
+        let value = template.pointer("/metadata/labels").cloned();
+        let path = path.child("metadata").child("labels");
         errors.push(FieldError::invalid(
-            &path.child("metadata").child("labels"),
-            value,
+            &path,
+            value.unwrap_or(Value::Null),
             detail,
         ));
     }
-    pod::spec::template(template, &path, errors);
+    pod::spec::template(template, path, errors);
     let policy = text(template, "spec.restartPolicy");
     if policy != "Always" {
         let path = path.child("spec").child("restartPolicy");
         errors.push(FieldError::not_supported(&path, policy, &["Always"]));
     }
     if at(template, "spec.activeDeadlineSeconds").is_some() {
-        let owner = if kind == "statefulset" {
-            "StatefulSet"
-        } else {
-            "ReplicaSet"
-        };
         let detail = format!("activeDeadlineSeconds in {owner} is not Supported");
         let path = path.child("spec").child("activeDeadlineSeconds");
         errors.push(FieldError::forbidden(&path, detail));

@@ -50,19 +50,17 @@ struct Program {
 }
 
 impl Program {
-    /// What its type checker says, asked where there is stack enough.
+    /// What its type checker says, asked where there is stack enough; an error shows the places in
+    /// the text.
     fn check<'a>(
         &self,
+        source: &str,
         environment: &check::Environment<'a>,
-    ) -> Result<check::Checked<'a>, Vec<problem::Problem>> {
-        let walked = self.depth.walk(|| environment.check(&self.expression));
-        walked.unwrap_or_else(|text| Err(vec![problem::Problem { id: 0, text }]))
-    }
-
-    /// The problems with their places in the source, which is read once more to find them.
-    fn describe(&self, source: &str, problems: &[problem::Problem]) -> String {
-        let walked = self.depth.walk(|| problem::describe(source, problems));
-        walked.unwrap_or_else(|why| why)
+    ) -> Result<check::Checked<'a>, String> {
+        self.depth.walk(|| {
+            let checked = environment.check(&self.expression);
+            checked.map_err(|problems| problem::describe(source, &problems))
+        })?
     }
 
     fn execute(&self, context: &Context<'_>) -> Result<CelValue, ExecutionError> {
@@ -104,10 +102,7 @@ fn compile(text: &str) -> Result<Program, String> {
     }
     let depth = depth::of(text);
     if depth.too_deep() {
-        return Err(
-            "ERROR: <input>:1:1: expression nests too deeply: expression recursion limit exceeded"
-                .to_owned(),
-        );
+        return Err("expression nests too deeply: expression recursion limit exceeded".to_owned());
     }
     let parsed = depth.walk(|| {
         let parser = Parser::new().enable_optional_syntax(true);
@@ -199,9 +194,8 @@ pub(super) fn check_rule(
             return errors;
         }
     };
-    match program.check(&environment) {
-        Err(problems) => {
-            let shown = program.describe(text("rule"), &problems);
+    match program.check(text("rule"), &environment) {
+        Err(shown) => {
             let detail = format!("compilation failed: {shown}");
             errors.push(FieldError::invalid(&rule_path, whole(), detail).as_struct());
         }
@@ -222,10 +216,9 @@ pub(super) fn check_rule(
                     "messageExpression compilation failed: {error}"
                 )));
             }
-            Ok(program) => match program.check(&environment) {
-                Err(problems) => errors.push(refuse(format!(
-                    "messageExpression compilation failed: {}",
-                    program.describe(text("messageExpression"), &problems)
+            Ok(program) => match program.check(text("messageExpression"), &environment) {
+                Err(shown) => errors.push(refuse(format!(
+                    "messageExpression compilation failed: {shown}"
                 ))),
                 Ok(checked)
                     if matches!(checked.shape.kind, types::Type::String | types::Type::Dyn) =>

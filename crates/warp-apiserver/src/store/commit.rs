@@ -91,6 +91,7 @@ fn run(
 ) {
     let mut finishing = false;
     let mut failed: Option<WriteError> = None;
+    let mut committed = 0;
     while !finishing {
         let Ok(first) = receiver.recv() else { break };
         let mut writes: Vec<Write> = Vec::new();
@@ -123,36 +124,40 @@ fn run(
             }
             continue;
         }
-        let result = disk.commit(&writes);
-        let Some(shared) = shared.upgrade() else {
-            continue;
-        };
-        let answer = match result {
-            Ok(()) => {
-                if durability == Durability::Durable {
+        let result = disk.commit(&writes).map_err(|error| {
+            // What is in memory can no longer be trusted to reach the disk: refuse writes.
+            let reason = error.to_string();
+            tracing::error!(%reason, "failed to commit");
+            WriteError::Disk(reason.into())
+        });
+        let shared = shared.upgrade();
+        match (&result, &shared) {
+            (Ok(()), shared) => {
+                committed = writes
+                    .last()
+                    .map_or(committed, |last| last.event.revision());
+                if let Some(shared) = shared
+                    && durability == Durability::Durable
+                {
                     shared.publish(&writes);
                 }
-                Ok(())
             }
-            Err(error) => {
-                // What is in memory can no longer be trusted to reach the disk: refuse writes.
-                let reason = error.to_string();
-                tracing::error!(%reason, "failed to commit");
-                shared.fail(&reason);
-                let error = WriteError::Disk(reason.into());
+            (Err(error), shared) => {
                 failed = Some(error.clone());
-                Err(error)
+                if let (Some(shared), WriteError::Disk(reason)) = (shared, error) {
+                    shared.fail(reason);
+                }
             }
-        };
+        }
         for done in waiting.into_iter().flatten() {
-            let _ = done.send(answer.clone());
+            let _ = done.send(result.clone());
         }
     }
     if failed.is_some() {
         // Not closed cleanly: revisions were handed out that the file does not know.
         return;
     }
-    if let Err(error) = disk.close() {
+    if let Err(error) = disk.close(committed) {
         tracing::warn!(%error, "failed to mark the database as closed");
     }
 }

@@ -48,7 +48,6 @@ pub(super) fn open(path: &Path) -> Result<(Image, Disk), OpenError> {
             known: FORMAT,
         });
     }
-    let revision = if clean { stored } else { stored + CRASH_GAP };
     let tables = disk
         .load()
         .map_err(failed)?
@@ -56,6 +55,10 @@ pub(super) fn open(path: &Path) -> Result<(Image, Disk), OpenError> {
             path: path.to_owned(),
             row,
         })?;
+    let rows = tables.iter().flat_map(|(_, objects)| objects);
+    let newest = rows.map(|object| object.revision).max().unwrap_or(0);
+    let gap = if clean { 0 } else { CRASH_GAP };
+    let revision = stored.max(newest) + gap;
     Ok((Image { revision, tables }, disk))
 }
 
@@ -100,6 +103,15 @@ impl Disk {
         Ok(answer)
     }
 
+    /// On a medium of the caller's, empty.
+    #[cfg(test)]
+    pub(super) fn on(medium: impl redb::StorageBackend) -> Result<Self, redb::Error> {
+        let database = Database::builder().create_with_backend(medium)?;
+        let disk = Self { database };
+        disk.prepare()?;
+        Ok(disk)
+    }
+
     /// Every table with its objects; the error names a row that cannot be read.
     #[allow(clippy::type_complexity)]
     fn load(&self) -> Result<Result<Vec<(String, Vec<Arc<Stored>>)>, String>, redb::Error> {
@@ -137,7 +149,8 @@ impl Disk {
                     objects.remove(key.as_str())?;
                 }
             }
-            if let Some(last) = writes.last() {
+            // Rows know their revision; only a deletion leaves none behind that does.
+            if let Some(last) = writes.last().filter(|last| !survives(last)) {
                 transaction
                     .open_table(META)?
                     .insert("revision", last.event.revision())?;
@@ -147,10 +160,15 @@ impl Disk {
         Ok(())
     }
 
-    /// Notes that nothing was lost.
-    pub(super) fn close(&self) -> Result<(), redb::Error> {
+    /// Notes that nothing was lost up to `revision`.
+    pub(super) fn close(&self, revision: u64) -> Result<(), redb::Error> {
         let transaction = self.database.begin_write()?;
-        transaction.open_table(META)?.insert("clean", 1)?;
+        {
+            let mut meta = transaction.open_table(META)?;
+            meta.insert("clean", 1)?;
+            let known = meta.get("revision")?.map_or(0, |value| value.value());
+            meta.insert("revision", known.max(revision))?;
+        }
         transaction.commit()?;
         Ok(())
     }

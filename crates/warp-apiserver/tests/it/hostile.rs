@@ -49,7 +49,7 @@ async fn serves(client: &Client) {
     assert_eq!(code, 200, "{answer}");
 }
 
-fn map(metadata: Value) -> Value {
+fn map(metadata: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
 }
 
@@ -89,14 +89,14 @@ async fn names_are_names_and_never_paths() {
     for name in names {
         refused(
             name,
-            &create(&client, MAPS, &map(json!({"name": name}))).await,
+            &create(&client, MAPS, &map(&json!({"name": name}))).await,
         );
         refused(
             name,
             &create(
                 &client,
                 MAPS,
-                &map(json!({"generateName": format!("{name}/../")})),
+                &map(&json!({"generateName": format!("{name}/../")})),
             )
             .await,
         );
@@ -110,7 +110,7 @@ async fn names_are_names_and_never_paths() {
         refused(name, &create(&client, MAPS, &key).await);
     }
     // What the path says and what the object says must be the same place.
-    let elsewhere = map(json!({"name": "a", "namespace": "kube-system"}));
+    let elsewhere = map(&json!({"name": "a", "namespace": "kube-system"}));
     refused("elsewhere", &create(&client, MAPS, &elsewhere).await);
     for path in [
         "/api/v1/namespaces/default/../kube-system/configmaps",
@@ -192,7 +192,7 @@ async fn labels_annotations_and_sizes_are_bounded() {
     ] {
         refused(
             &labels.to_string(),
-            &create(&client, MAPS, &map(json!({"name": "l", "labels": labels}))).await,
+            &create(&client, MAPS, &map(&json!({"name": "l", "labels": labels}))).await,
         );
         let selector = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {
             "selector": {"matchLabels": labels},
@@ -213,11 +213,11 @@ async fn labels_annotations_and_sizes_are_bounded() {
         &create(
             &client,
             MAPS,
-            &map(json!({"name": "a", "annotations": {"a": big(300 << 10)}})),
+            &map(&json!({"name": "a", "annotations": {"a": big(300 << 10)}})),
         )
         .await,
     );
-    let mut object = map(json!({"name": "o"}));
+    let mut object = map(&json!({"name": "o"}));
     object["data"] = json!({"a": big(2 << 20)});
     refused("object", &create(&client, MAPS, &object).await);
     object["data"] = json!({"a": big(4 << 20)});
@@ -228,7 +228,7 @@ async fn labels_annotations_and_sizes_are_bounded() {
     let reply = create(
         &client,
         MAPS,
-        &map(json!({"name": "f", "finalizers": many})),
+        &map(&json!({"name": "f", "finalizers": many})),
     )
     .await;
     assert_ne!(reply.code, 201, "finalizers without end were stored");
@@ -317,7 +317,7 @@ async fn texts_that_unfold_or_nest_without_end_are_refused() {
 async fn a_patch_cannot_copy_or_nest_an_object_out_of_bounds() {
     let server = crate::api::server().await;
     let client = server.client("default");
-    let mut object = map(json!({"name": "p"}));
+    let mut object = map(&json!({"name": "p"}));
     object["data"] = json!({"a": "x".repeat(1000)});
     assert_eq!(create(&client, MAPS, &object).await.code, 201);
     let path = format!("{MAPS}/p");

@@ -18,11 +18,11 @@ fn the_reference_page_lists_every_known_difference_of_an_answer() {
     for (case, reason) in known() {
         reasons.entry(reason).or_default().push(case);
     }
-    let mut text = String::new();
-    for (reason, cases) in reasons {
+    let lines = reasons.iter().map(|(reason, cases)| {
         let cases: Vec<String> = cases.iter().map(|case| format!("`{case}`")).collect();
-        text += &format!("- {reason} ({})\n", cases.join(", "));
-    }
+        format!("- {reason} ({})\n", cases.join(", "))
+    });
+    let text: String = lines.collect();
     check_part(PAGE, "answers", &text).unwrap();
 }
 
@@ -62,10 +62,11 @@ pub(crate) async fn lists_what_is_not_served(real: &Client, ours: &Client) {
             .or_default()
             .push(format!("`{name}`"));
     }
-    let mut text = "| Group and version | Not served |\n|---|---|\n".to_owned();
-    for (version, names) in missing {
-        text += &format!("| {version} | {} |\n", names.join(", "));
-    }
+    let head = "| Group and version | Not served |\n|---|---|\n".to_owned();
+    let rows = missing
+        .iter()
+        .map(|(version, names)| format!("| {version} | {} |\n", names.join(", ")));
+    let text: String = std::iter::once(head).chain(rows).collect();
     check_part(PAGE, "not served", &text).unwrap();
     let more: Vec<_> = own
         .difference(&theirs)

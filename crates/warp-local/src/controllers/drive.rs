@@ -139,9 +139,8 @@ mod tests {
         const NAME: &'static str = "panics-once";
 
         async fn sync(&self, _key: &&'static str) -> Result<Option<Timestamp>, SyncError> {
-            if self.0.fetch_add(1, Ordering::SeqCst) == 0 {
-                panic!("for the test");
-            }
+            let before = self.0.fetch_add(1, Ordering::SeqCst);
+            assert_ne!(before, 0, "panics for the test");
             self.1.cancel();
             Ok(None)
         }

@@ -187,7 +187,7 @@ impl Runtime for Process {
     }
 
     fn admit(&self, pod: &Pod) -> Result<(), Refusal> {
-        admit::unsupported(pod).map_or(Ok(()), |message| {
+        admit::unsupported(pod, rustix::process::geteuid().is_root()).map_or(Ok(()), |message| {
             Err(Refusal {
                 reason: "UnsupportedOnProcessNode".to_owned(),
                 message,

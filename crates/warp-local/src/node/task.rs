@@ -25,7 +25,7 @@ use super::lifecycle::Action;
 use super::runtime::Report;
 
 /// How often mounted ConfigMaps, Secrets and tokens are compared with the API, as a kubelet does.
-const REFRESH: Duration = Duration::from_secs(60);
+const REFRESH: Duration = Duration::from_mins(1);
 const RECORD: &str = "pod.json";
 
 pub(crate) enum Order {

@@ -287,9 +287,7 @@ fn detach(args: &Args, instance: &Instance) -> anyhow::Result<ExitCode> {
     let deadline = std::time::Instant::now() + START_LIMIT;
     loop {
         if let Some(status) = child.try_wait().context("failed to watch Warp start")? {
-            let why = instance
-                .last_error()
-                .map_or_else(|| status.to_string(), |error| error);
+            let why = instance.last_error().unwrap_or_else(|| status.to_string());
             bail!("{why} (the log is {})", instance.log().display());
         }
         if let Ok(Some(note)) = instance.running()

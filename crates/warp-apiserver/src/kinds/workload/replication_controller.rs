@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::super::{Described, columns, describe, keep_status, pod, typed};
-use super::{replica_columns, scale, status_counts};
+use super::super::{Described, columns, describe, keep_status, typed};
+use super::{lasting_template, replica_columns, scale, status_counts};
 use crate::kinds::checks::{Errors, not_negative};
-use crate::kinds::fields::{at, entries, text};
+use crate::kinds::fields::{at, entries};
 use crate::registry::resource::{SelectableField, Strategy, Subresource};
 use crate::schema::{FieldError, Path};
 
@@ -46,32 +46,20 @@ fn validate(object: &Value) -> Errors {
         errors.push(FieldError::required(&path.child("selector"), ""));
     }
     not_negative(spec, "replicas", &path, &mut errors);
-    template(spec, &path.child("template"), &mut errors);
+    let path = path.child("template");
+    match at(spec, "template") {
+        None => errors.push(FieldError::required(&path, "")),
+        Some(template) => {
+            let label = |key: &str| template.pointer("/metadata/labels")?.get(key);
+            let chosen = entries(spec, "selector").all(|(key, value)| label(key) == Some(value));
+            lasting_template(
+                template,
+                chosen,
+                &path,
+                "ReplicationController",
+                &mut errors,
+            );
+        }
+    }
     errors
-}
-
-fn template(spec: &Value, path: &Path, errors: &mut Errors) {
-    let Some(template) = at(spec, "template") else {
-        errors.push(FieldError::required(path, ""));
-        return;
-    };
-    let labels = template.pointer("/metadata/labels");
-    let label = |key: &str| labels.and_then(|labels| labels.get(key));
-    if !entries(spec, "selector").all(|(key, value)| label(key) == Some(value)) {
-        let detail = "`selector` does not match template `labels`";
-        let value = labels.cloned().unwrap_or(Value::Null);
-        let path = path.child("metadata").child("labels");
-        errors.push(FieldError::invalid(&path, value, detail));
-    }
-    pod::spec::template(template, path, errors);
-    let policy = text(template, "spec.restartPolicy");
-    if policy != "Always" {
-        let path = path.child("spec").child("restartPolicy");
-        errors.push(FieldError::not_supported(&path, policy, &["Always"]));
-    }
-    if at(template, "spec.activeDeadlineSeconds").is_some() {
-        let detail = "activeDeadlineSeconds in ReplicationController is not Supported";
-        let path = path.child("spec").child("activeDeadlineSeconds");
-        errors.push(FieldError::forbidden(&path, detail));
-    }
 }

@@ -98,9 +98,9 @@ impl<'a> Walk<'a> {
             Expr::Ident(name) => self.ident(name),
             Expr::Select(select) => self.select(select, depth),
             Expr::Call(call) => self.call(call, depth),
-            Expr::List(list) => self.list(list, depth),
+            Expr::List(list) => Ok(self.list(list, depth)),
             Expr::Map(map) => self.map(map, depth),
-            Expr::Comprehension(comprehension) => self.comprehension(comprehension, depth),
+            Expr::Comprehension(made) => Ok(self.comprehension(made, depth)),
             Expr::Struct(made) => Err(format!("undeclared reference to '{}'", made.type_name)),
             Expr::Unspecified => Err("unset expression".to_owned()),
         }
@@ -144,7 +144,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    fn list(&mut self, list: &ListExpr, depth: usize) -> Outcome<'a> {
+    fn list(&mut self, list: &ListExpr, depth: usize) -> Checked<'a> {
         let mut item = Shape::sized(Type::Free, Size::up_to(0));
         let mut cost = 10u64;
         for (index, element) in list.elements.iter().enumerate() {
@@ -157,10 +157,10 @@ impl<'a> Walk<'a> {
             };
         }
         let size = Size::exactly(list.elements.len() as u64);
-        Ok(Checked {
+        Checked {
             shape: Shape::list(item, size),
             cost,
-        })
+        }
     }
 
     fn map(&mut self, map: &MapExpr, depth: usize) -> Outcome<'a> {
@@ -260,7 +260,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    fn comprehension(&mut self, made: &ComprehensionExpr, depth: usize) -> Outcome<'a> {
+    fn comprehension(&mut self, made: &ComprehensionExpr, depth: usize) -> Checked<'a> {
         let range = self.visit(&made.iter_range, depth + 1);
         let init = self.visit(&made.accu_init, depth + 1);
         // `cel.bind` is a loop that never runs.
@@ -313,10 +313,10 @@ impl<'a> Walk<'a> {
         let cost = [range.cost, init.cost, looped, result.cost]
             .into_iter()
             .fold(0u64, u64::saturating_add);
-        Ok(Checked {
+        Checked {
             shape: result.shape,
             cost,
-        })
+        }
     }
 }
 

@@ -61,7 +61,11 @@ impl Nodes {
         let (heard, clock) = (signs.clone(), shared.clock.clone());
         // A renewal counts from when it was seen, not from when somebody next looks at the node.
         shared.caches.leases.listen(move |_, new| {
-            let Some(lease) = new else { return };
+            let Some(lease) =
+                new.filter(|lease| lease.metadata.namespace.as_deref() == Some(LEASES))
+            else {
+                return;
+            };
             let key = Key::new("", lease.metadata.name.as_deref().unwrap_or_default());
             if let Some(sign) = heard.lock().get_mut(&key) {
                 sign.renewed = renewed(lease);

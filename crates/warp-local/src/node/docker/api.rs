@@ -19,8 +19,8 @@ use tokio::net::UnixStream;
 /// Old enough for every engine still in use.
 const VERSION: &str = "/v1.41";
 /// An engine that has not begun to answer by then hangs.
-const LIMIT: Duration = Duration::from_secs(60);
-const PULL_LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_mins(1);
+const PULL_LIMIT: Duration = Duration::from_mins(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum DockerError {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Api, ListParams, PostParams};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -37,7 +37,7 @@ async fn cluster(api_only: bool) -> Result<Cluster> {
         .await
 }
 
-fn made(name: &str, pod: Value) -> Made {
+fn made(name: &str, pod: &Value) -> Made {
     serde_json::from_value(
         json!({ "name": name, "runs": "hang", "labels": { "app": name }, "pod": pod }),
     )
@@ -112,17 +112,19 @@ async fn play(cluster: &Cluster) -> Result<Told> {
     // On the node that will be lost first: the other is closed to them until then.
     let cordon = json!({ "spec": { "unschedulable": true } });
     let nodes: Api<Node> = Api::all(client.clone());
-    let patch = kube::api::Patch::Merge(&cordon);
-    nodes.patch("kept-0", &Default::default(), &patch).await?;
-    let web = made("web", json!({})).replicated("Deployment", &namespace);
+    let patch = Patch::Merge(&cordon);
+    nodes
+        .patch("kept-0", &PatchParams::default(), &patch)
+        .await?;
+    let web = made("web", &json!({})).replicated("Deployment", &namespace);
     create::<Deployment>(&client, &namespace, web).await?;
-    let mut job = made("job", json!({})).job(&namespace);
+    let mut job = made("job", &json!({})).job(&namespace);
     job["spec"]["podFailurePolicy"] = json!({ "rules": [{ "action": "Ignore", "onPodConditions": [{ "type": "DisruptionTarget" }] }] });
     job["spec"]["podReplacementPolicy"] = json!("Failed");
     create::<Job>(&client, &namespace, job).await?;
     let tolerant = made(
         "tolerant",
-        json!({ "tolerations": [{ "operator": "Exists" }], "nodeSelector": { "kubernetes.io/hostname": "lost-0" } }),
+        &json!({ "tolerations": [{ "operator": "Exists" }], "nodeSelector": { "kubernetes.io/hostname": "lost-0" } }),
     );
     create::<Pod>(&client, &namespace, tolerant.pod(&namespace)).await?;
     let running = |app: &str, node: &str| format!("{app} on {node}: Running ends=false ");
@@ -139,8 +141,10 @@ async fn play(cluster: &Cluster) -> Result<Told> {
     )
     .await?;
     let open = json!({ "spec": { "unschedulable": null } });
-    let patch = kube::api::Patch::Merge(&open);
-    nodes.patch("kept-0", &Default::default(), &patch).await?;
+    let patch = Patch::Merge(&open);
+    nodes
+        .patch("kept-0", &PatchParams::default(), &patch)
+        .await?;
     cluster.lose("lost");
     let taints_when_lost = until("the lost node evicts", PATIENCE, || async {
         let taints = taints(&client, "lost-0").await?;

@@ -76,26 +76,26 @@ async fn faults_of_a_fleet_file_happen_when_it_says() {
     })
     .await
     .unwrap();
-    assert!((60..120).contains(&since()), "{}", since());
+    assert!((60..180).contains(&since()), "{}", since());
     wait_for(&nodes, "h100-0", "whole again", HOURS, |node| {
         gpus(node).as_deref() == Some("8")
     })
     .await
     .unwrap();
-    assert!((360..420).contains(&since()), "{}", since());
+    assert!((360..480).contains(&since()), "{}", since());
     wait_for(&nodes, "l4-1", "lost", HOURS, |node| {
         is_ready(node) == Some(false)
     })
     .await
     .unwrap();
     // Noticed by its lease, a while after it fell silent.
-    assert!((600..720).contains(&since()), "{}", since());
+    assert!((600..780).contains(&since()), "{}", since());
     wait_for(&nodes, "l4-1", "back", HOURS, |node| {
         is_ready(node) == Some(true)
     })
     .await
     .unwrap();
-    assert!((900..960).contains(&since()), "{}", since());
+    assert!((900..1020).contains(&since()), "{}", since());
     stop.cancel();
 }
 

@@ -56,26 +56,19 @@ fn example(tool: &str, kind: Kind, program: Option<&Path>) -> Vec<String> {
         Kind::Process => "local://",
         Kind::Docker => "busybox",
         Kind::Simulated => {
-            let Some(file) = example_file(program) else {
-                return vec![
-                    format!("{tool} apply -f - <<'END'"),
-                    "{apiVersion: gpu.warp.dev/v1alpha1, kind: GPUWorkload, metadata: {name: train}, spec: {gpuCount: 2, image: train, command: [sleep, \"60\"]}}".to_owned(),
-                    "END".to_owned(),
-                    format!("{tool} get gpuw -w"),
-                ];
+            let apply = match example_file(program) {
+                Some(file) => format!("{tool} apply -f {}", word(&file)),
+                None => format!(
+                    "echo '{{\"apiVersion\": \"gpu.warp.dev/v1alpha1\", \"kind\": \"GPUWorkload\", \"metadata\": {{\"name\": \"train\"}}, \"spec\": {{\"gpuCount\": 2, \"image\": \"train\", \"command\": [\"sleep\", \"60\"]}}}}' | {tool} apply -f -"
+                ),
             };
-            return vec![format!(
-                "{tool} apply -f {} && {tool} get gpuw -w",
-                word(&file)
-            )];
+            return vec![format!("{apply} && {tool} get gpuw -w")];
         }
     };
     vec![
-        format!("{tool} apply -f - <<'END'"),
         format!(
-            "{{apiVersion: v1, kind: Pod, metadata: {{name: hello}}, spec: {{restartPolicy: Never, containers: [{{name: main, image: \"{image}\", command: [sh, -c, \"echo hello; sleep 60\"]}}]}}}}"
+            "echo '{{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {{\"name\": \"hello\"}}, \"spec\": {{\"restartPolicy\": \"Never\", \"containers\": [{{\"name\": \"main\", \"image\": \"{image}\", \"command\": [\"sh\", \"-c\", \"echo hello; sleep 60\"]}}]}}}}' | {tool} apply -f -"
         ),
-        "END".to_owned(),
         "warp logs hello -f".to_owned(),
     ]
 }
