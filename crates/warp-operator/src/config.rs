@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use warp_api::workload::SchedulingStrategy;
+use warp_core::schedule::PriceWeight;
 
 /// Everything `run` needs besides a client.
 #[derive(Clone, Debug)]
@@ -32,6 +33,8 @@ pub struct LeaderConfig {
 pub struct Settings {
     /// Strategy of workloads that name none.
     pub default_strategy: SchedulingStrategy,
+    /// What a cheaper node is worth to the strategy `warp`.
+    pub price_weight: PriceWeight,
     /// A placed attempt that does not run after this time has failed.
     pub start_timeout: Duration,
     /// A node silent for this long is taken for dead: its attempt counts as failed and the next one
@@ -45,6 +48,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             default_strategy: SchedulingStrategy::Warp,
+            price_weight: PriceWeight::IGNORED,
             start_timeout: Duration::from_mins(30),
             node_loss_timeout: Duration::from_mins(5),
             refusal_timeout: Duration::from_mins(5),

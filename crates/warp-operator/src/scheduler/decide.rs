@@ -159,8 +159,16 @@ fn choose(
             .get();
         return Planner::new(policy, seed).choose(&ledger.fleet, request);
     }
-    let Desk { planners, mix, .. } = desk;
-    let fresh = || Planner::with_strategy(policy.live(0, &ledger.fleet, mix), 0);
+    let Desk {
+        planners,
+        mix,
+        settings,
+        ..
+    } = desk;
+    let fresh = || {
+        let weighed = policy.weighing(settings.price_weight);
+        Planner::with_strategy(weighed.live(0, &ledger.fleet, mix), 0)
+    };
     let planner = planners.entry(policy).or_insert_with(fresh);
     planner.choose(&ledger.fleet, request)
 }

@@ -259,6 +259,22 @@ fn the_cheapest_fitting_node_is_chosen_by_price() {
 }
 
 #[test]
+fn a_price_weight_makes_the_cheaper_of_two_equal_nodes_win() {
+    let price = |text: &str| json!({"gpu.warp.dev/gpu-hour-price": text});
+    for (left, right, cheaper) in [("3.50", "1.99", "b"), ("1.99", "3.50", "a")] {
+        let nodes = [node("a", 8, price(left)), node("b", 8, price(right))];
+        let mut ledger = ledger::build(&nodes, &[], &[]);
+        let settings = Settings {
+            price_weight: warp_core::schedule::PriceWeight::new(1.0).unwrap(),
+            ..Settings::default()
+        };
+        let wanted = [workload("w", json!({}))];
+        let decisions = decide::all(&mut ledger, &wanted, &settings, now());
+        assert_eq!(chosen(&decisions[0].1).as_deref(), Some(cheaper));
+    }
+}
+
+#[test]
 fn a_verdict_is_renewed_when_its_reason_changes_and_otherwise_seldom() {
     let verdicts = Verdicts::default();
     let one = workload("w", json!({}));

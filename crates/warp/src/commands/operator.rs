@@ -11,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 use warp_api::workload::{SchedulingStrategy, run_seconds};
+use warp_core::schedule::PriceWeight;
 use warp_operator::{Clock, Config, LeaderConfig, Settings};
 
 /// Lease of the first design, kept so that an old and a new operator exclude each other.
@@ -53,6 +54,9 @@ pub(crate) struct Args {
     /// Strategy of workloads that name none; see docs/concepts/placement.md for all of them
     #[arg(long, default_value = "warp")]
     default_strategy: SchedulingStrategy,
+    /// How many GPUs of room for later work one dollar per GPU-hour is worth to the strategy `warp`; 0 ignores prices
+    #[arg(long, default_value = "0", value_name = "WEIGHT")]
+    price_weight: PriceWeight,
     /// A placed attempt that does not run after this time has failed
     #[arg(long, default_value = "30m", value_parser = duration)]
     start_timeout: Duration,
@@ -140,6 +144,7 @@ fn config(args: Args, in_cluster: bool) -> Config {
             .map_or_else(|| by_default(8080), |listen| listen.0),
         settings: Settings {
             default_strategy: args.default_strategy,
+            price_weight: args.price_weight,
             start_timeout: args.start_timeout,
             node_loss_timeout: args.node_loss_timeout,
             refusal_timeout: args.refusal_timeout,
