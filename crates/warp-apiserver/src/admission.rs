@@ -7,6 +7,7 @@ mod limits;
 mod namespace;
 mod pods;
 pub(crate) mod quota;
+mod security;
 mod services;
 mod storage;
 
@@ -108,6 +109,7 @@ pub fn builtin() -> Vec<Arc<dyn Admission>> {
         Arc::new(pods::DefaultTolerations),
         Arc::new(storage::DefaultClass),
         Arc::new(services::Addresses),
+        Arc::new(security::PodSecurity),
         Arc::new(quota::Quotas),
     ]
 }

@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::fleet::{Cards, Fleet, Level, Request, WHOLE, Work};
+use crate::fleet::{Cards, Fleet, Level, NodeId, Request, WHOLE, Work};
 use crate::schedule::fit::{Filter, reasons};
-use crate::schedule::{Gang, GangPlacement, Placement};
+use crate::schedule::{Gang, GangPlacement, Placement, Scope};
 
 /// Something that must not be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +58,19 @@ pub fn not_over_committed(fleet: &Fleet) -> Vec<Violation> {
         }
     }
     found
+}
+
+/// A request that was refused fits none of the nodes it could have had.
+pub fn refusal(fleet: &Fleet, request: &Request, scope: Scope<'_>) -> Vec<Violation> {
+    let filter = Filter::new(fleet, request);
+    let fits = |node: NodeId| {
+        let fitting = fleet.node(node).filter(|_| filter.fits(node));
+        fitting.map(|node| violation(&request.name, format!("refused, but fits {}", node.name)))
+    };
+    match scope {
+        Scope::All => fleet.nodes().filter_map(|(id, _)| fits(id)).collect(),
+        Scope::Only(nodes) => nodes.iter().filter_map(|node| fits(*node)).collect(),
+    }
 }
 
 /// Thousandths of GPU: what is free and what work holds add up to what healthy cards have, pool by

@@ -32,8 +32,11 @@ pub fn may_evict(state: &State, preemptor: &Job, rank: f64, victim: &Job, terms:
     }
     match victim.priority.cmp(&preemptor.priority) {
         std::cmp::Ordering::Less => true,
+        // Whoever has saved something since it started gets on, however often it is evicted.
         std::cmp::Ordering::Equal => {
-            run.rank > terms.factor * rank && state.now - run.since >= terms.min_run
+            run.rank > terms.factor * rank
+                && state.now - run.since >= terms.min_run
+                && victim.kept(state.now) > 0.0
         }
         std::cmp::Ordering::Greater => false,
     }

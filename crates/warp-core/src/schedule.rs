@@ -16,4 +16,6 @@ pub use mix::{Class, Mix};
 pub use planner::{Placement, Planner, Scope, place};
 pub use reason::Reason;
 pub(crate) use reason::{amount, bytes};
-pub use strategy::{Ask, Policy, Rating, Spot, Strategy, Weights};
+pub use strategy::{
+    Ask, BadPriceWeight, Policy, PriceWeight, Rating, Spot, Strategy, Weighed, Weights,
+};

@@ -165,7 +165,7 @@ impl Caches {
         shared.fill(root_cas, &self.root_cas);
         shared.fill(Source::all::<Pod>(), &self.pods);
         shared.fill(Source::all::<Node>(), &self.nodes);
-        shared.fill(Source::namespaced::<Lease>("kube-node-lease"), &self.leases);
+        shared.fill(Source::all::<Lease>(), &self.leases);
         shared.fill(Source::all::<Job>(), &self.jobs);
         shared.fill(Source::all::<ReplicaSet>(), &self.replica_sets);
         shared.fill(Source::all::<Deployment>(), &self.deployments);

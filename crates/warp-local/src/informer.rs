@@ -138,6 +138,12 @@ impl<K: Resource> Cache<K> {
         self.inner.state.read().objects.values().cloned().collect()
     }
 
+    /// Does any object answer to `holds`? Asked under the lock: it must be quick.
+    pub fn any(&self, holds: impl Fn(&K) -> bool) -> bool {
+        let state = self.inner.state.read();
+        state.objects.values().any(|object| holds(object))
+    }
+
     pub fn len(&self) -> usize {
         self.inner.state.read().objects.len()
     }
@@ -155,6 +161,16 @@ impl<K: Resource> Cache<K> {
             .take_while(|(key, _)| &*key.namespace == namespace)
             .map(|(_, object)| object.clone())
             .collect()
+    }
+
+    pub fn count_in(&self, namespace: &str) -> usize {
+        let from = Key::new(namespace, "");
+        let state = self.inner.state.read();
+        state
+            .objects
+            .range(from..)
+            .take_while(|(key, _)| &*key.namespace == namespace)
+            .count()
     }
 
     /// The objects found under `value` in the index at position `index` of those given to [`Cache::new`].
@@ -318,15 +334,6 @@ impl Source {
     pub fn all<K: Resource<DynamicType = ()>>() -> Self {
         Self {
             path: K::url_path(&(), None),
-            metadata_only: false,
-            field_selector: None,
-        }
-    }
-
-    /// Every object of `K` in one namespace.
-    pub fn namespaced<K: Resource<DynamicType = ()>>(namespace: &str) -> Self {
-        Self {
-            path: K::url_path(&(), Some(namespace)),
             metadata_only: false,
             field_selector: None,
         }

@@ -199,6 +199,8 @@ fn watch_all(
                 .latest()
                 .and_then(|event| workload::event_key(&here, event)),
         );
+        // A refused pod holds no GPUs: somebody else may have them.
+        scheduler::wake(&here);
     };
     spawn(
         parts,

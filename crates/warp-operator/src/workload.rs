@@ -18,6 +18,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::{Resource, ResourceExt};
+use serde_json::Value;
 use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, condition, label};
 
 use crate::cache::Key;
@@ -26,9 +27,9 @@ use crate::context::Context;
 use crate::driver::Reconcile;
 use crate::plan::Plan;
 
-pub(crate) use assess::{Wish, attempt, over, wish};
+pub(crate) use assess::{Wish, attempt, over, waits_for_volume, wish};
 pub(crate) use objects::{Place, Shell, shell};
-pub(crate) use observe::{Seen, see};
+pub(crate) use observe::{Seen, reserves, see};
 
 /// The kind as the driver runs it.
 #[derive(Debug)]
@@ -56,6 +57,19 @@ impl Reconcile for Controller {
 
     fn status(workload: &GPUWorkload) -> Option<&GPUWorkloadStatus> {
         workload.status.as_ref()
+    }
+
+    /// Conditions of other writers stay theirs: written with ours, they could never be removed again.
+    fn own(status: &GPUWorkloadStatus) -> Value {
+        let mut body = serde_json::to_value(status).unwrap_or_default();
+        if let Some(conditions) = body["conditions"].as_array_mut() {
+            conditions.retain(|found| {
+                [condition::READY, condition::PLACED, condition::SUCCEEDED]
+                    .iter()
+                    .any(|ours| found["type"] == *ours)
+            });
+        }
+        body
     }
 
     fn written(&self, cx: &Context, before: &GPUWorkload, after: GPUWorkload) {
@@ -111,8 +125,15 @@ pub(crate) fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref())
 }
 
-/// Whether a Job belongs to this very workload, not to an earlier one of the same name.
+/// Whether a Job belongs to this very workload: not to an earlier one of the same name, and not to
+/// somebody in another namespace who wrote our labels on a Job of theirs.
 pub(crate) fn owns(workload: &GPUWorkload, job: &Job) -> bool {
     let uid = workload.meta().uid.as_deref();
-    uid.is_some() && job.labels().get(label::WORKLOAD_UID).map(String::as_str) == uid
+    uid.is_some()
+        && job.meta().namespace == workload.meta().namespace
+        && job.labels().get(label::WORKLOAD_UID).map(String::as_str) == uid
+        && job
+            .owner_references()
+            .iter()
+            .any(|owner| owner.controller == Some(true) && Some(owner.uid.as_str()) == uid)
 }

@@ -216,6 +216,11 @@ impl Status {
         Self::new(413, "RequestEntityTooLarge", message)
     }
 
+    /// The client took too long to send its request.
+    pub fn timeout(message: impl Into<String>) -> Self {
+        Self::new(408, "Timeout", message)
+    }
+
     pub fn unsupported_media(accepted: &[&str]) -> Self {
         let text = format!(
             "the body of the request was in an unknown format - accepted media types include: {}",

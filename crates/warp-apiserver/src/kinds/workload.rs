@@ -1,13 +1,14 @@
-//! Deployment, ReplicaSet, StatefulSet and Job.
+//! Deployment, ReplicaSet, StatefulSet, ReplicationController and Job.
 
 mod job;
+mod replication_controller;
 
 use serde_json::{Value, json};
 
 use super::checks::{Errors, count_or_percent, immutable, not_negative, not_over_whole};
 use super::fields::{at, entries, list, number, text};
 use super::{Described, columns, describe, empty_status, keep_status, metadata, pod, typed};
-use crate::registry::resource::{ScalePaths, SelectableField, Strategy, Subresource};
+use crate::registry::resource::{Column, ScalePaths, SelectableField, Strategy, Subresource};
 use crate::schema::{FieldError, Path};
 
 pub(super) fn descriptors() -> Vec<Described> {
@@ -16,6 +17,7 @@ pub(super) fn descriptors() -> Vec<Described> {
         replica_set(),
         stateful_set(),
         job::descriptor(),
+        replication_controller::descriptor(),
         pod_template(),
     ]
 }
@@ -158,27 +160,33 @@ fn selector_and_template(spec: &Value, path: &Path, kind: &str, errors: &mut Err
             || !list(selector, "matchExpressions").is_empty();
         !any || metadata::selects(Some(selector), labels)
     });
+    let owner = if kind == "statefulset" {
+        "StatefulSet"
+    } else {
+        "ReplicaSet"
+    };
+    lasting_template(template, chosen, &path, owner, errors);
+}
+
+/// A template of pods that are kept running, and whether its owner's selector chooses it.
+fn lasting_template(template: &Value, chosen: bool, path: &Path, owner: &str, errors: &mut Errors) {
     if !chosen {
         let detail = "`selector` does not match template `labels`";
-        let value = labels.cloned().unwrap_or(Value::Null);
+        let value = template.pointer("/metadata/labels").cloned();
+        let path = path.child("metadata").child("labels");
         errors.push(FieldError::invalid(
-            &path.child("metadata").child("labels"),
-            value,
+            &path,
+            value.unwrap_or(Value::Null),
             detail,
         ));
     }
-    pod::spec::template(template, &path, errors);
+    pod::spec::template(template, path, errors);
     let policy = text(template, "spec.restartPolicy");
     if policy != "Always" {
         let path = path.child("spec").child("restartPolicy");
         errors.push(FieldError::not_supported(&path, policy, &["Always"]));
     }
     if at(template, "spec.activeDeadlineSeconds").is_some() {
-        let owner = if kind == "statefulset" {
-            "StatefulSet"
-        } else {
-            "ReplicaSet"
-        };
         let detail = format!("activeDeadlineSeconds in {owner} is not Supported");
         let path = path.child("spec").child("activeDeadlineSeconds");
         errors.push(FieldError::forbidden(&path, detail));
@@ -251,9 +259,10 @@ fn is_nothing(value: Option<&Value>) -> bool {
     }
 }
 
-fn replica_set() -> Described {
+/// Desired, current and ready: what plain output of replicated pods shows.
+fn replica_columns() -> Vec<Column> {
     let with = columns::with;
-    let mut all = vec![
+    vec![
         columns::name(),
         with("Desired", "integer", 0, |o, _| {
             json!(count(o, "spec.replicas"))
@@ -265,7 +274,11 @@ fn replica_set() -> Described {
             json!(count(o, "status.readyReplicas"))
         }),
         columns::age(),
-    ];
+    ]
+}
+
+fn replica_set() -> Described {
+    let mut all = replica_columns();
     all.extend(columns::template_columns(true));
     describe("apps", "v1", "ReplicaSet", "replicasets")
         .short("rs")

@@ -8,6 +8,12 @@ use crate::codec::status::Status;
 /// Operations one patch may hold.
 const MOST: usize = 10_000;
 const REJECTED: &str = "the server rejected our request due to an error in our request";
+/// Bytes all `copy` operations of a patch may add, as in Kubernetes: each can double what is there.
+const COPIED: usize = 3 << 20;
+/// Bytes all `move` operations of a patch may carry: each is measured, and measuring takes time.
+const MOVED: usize = 64 << 20;
+/// How deep a patch may nest an object: code that walks objects recurses.
+const DEEPEST: usize = 128;
 
 /// Applies the patch; the object is unchanged when any operation fails.
 pub fn apply(object: &mut Value, patch: &Value) -> Result<(), Status> {
@@ -23,15 +29,51 @@ pub fn apply(object: &mut Value, patch: &Value) -> Result<(), Status> {
         )));
     }
     let mut copy = object.clone();
+    let mut left = Allowance {
+        copied: COPIED,
+        moved: MOVED,
+    };
     for operation in operations {
-        step(&mut copy, operation).ok_or_else(|| Status::unprocessable(REJECTED))?;
+        step(&mut copy, operation, &mut left).ok_or_else(|| Status::unprocessable(REJECTED))?;
     }
     *object = copy;
     Ok(())
 }
 
-fn step(object: &mut Value, operation: &Value) -> Option<()> {
+/// What the operations of one patch may still copy and move.
+struct Allowance {
+    copied: usize,
+    moved: usize,
+}
+
+/// About how many bytes a value takes as JSON and how deep it nests; found without recursion,
+/// because the answer may be "too deep to recurse".
+fn measure(value: &Value) -> (usize, usize) {
+    let (mut bytes, mut deepest) = (0_usize, 0);
+    let mut open = vec![(value, 1)];
+    while let Some((value, depth)) = open.pop() {
+        deepest = deepest.max(depth);
+        bytes += match value {
+            Value::String(text) => text.len() + 2,
+            Value::Array(list) => {
+                open.extend(list.iter().map(|item| (item, depth + 1)));
+                list.len() + 2
+            }
+            Value::Object(map) => {
+                open.extend(map.values().map(|item| (item, depth + 1)));
+                map.keys().map(|key| key.len() + 4).sum::<usize>() + 2
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => 4,
+        };
+    }
+    (bytes, deepest)
+}
+
+fn step(object: &mut Value, operation: &Value, left: &mut Allowance) -> Option<()> {
     let path = tokens(operation.get("path")?.as_str()?)?;
+    if path.len() > DEEPEST {
+        return None;
+    }
     let from = || tokens(operation.get("from")?.as_str()?);
     let value = || operation.get("value").cloned();
     match operation.get("op")?.as_str()? {
@@ -43,11 +85,22 @@ fn step(object: &mut Value, operation: &Value) -> Option<()> {
             if path.starts_with(&from) && path.len() > from.len() {
                 return None;
             }
+            let (bytes, depth) = measure(find(object, &from)?);
+            left.moved = left.moved.checked_sub(bytes)?;
+            if path.len() > from.len() && depth + path.len() > DEEPEST {
+                return None;
+            }
             let moved = remove(object, &from)?;
             add(object, &path, moved)
         }
         "copy" => {
-            let copied = find(object, &from()?)?.clone();
+            let found = find(object, &from()?)?;
+            let (bytes, depth) = measure(found);
+            left.copied = left.copied.checked_sub(bytes)?;
+            if depth + path.len() > DEEPEST {
+                return None;
+            }
+            let copied = found.clone();
             add(object, &path, copied)
         }
         "test" => {

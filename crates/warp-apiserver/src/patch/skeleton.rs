@@ -47,6 +47,7 @@ pub(super) fn of(group: &str, kind: &str) -> Value {
         ("apps", "ReplicaSet") => {
             json!({"spec": {"selector": null, "template": template()}, "status": {"replicas": 0}})
         }
+        ("", "ReplicationController") => json!({"spec": {}, "status": {"replicas": 0}}),
         ("apps", "StatefulSet") => json!({
             "spec": {"selector": null, "template": template(), "updateStrategy": {}},
             "status": {"replicas": 0, "availableReplicas": 0},
@@ -58,9 +59,9 @@ pub(super) fn of(group: &str, kind: &str) -> Value {
         ("", "Service") | ("networking.k8s.io", "Ingress") => {
             json!({"spec": {}, "status": {"loadBalancer": {}}})
         }
-        ("coordination.k8s.io", "Lease") | ("networking.k8s.io", "IngressClass") => {
-            json!({"spec": {}})
-        }
+        ("coordination.k8s.io", "Lease")
+        | ("networking.k8s.io", "IngressClass")
+        | ("authentication.k8s.io", "TokenReview") => json!({"spec": {}}),
         ("networking.k8s.io", "NetworkPolicy") => json!({"spec": {"podSelector": {}}}),
         ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => json!({"rules": null}),
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => {

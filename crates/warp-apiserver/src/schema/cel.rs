@@ -5,8 +5,10 @@
 
 mod check;
 mod cost;
+mod depth;
 mod evaluate;
 mod functions;
+mod problem;
 mod scope;
 mod types;
 mod value;
@@ -23,6 +25,7 @@ use serde_json::{Map, Value};
 use super::model::{Additional, Node};
 use super::{FieldError, Path, Schema};
 
+use depth::Depth;
 pub(super) use evaluate::{evaluate, evaluate_at};
 pub(crate) use scope::{Budget, Scope, field_path};
 
@@ -41,15 +44,28 @@ pub(crate) struct Rule {
 /// A parsed expression. The interpreter's own type cannot be made with optional syntax, which
 /// Kubernetes allows.
 #[derive(Debug)]
-struct Program(Expression);
+struct Program {
+    expression: Expression,
+    depth: Depth,
+}
 
 impl Program {
-    fn expression(&self) -> &Expression {
-        &self.0
+    /// What its type checker says, asked where there is stack enough; an error shows the places in
+    /// the text.
+    fn check<'a>(
+        &self,
+        source: &str,
+        environment: &check::Environment<'a>,
+    ) -> Result<check::Checked<'a>, String> {
+        self.depth.walk(|| {
+            let checked = environment.check(&self.expression);
+            checked.map_err(|problems| problem::describe(source, &problems))
+        })?
     }
 
     fn execute(&self, context: &Context<'_>) -> Result<CelValue, ExecutionError> {
-        context.resolve(&self.0)
+        let walked = self.depth.walk(|| context.resolve(&self.expression));
+        walked.unwrap_or_else(|why| Err(ExecutionError::function_error("evaluate", why)))
     }
 }
 
@@ -82,17 +98,28 @@ fn compile(text: &str) -> Result<Program, String> {
     // The parser recurses; an absurdly long or deep expression is refused before it gets there.
     const LONGEST: usize = 64 * 1024;
     if text.len() > LONGEST {
-        return Err("expression is too long".to_owned());
+        return Err("ERROR: <input>:1:1: expression is too long".to_owned());
     }
-    Parser::new()
-        .enable_optional_syntax(true)
-        .parse(text)
-        .map(Program)
-        .map_err(|errors| errors.to_string())
+    let depth = depth::of(text);
+    if depth.too_deep() {
+        return Err("expression nests too deeply: expression recursion limit exceeded".to_owned());
+    }
+    let parsed = depth.walk(|| {
+        let parser = Parser::new().enable_optional_syntax(true);
+        parser.parse(text).map_err(|refused| {
+            let refused: Vec<_> = refused
+                .errors
+                .into_iter()
+                .map(|error| (error.pos.0, error.pos.1, error.msg))
+                .collect();
+            problem::describe_syntax(text, &refused)
+        })
+    })?;
+    parsed.map(|expression| Program { expression, depth })
 }
 
 fn uses_old_self(program: &Program) -> bool {
-    program.0.references().has_variable("oldSelf")
+    program.expression.references().has_variable("oldSelf")
 }
 
 /// Reads the rules of one node.
@@ -167,9 +194,9 @@ pub(super) fn check_rule(
             return errors;
         }
     };
-    match environment.check(program.expression()) {
-        Err(error) => {
-            let detail = format!("compilation failed: ERROR: <input>: {error}");
+    match program.check(text("rule"), &environment) {
+        Err(shown) => {
+            let detail = format!("compilation failed: {shown}");
             errors.push(FieldError::invalid(&rule_path, whole(), detail).as_struct());
         }
         Ok(checked) if matches!(checked.shape.kind, types::Type::Bool | types::Type::Dyn) => {
@@ -189,9 +216,9 @@ pub(super) fn check_rule(
                     "messageExpression compilation failed: {error}"
                 )));
             }
-            Ok(program) => match environment.check(program.expression()) {
-                Err(error) => errors.push(refuse(format!(
-                    "messageExpression compilation failed: ERROR: <input>: {error}"
+            Ok(program) => match program.check(text("messageExpression"), &environment) {
+                Err(shown) => errors.push(refuse(format!(
+                    "messageExpression compilation failed: {shown}"
                 ))),
                 Ok(checked)
                     if matches!(checked.shape.kind, types::Type::String | types::Type::Dyn) =>

@@ -90,6 +90,8 @@ fn run(
     receiver: &mpsc::Receiver<Message>,
 ) {
     let mut finishing = false;
+    let mut failed: Option<WriteError> = None;
+    let mut committed = 0;
     while !finishing {
         let Ok(first) = receiver.recv() else { break };
         let mut writes: Vec<Write> = Vec::new();
@@ -115,30 +117,47 @@ fn run(
         if writes.is_empty() {
             continue;
         }
-        let result = disk.commit(&writes);
-        let Some(shared) = shared.upgrade() else {
+        if let Some(error) = &failed {
+            // What is queued was built on writes that never reached the disk.
+            for done in waiting.into_iter().flatten() {
+                let _ = done.send(Err(error.clone()));
+            }
             continue;
-        };
-        let answer = match result {
-            Ok(()) => {
-                if durability == Durability::Durable {
+        }
+        let result = disk.commit(&writes).map_err(|error| {
+            // What is in memory can no longer be trusted to reach the disk: refuse writes.
+            let reason = error.to_string();
+            tracing::error!(%reason, "failed to commit");
+            WriteError::Disk(reason.into())
+        });
+        let shared = shared.upgrade();
+        match (&result, &shared) {
+            (Ok(()), shared) => {
+                committed = writes
+                    .last()
+                    .map_or(committed, |last| last.event.revision());
+                if let Some(shared) = shared
+                    && durability == Durability::Durable
+                {
                     shared.publish(&writes);
                 }
-                Ok(())
             }
-            Err(error) => {
-                // What is in memory can no longer be trusted to reach the disk: refuse writes.
-                let reason = error.to_string();
-                tracing::error!(%reason, "failed to commit");
-                shared.fail(&reason);
-                Err(WriteError::Disk(reason.into()))
+            (Err(error), shared) => {
+                failed = Some(error.clone());
+                if let (Some(shared), WriteError::Disk(reason)) = (shared, error) {
+                    shared.fail(reason);
+                }
             }
-        };
+        }
         for done in waiting.into_iter().flatten() {
-            let _ = done.send(answer.clone());
+            let _ = done.send(result.clone());
         }
     }
-    if let Err(error) = disk.close() {
+    if failed.is_some() {
+        // Not closed cleanly: revisions were handed out that the file does not know.
+        return;
+    }
+    if let Err(error) = disk.close(committed) {
         tracing::warn!(%error, "failed to mark the database as closed");
     }
 }

@@ -1,5 +1,6 @@
 //! The disk image: one row per current object, and the revision.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,6 +14,8 @@ use super::object::{Index, Stored};
 const OBJECTS: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("objects");
 const META: TableDefinition<'static, &str, u64> = TableDefinition::new("meta");
 const FORMAT: u64 = 1;
+/// Bytes of pages kept in memory. Objects are there already, and rows are only read when opening.
+const CACHE: usize = 16 << 20;
 /// Revisions skipped after a crash: more than relaxed writes can have handed out and lost.
 const CRASH_GAP: u64 = 1_000_000;
 
@@ -31,7 +34,11 @@ pub(super) fn open(path: &Path) -> Result<(Image, Disk), OpenError> {
         path: path.to_owned(),
         source: Box::new(error),
     };
-    let database = Database::create(path).map_err(|error| failed(error.into()))?;
+    private(path).map_err(|error| failed(redb::Error::Io(error)))?;
+    let database = Database::builder()
+        .set_cache_size(CACHE)
+        .create(path)
+        .map_err(|error| failed(error.into()))?;
     let disk = Disk { database };
     let (format, clean, stored) = disk.prepare().map_err(failed)?;
     if format != FORMAT {
@@ -41,7 +48,6 @@ pub(super) fn open(path: &Path) -> Result<(Image, Disk), OpenError> {
             known: FORMAT,
         });
     }
-    let revision = if clean { stored } else { stored + CRASH_GAP };
     let tables = disk
         .load()
         .map_err(failed)?
@@ -49,7 +55,28 @@ pub(super) fn open(path: &Path) -> Result<(Image, Disk), OpenError> {
             path: path.to_owned(),
             row,
         })?;
+    let rows = tables.iter().flat_map(|(_, objects)| objects);
+    let newest = rows.map(|object| object.revision).max().unwrap_or(0);
+    let gap = if clean { 0 } else { CRASH_GAP };
+    let revision = stored.max(newest) + gap;
     Ok((Image { revision, tables }, disk))
+}
+
+/// Makes the file, readable by its owner only, when it is not there: it will hold every Secret.
+fn private(path: &Path) -> std::io::Result<()> {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    match std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+    {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            std::fs::set_permissions(path, mode)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 impl Disk {
@@ -74,6 +101,15 @@ impl Disk {
         }
         transaction.commit()?;
         Ok(answer)
+    }
+
+    /// On a medium of the caller's, empty.
+    #[cfg(test)]
+    pub(super) fn on(medium: impl redb::StorageBackend) -> Result<Self, redb::Error> {
+        let database = Database::builder().create_with_backend(medium)?;
+        let disk = Self { database };
+        disk.prepare()?;
+        Ok(disk)
     }
 
     /// Every table with its objects; the error names a row that cannot be read.
@@ -113,7 +149,8 @@ impl Disk {
                     objects.remove(key.as_str())?;
                 }
             }
-            if let Some(last) = writes.last() {
+            // Rows know their revision; only a deletion leaves none behind that does.
+            if let Some(last) = writes.last().filter(|last| !survives(last)) {
                 transaction
                     .open_table(META)?
                     .insert("revision", last.event.revision())?;
@@ -123,10 +160,15 @@ impl Disk {
         Ok(())
     }
 
-    /// Notes that nothing was lost.
-    pub(super) fn close(&self) -> Result<(), redb::Error> {
+    /// Notes that nothing was lost up to `revision`.
+    pub(super) fn close(&self, revision: u64) -> Result<(), redb::Error> {
         let transaction = self.database.begin_write()?;
-        transaction.open_table(META)?.insert("clean", 1)?;
+        {
+            let mut meta = transaction.open_table(META)?;
+            meta.insert("clean", 1)?;
+            let known = meta.get("revision")?.map_or(0, |value| value.value());
+            meta.insert("revision", known.max(revision))?;
+        }
         transaction.commit()?;
         Ok(())
     }

@@ -319,3 +319,81 @@ proptest! {
         prop_assert_eq!(again.value(), expected);
     }
 }
+
+/// A medium that can be broken.
+#[derive(Debug, Clone)]
+struct Medium {
+    memory: Arc<redb::backends::InMemoryBackend>,
+    broken: Arc<AtomicBool>,
+}
+
+impl Medium {
+    fn check(&self) -> std::io::Result<()> {
+        if self.broken.load(Ordering::Acquire) {
+            return Err(std::io::Error::other("no space left"));
+        }
+        Ok(())
+    }
+}
+
+impl redb::StorageBackend for Medium {
+    fn len(&self) -> std::io::Result<u64> {
+        self.memory.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.memory.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> std::io::Result<()> {
+        self.check()?;
+        self.memory.set_len(len)
+    }
+
+    fn sync_data(&self) -> std::io::Result<()> {
+        self.check()?;
+        self.memory.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.check()?;
+        self.memory.write(offset, data)
+    }
+}
+
+#[tokio::test]
+async fn after_a_failed_commit_nothing_queued_is_stored_or_shown() {
+    let medium = Medium {
+        memory: Arc::new(redb::backends::InMemoryBackend::new()),
+        broken: Arc::default(),
+    };
+    let disk = disk::Disk::on(medium.clone()).expect("a database");
+    let store = Store::assemble(1, HashMap::new(), None, RING_EVENTS);
+    let committer = Committer::start(disk, Durability::Durable, Arc::downgrade(&store.0));
+    store.0.sequencer.lock().committer = Some(committer.expect("a committer"));
+    let table = store.table("things");
+    store
+        .create(&table, draft("kept", 0))
+        .await
+        .expect("stored");
+    let before = store.revision();
+    medium.broken.store(true, Ordering::Release);
+    let writes = (0..8).map(|n| store.create(&table, draft(&format!("lost{n}"), n)));
+    let answers = futures::future::join_all(writes).await;
+    assert!(
+        answers
+            .iter()
+            .all(|answer| matches!(answer, Err(WriteError::Disk(_)))),
+        "{answers:?}"
+    );
+    assert!(
+        store
+            .failure()
+            .is_some_and(|reason| reason.contains("no space left"))
+    );
+    // Repaired or not: what was handed out in between is lost, so a restart is asked for.
+    medium.broken.store(false, Ordering::Release);
+    let late = store.create(&table, draft("late", 9)).await;
+    assert!(matches!(late, Err(WriteError::Disk(_))), "{late:?}");
+    assert_eq!((table.len(), store.revision()), (1, before));
+}

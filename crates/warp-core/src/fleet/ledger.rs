@@ -244,8 +244,8 @@ fn describe(node: &Node) -> Fingerprint {
 pub struct Totals {
     pub cpu_milli: i64,
     pub free_cpu_milli: i64,
-    /// How many nodes have a price.
-    pub priced_nodes: i64,
+    /// How many nodes have which price per GPU-hour.
+    prices: BTreeMap<u64, i64>,
     kinds: Vec<KindTotal>,
 }
 
@@ -274,6 +274,16 @@ impl Totals {
             .map_or(0, |kind| kind.free_milli)
     }
 
+    /// Whether any node has a price.
+    pub fn priced(&self) -> bool {
+        !self.prices.is_empty()
+    }
+
+    /// The highest price per GPU-hour of any node.
+    pub fn dearest_price_micros(&self) -> Option<u64> {
+        self.prices.last_key_value().map(|(price, _)| *price)
+    }
+
     pub(super) fn add(&mut self, slot: &Slot) {
         self.count(slot, 1);
     }
@@ -285,7 +295,13 @@ impl Totals {
     fn count(&mut self, slot: &Slot, sign: i64) {
         self.cpu_milli += sign * slot.node.allocatable.cpu_milli;
         self.free_cpu_milli += sign * slot.free.resources.cpu_milli.max(0);
-        self.priced_nodes += sign * i64::from(slot.node.price_per_gpu_hour_micros.is_some());
+        if let Some(price) = slot.node.price_per_gpu_hour_micros {
+            let nodes = self.prices.entry(price).or_default();
+            *nodes += sign;
+            if *nodes == 0 {
+                self.prices.remove(&price);
+            }
+        }
         for pool in &slot.free.pools {
             if self.kinds.len() <= pool.kind.index() {
                 self.kinds
@@ -307,7 +323,7 @@ impl Totals {
         };
         self.cpu_milli == other.cpu_milli
             && self.free_cpu_milli == other.free_cpu_milli
-            && self.priced_nodes == other.priced_nodes
+            && self.prices == other.prices
             && by_kind(self, mine) == by_kind(other, theirs)
     }
 }

@@ -201,3 +201,24 @@ fn nobody_evicts_who_evicted_it() {
         [0]
     );
 }
+
+#[test]
+fn work_that_has_saved_nothing_since_it_started_stays() {
+    let work = Running {
+        shape: Shape::Gpus(8),
+        checkpointed: true,
+        ran: 8000.0,
+        rank: 100.0,
+        priority: 0,
+    };
+    let (mut state, preemptor) = state(&vec![work; 6], Shape::Gpus(8), 0);
+    let evicts = |state: &State| plan(state, state.job(preemptor), 1.0, &TERMS, None).is_some();
+    assert!(evicts(&state));
+    for slot in state.running().to_vec() {
+        state.job_mut(slot).checkpoint = Some(Checkpoint {
+            period: 9000.0,
+            restart: 300.0,
+        });
+    }
+    assert!(!evicts(&state));
+}

@@ -48,6 +48,7 @@ impl Policy for Las {
         let rules = Rules {
             terms: self.terms,
             may_evict_after: 10.0 * MINUTE,
+            urgent: None,
             hold: None,
         };
         preemptive_pass(self, state, durations, &rules, rank);

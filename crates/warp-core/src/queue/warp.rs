@@ -25,6 +25,10 @@ pub struct Tuning {
     /// Age from which a job may evict.
     pub may_evict_after: Seconds,
     pub terms: Terms,
+    /// Waiting after which work that has never run may evict what ran only `urgent_run`: the first
+    /// start of a short job must not wait for the next victim to have had its full turn.
+    pub urgent_after: Seconds,
+    pub urgent_run: Seconds,
     /// Waiting without a break after which a job is overdue.
     pub patience: Seconds,
     pub tick: Seconds,
@@ -46,6 +50,8 @@ impl Default for Tuning {
                 factor: 5.0,
                 min_run: 2.0 * HOUR,
             },
+            urgent_after: 0.25 * HOUR,
+            urgent_run: HOUR,
             patience: 168.0 * HOUR,
             tick: MINUTE,
             least_evictable: 0.08,
@@ -129,6 +135,7 @@ impl Policy for Warp {
             let rules = Rules {
                 terms: self.tuning.terms,
                 may_evict_after: self.tuning.may_evict_after,
+                urgent: Some((self.tuning.urgent_after, self.tuning.urgent_run)),
                 hold: Some(&self.hold),
             };
             preemptive_pass(self, state, durations, &rules, turned || due);
@@ -148,7 +155,37 @@ pub(super) struct Rules<'a> {
     pub(super) terms: Terms,
     /// Age from which a job may evict its equals; lower classes give way at once.
     pub(super) may_evict_after: Seconds,
+    /// Waiting after which work that has never run may evict what ran only so long.
+    pub(super) urgent: Option<(Seconds, Seconds)>,
     pub(super) hold: Option<&'a Hold>,
+}
+
+impl Rules<'_> {
+    /// How sternly a waiting job may evict (0: lower classes only), and on which terms.
+    fn terms_of(&self, job: &Job, now: Seconds) -> (usize, Terms) {
+        let age = now - job.submit;
+        if age < self.may_evict_after {
+            // No rank is worse than infinitely worse: only lower classes are left.
+            let factor = f64::INFINITY;
+            return (
+                0,
+                Terms {
+                    factor,
+                    ..self.terms
+                },
+            );
+        }
+        match self.urgent {
+            Some((after, min_run)) if job.first_start.is_none() && age >= after => (
+                2,
+                Terms {
+                    min_run,
+                    ..self.terms
+                },
+            ),
+            _ => (1, self.terms),
+        }
+    }
 }
 
 /// One pass in order of rank: what fits starts; what does not may evict work of a lower class or,
@@ -163,9 +200,10 @@ pub(super) fn preemptive_pass(
     if rank {
         rank_all(policy, state, durations);
     }
-    // Needs that do not fit, and those nobody (young or old) can make room for.
+    // Needs that do not fit, and those nobody (young, old or urgent) can make room for.
     let mut full = Blocked::none(state);
-    let mut stuck = [Blocked::none(state), Blocked::none(state)];
+    let mut stuck = [(); 3].map(|()| Blocked::none(state));
+    let sternest = if rules.urgent.is_some() { 2 } else { 1 };
     let mut index = 0;
     while index < state.pending().len() {
         let waiting = state.waiting(index);
@@ -179,27 +217,20 @@ pub(super) fn preemptive_pass(
             full.set(waiting.need);
         }
         let job = state.job(waiting.slot);
-        let old = state.now - job.submit >= rules.may_evict_after;
-        let may_try = (old || state.runs_below(waiting.priority))
-            && !stuck[usize::from(old)].has(waiting.need);
+        let (level, terms) = rules.terms_of(job, state.now);
+        let may_try =
+            (level > 0 || state.runs_below(waiting.priority)) && !stuck[level].has(waiting.need);
         if may_try {
-            // No rank is worse than infinitely worse: only lower classes are left.
-            let factor = if old {
-                rules.terms.factor
-            } else {
-                f64::INFINITY
-            };
-            let terms = Terms {
-                factor,
-                ..rules.terms
-            };
             if let Some(plan) = preempt::plan(state, job, waiting.key, &terms, avoid) {
                 carry_out(plan, waiting.slot, policy, state, durations);
                 full.clear();
                 continue;
             }
-            stuck[usize::from(old)].set(waiting.need);
-            if old && stuck[1].all(state) && full.all(state) && !state.runs_below(waiting.priority)
+            stuck[level].set(waiting.need);
+            if level == sternest
+                && stuck[level].all(state)
+                && full.all(state)
+                && !state.runs_below(waiting.priority)
             {
                 return;
             }

@@ -85,6 +85,11 @@ impl<'a> Filter<'a> {
         }
     }
 
+    /// Whether the request does not contradict itself; one that does fits nowhere.
+    pub const fn is_sound(&self) -> bool {
+        self.sound
+    }
+
     pub fn fits(&self, node: NodeId) -> bool {
         self.fits_alone(node) && self.fits_others(node)
     }

@@ -171,6 +171,10 @@ impl Planner {
     ) -> Option<Placement> {
         let ask = Ask::new(fleet, request);
         let filter = Filter::new(fleet, request);
+        // Nothing is remembered of it: a sound request may have the same shape.
+        if !filter.is_sound() {
+            return None;
+        }
         if arrived {
             self.strategy.arrived(fleet, &ask);
         }
@@ -195,6 +199,11 @@ impl Planner {
         };
         let found = search.run(&mut board, scope);
         let placement = found.and_then(|best| search.settle(&board, &best));
+        debug_assert!(
+            placement.is_some() || crate::check::refusal(fleet, request, scope).is_empty(),
+            "refused what fits: {:?}",
+            crate::check::refusal(fleet, request, scope)
+        );
         self.boards.insert(ask.print, board);
         self.forget();
         placement

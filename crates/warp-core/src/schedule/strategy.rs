@@ -12,6 +12,7 @@ mod dot_prod;
 mod fgd;
 mod least_loaded;
 mod packing;
+mod price;
 mod random;
 mod warp;
 
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use fgd::Fragmentation;
+pub use price::{BadPriceWeight, PriceWeight};
 pub use warp::{FillValue, Tuning};
 
 use super::mix::Mix;
@@ -222,34 +224,80 @@ impl Policy {
         Self::ALL.map(Self::name).join(", ")
     }
 
+    /// The policy with the user's weight of prices. Only `warp` has a use for it: `costOptimized`
+    /// looks at nothing but prices, the others at everything else.
+    pub const fn weighing(self, price: PriceWeight) -> Weighed {
+        Weighed {
+            policy: self,
+            price,
+        }
+    }
+
     /// The strategy, knowing nothing of the requests to come.
     pub fn strategy(self, seed: u64) -> Box<dyn Strategy> {
-        match self {
-            Self::Warp => Box::new(FillValue::learning(Tuning::default(), seed)),
-            Self::LeastLoaded => Box::new(least_loaded::LeastLoaded),
-            Self::Random => Box::new(random::AnyNode::new(seed)),
-            Self::CostOptimized => Box::new(cost_optimized::CostOptimized::default()),
-            Self::BestFit => Box::new(best_fit::BestFit),
-            Self::Packing => Box::new(packing::Packing),
-            Self::DotProd => Box::new(dot_prod::DotProd),
-            Self::Clustering => Box::new(clustering::Clustering),
-            Self::Fgd => Box::new(fgd::Fgd::learning()),
+        Weighed::from(self).strategy(seed)
+    }
+
+    /// The strategy, told beforehand which requests to expect.
+    pub fn informed(self, seed: u64, fleet: &Fleet, mix: &Mix) -> Box<dyn Strategy> {
+        Weighed::from(self).informed(seed, fleet, mix)
+    }
+
+    /// The strategy for a running cluster, told what is there now: work leaves as it comes.
+    pub fn live(self, seed: u64, fleet: &Fleet, mix: &Mix) -> Box<dyn Strategy> {
+        Weighed::from(self).live(seed, fleet, mix)
+    }
+}
+
+/// A policy with what its user weighs in it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Weighed {
+    pub policy: Policy,
+    pub price: PriceWeight,
+}
+
+impl From<Policy> for Weighed {
+    fn from(policy: Policy) -> Self {
+        policy.weighing(PriceWeight::IGNORED)
+    }
+}
+
+impl Weighed {
+    fn tuning(self) -> Tuning {
+        Tuning {
+            price: self.price,
+            ..Tuning::default()
+        }
+    }
+
+    /// The strategy, knowing nothing of the requests to come.
+    pub fn strategy(self, seed: u64) -> Box<dyn Strategy> {
+        match self.policy {
+            Policy::Warp => Box::new(FillValue::learning(self.tuning(), seed)),
+            Policy::LeastLoaded => Box::new(least_loaded::LeastLoaded),
+            Policy::Random => Box::new(random::AnyNode::new(seed)),
+            Policy::CostOptimized => Box::new(cost_optimized::CostOptimized),
+            Policy::BestFit => Box::new(best_fit::BestFit),
+            Policy::Packing => Box::new(packing::Packing),
+            Policy::DotProd => Box::new(dot_prod::DotProd),
+            Policy::Clustering => Box::new(clustering::Clustering),
+            Policy::Fgd => Box::new(fgd::Fgd::learning()),
         }
     }
 
     /// The strategy, told beforehand which requests to expect.
     pub fn informed(self, seed: u64, fleet: &Fleet, mix: &Mix) -> Box<dyn Strategy> {
-        match self {
-            Self::Warp => Box::new(FillValue::informed(Tuning::default(), seed, fleet, mix)),
-            Self::Fgd => Box::new(fgd::Fgd::informed(mix)),
+        match self.policy {
+            Policy::Warp => Box::new(FillValue::informed(self.tuning(), seed, fleet, mix)),
+            Policy::Fgd => Box::new(fgd::Fgd::informed(mix)),
             _ => self.strategy(seed),
         }
     }
 
     /// The strategy for a running cluster, told what is there now: work leaves as it comes.
     pub fn live(self, seed: u64, fleet: &Fleet, mix: &Mix) -> Box<dyn Strategy> {
-        match self {
-            Self::Warp => Box::new(FillValue::steady(Tuning::default(), seed, fleet, mix)),
+        match self.policy {
+            Policy::Warp => Box::new(FillValue::steady(self.tuning(), seed, fleet, mix)),
             _ => self.informed(seed, fleet, mix),
         }
     }

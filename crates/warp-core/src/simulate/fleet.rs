@@ -16,7 +16,7 @@ use crate::fleet::{
     Taint, Topology, WHOLE, WorkState,
 };
 use crate::resources::{Quantity, Resources};
-use crate::schedule::{Gang, Member, Placement, Planner, Policy};
+use crate::schedule::{Gang, Member, Placement, Planner, Policy, Weighed};
 
 /// The file: machines and requests.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -224,11 +224,12 @@ impl Scenario {
     }
 
     /// Decides every request, higher priority first, in the order of the file among equals.
-    pub fn run(&self, policy: Policy, seed: u64) -> Result<Outcome, ScenarioError> {
+    pub fn run(&self, policy: impl Into<Weighed>, seed: u64) -> Result<Outcome, ScenarioError> {
         let mut fleet = self.fleet()?;
-        let mut planner = Planner::new(policy, seed);
+        let weighed = policy.into();
+        let mut planner = Planner::with_strategy(weighed.strategy(seed), seed);
         let mut outcome = Outcome {
-            policy,
+            policy: weighed.policy,
             placed: Vec::new(),
             refused: Vec::new(),
             allocated: 0.0,

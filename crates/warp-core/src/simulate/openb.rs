@@ -12,11 +12,13 @@ pub use generate::generate;
 
 use std::sync::Arc;
 
-use crate::fleet::{Cards, Fleet, GpuPool, GpuRequest, KindId, Node, Request, WHOLE, WorkState};
+use crate::fleet::{
+    Cards, Fleet, GpuPool, GpuRequest, KindId, Node, NodeId, Request, WHOLE, WorkState,
+};
 use crate::random::Random;
 use crate::resources::Resources;
 use crate::schedule::strategy::Fragmentation;
-use crate::schedule::{Ask, Mix, Planner, Policy, Strategy};
+use crate::schedule::{Ask, Mix, Planner, Strategy, Weighed};
 
 /// One row of the node list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +28,8 @@ pub struct Machine {
     pub memory_mib: i64,
     pub gpus: u32,
     pub model: Arc<str>,
+    /// US dollars times a million.
+    pub price_per_gpu_hour_micros: Option<u64>,
 }
 
 /// One row of the pod list.
@@ -70,7 +74,7 @@ pub struct Trace {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    pub policy: Policy,
+    pub policy: Weighed,
     pub seed: u64,
     /// Arrivals as a multiple of the fleet's GPUs.
     pub inflate: f64,
@@ -119,6 +123,8 @@ pub struct Run {
     pub placed: u64,
     /// Thousandths of GPU placed when everything had arrived.
     pub placed_milli: i64,
+    /// US dollars an hour of what was placed, where prices are known.
+    pub cost_per_hour: f64,
 }
 
 /// The fleet of a node list, empty.
@@ -132,6 +138,7 @@ pub fn fleet(machines: &[Machine]) -> Fleet {
             // The study's nodes have no pod limit.
             pods: i64::MAX / 2,
             gpus: vec![GpuPool::nvidia(&machine.model, 0, cards)],
+            price_per_gpu_hour_micros: machine.price_per_gpu_hour_micros,
             ..Node::default()
         });
     }
@@ -224,6 +231,7 @@ pub fn replay(
         decisions: 0,
         placed: 0,
         placed_milli: 0,
+        cost_per_hour: 0.0,
     };
     let percent = |milli: f64| 100.0 * milli / (capacity as f64).max(1.0);
     let mut arrived = 0;
@@ -240,7 +248,9 @@ pub fn replay(
                 "a placement names a node and cards of its fleet"
             );
             run.placed += 1;
-            run.placed_milli += trace.pods[pod].total_milli();
+            let milli = trace.pods[pod].total_milli();
+            run.placed_milli += milli;
+            run.cost_per_hour += price(&fleet, placement.node_id) * milli as f64 / f64::from(WHOLE);
             fragments.changed(&fleet, placement.node_id.index());
         }
         run.allocated
@@ -253,6 +263,14 @@ pub fn replay(
     }
     progress(order.len(), order.len());
     run
+}
+
+/// US dollars per GPU-hour; 0 where nobody named a price.
+fn price(fleet: &Fleet, node: NodeId) -> f64 {
+    let micros = fleet
+        .node(node)
+        .and_then(|node| node.price_per_gpu_hour_micros);
+    micros.unwrap_or(0) as f64 / 1e6
 }
 
 /// Fragmentation of the whole fleet, kept up to date node by node.

@@ -1,18 +1,21 @@
-//! How many objects of each kind every namespace has, from the metadata that garbage collection watches anyway.
+//! How many objects of each kind every namespace has, from what garbage collection watches anyway.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use kube::api::PartialObjectMeta;
+use kube::Resource;
 use parking_lot::{Mutex, RwLock};
 
 use crate::informer::Cache;
 
+/// Counts the objects of one kind in a namespace.
+type Count = Arc<dyn Fn(&str) -> usize + Send + Sync>;
 type Listener = Box<dyn Fn(&str) + Send + Sync>;
 
 #[derive(Default)]
 pub(crate) struct Census {
-    /// (group, plural) → every object's metadata.
-    kinds: Mutex<BTreeMap<(String, String), Cache<PartialObjectMeta>>>,
+    /// By group and plural.
+    kinds: Mutex<BTreeMap<(String, String), Count>>,
     listeners: RwLock<Vec<Listener>>,
 }
 
@@ -23,10 +26,16 @@ impl std::fmt::Debug for Census {
 }
 
 impl Census {
-    pub(super) fn watch(&self, group: &str, plural: &str, cache: Cache<PartialObjectMeta>) {
+    pub(super) fn watch<K: Resource + Send + Sync + 'static>(
+        &self,
+        group: &str,
+        plural: &str,
+        cache: Cache<K>,
+    ) {
+        let count = Arc::new(move |namespace: &str| cache.count_in(namespace));
         self.kinds
             .lock()
-            .insert((group.to_owned(), plural.to_owned()), cache);
+            .insert((group.to_owned(), plural.to_owned()), count);
     }
 
     pub(super) fn forget(&self, group: &str, plural: &str) {
@@ -48,11 +57,11 @@ impl Census {
 
     /// None when the kind is not served.
     pub(super) fn count(&self, group: &str, plural: &str, namespace: &str) -> Option<usize> {
-        let cache = self
+        let count = self
             .kinds
             .lock()
             .get(&(group.to_owned(), plural.to_owned()))
             .cloned()?;
-        Some(cache.in_namespace(namespace).len())
+        Some(count(namespace))
     }
 }

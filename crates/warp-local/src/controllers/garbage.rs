@@ -1,12 +1,13 @@
 //! Garbage collection: deletes objects whose owners are gone, and finishes foreground and orphaning deletions, over
 //! every kind the API serves, custom ones included.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::Resource;
 use kube::api::{GetParams, PartialObjectMeta};
 use kube::core::Request;
 use parking_lot::Mutex;
@@ -49,13 +50,15 @@ impl Garbage {
             queue: queue.clone(),
             kinds,
         };
-        let monitor = Monitor {
+        let mut monitor = Monitor {
             shared: shared.clone(),
             graph: garbage.graph.clone(),
             queue,
             kinds: garbage.kinds.clone(),
             changed: Arc::new(Notify::new()),
+            followed: BTreeSet::new(),
         };
+        monitor.follow_caches();
         let shared = shared.clone();
         shared.clone().tasks.spawn(async move {
             let mut watched = BTreeMap::new();
@@ -168,7 +171,7 @@ impl Controller for Garbage {
                 self.warn_of_wrong_namespace(uid, &node, reference);
                 self.graph
                     .lock()
-                    .remember_absent(&node.key.namespace, &reference.uid);
+                    .remember_absent(&node.key.namespace, reference);
             }
             owners.push(owner);
         }
@@ -196,11 +199,38 @@ struct Monitor {
     queue: Arc<Queue<String>>,
     kinds: Arc<Mutex<BTreeMap<(String, String), Served>>>,
     changed: Arc<Notify>,
+    /// Kinds that are in a shared cache, with all of every namespace: one watch of them is enough.
+    followed: BTreeSet<Kind>,
 }
 
 type Watched = BTreeMap<Kind, (CancellationToken, Cache<PartialObjectMeta>)>;
 
 impl Monitor {
+    /// Hears of every kind the controllers keep anyway. Before the caches are filled, so that nothing is missed.
+    fn follow_caches(&mut self) {
+        let caches = self.shared.caches.clone();
+        self.follow(&caches.namespaces);
+        self.follow(&caches.pods);
+        self.follow(&caches.nodes);
+        self.follow(&caches.leases);
+        self.follow(&caches.jobs);
+        self.follow(&caches.replica_sets);
+        self.follow(&caches.deployments);
+        self.follow(&caches.budgets);
+        self.follow(&caches.quotas);
+        self.follow(&caches.services);
+        self.follow(&caches.endpoint_slices);
+        self.follow(&caches.claims);
+        self.follow(&caches.volumes);
+        self.follow(&caches.storage_classes);
+    }
+
+    fn follow<K: Resource<DynamicType = ()> + Send + Sync + 'static>(&mut self, cache: &Cache<K>) {
+        let kind = Kind::of::<K>();
+        self.listen(&kind, cache);
+        self.followed.insert(kind);
+    }
+
     async fn run(self, mut watched: Watched) {
         let shutdown = self.shared.shutdown.clone();
         loop {
@@ -225,7 +255,7 @@ impl Monitor {
         };
         let wanted: BTreeMap<Kind, Served> = found
             .iter()
-            .filter(|kind| kind.is_collectable())
+            .filter(|kind| kind.is_collectable() && !self.followed.contains(&kind.kind))
             .map(|kind| (kind.kind.clone(), kind.clone()))
             .collect();
         watched.retain(|kind, (stop, cache)| {
@@ -244,9 +274,6 @@ impl Monitor {
             if !watched.contains_key(kind) {
                 let stop = self.shared.shutdown.child_token();
                 let cache = self.watch(kind, stop.clone());
-                self.shared
-                    .census
-                    .watch(group_of(&kind.api_version), &kind.plural, cache.clone());
                 fresh.push(cache.clone());
                 watched.insert(kind.clone(), (stop, cache));
             }
@@ -264,31 +291,43 @@ impl Monitor {
 
     fn watch(&self, kind: &Kind, stop: CancellationToken) -> Cache<PartialObjectMeta> {
         let cache = Cache::<PartialObjectMeta>::new(&[]);
+        self.listen(kind, &cache);
+        let source = Source::metadata(kind.path(None));
+        self.shared.tasks.spawn(fill(
+            self.shared.client().clone(),
+            source,
+            cache.clone(),
+            stop,
+        ));
+        cache
+    }
+
+    /// Brings what a cache of `kind` hears into the graph and the census.
+    fn listen<K: Resource + Send + Sync + 'static>(&self, kind: &Kind, cache: &Cache<K>) {
+        let census = self.shared.census.clone();
+        census.watch(group_of(&kind.api_version), &kind.plural, cache.clone());
         let (graph, queue, changed) =
             (self.graph.clone(), self.queue.clone(), self.changed.clone());
         let is_crd = kind.kind == "CustomResourceDefinition";
-        let shared_kind = Arc::new(kind.clone());
-        let census = self.shared.census.clone();
+        let kind = Arc::new(kind.clone());
         cache.listen(move |old, new| {
+            let (old, new) = (old.map(|old| old.meta()), new.map(|new| new.meta()));
             if old.is_some() != new.is_some()
-                && let Some(namespace) = new
-                    .or(old)
-                    .and_then(|object| object.metadata.namespace.as_deref())
+                && let Some(namespace) = new.or(old).and_then(|meta| meta.namespace.as_deref())
             {
                 census.changed(namespace);
             }
-            let uid_of =
-                |object: &Arc<PartialObjectMeta>| object.metadata.uid.clone().unwrap_or_default();
+            let uid_of = |meta: &ObjectMeta| meta.uid.clone().unwrap_or_default();
             let mut look = Vec::new();
             let mut graph = graph.lock();
             // A name may have passed to another object between a list and the next.
             if let Some(old) = old
-                && new.is_none_or(|new| new.metadata.uid != old.metadata.uid)
+                && new.is_none_or(|new| new.uid != old.uid)
             {
                 look.extend(graph.remove(&uid_of(old)));
             }
             if let Some(new) = new {
-                look.extend(graph.put(&uid_of(new), Node::new(shared_kind.clone(), &new.metadata)));
+                look.extend(graph.put(&uid_of(new), Node::new(kind.clone(), new)));
             }
             drop(graph);
             if is_crd {
@@ -298,13 +337,5 @@ impl Monitor {
                 queue.add(uid);
             }
         });
-        let source = Source::metadata(kind.path(None));
-        self.shared.tasks.spawn(fill(
-            self.shared.client().clone(),
-            source,
-            cache.clone(),
-            stop,
-        ));
-        cache
     }
 }

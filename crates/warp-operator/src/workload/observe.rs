@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::{Resource, ResourceExt};
 use warp_api::GPUWorkload;
 
-use super::{node_of, owns};
+use super::objects::job_name;
+use super::{attempt, node_of, owner_key, owns};
 use crate::cache::Key;
 use crate::context::Context;
 use crate::scheduler::Verdict;
@@ -35,14 +36,16 @@ pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
     let uid = workload.uid().unwrap_or_default();
     let mut jobs = cx.jobs.owned_by(&uid);
     jobs.retain(|job| owns(workload, job));
-    let pods = cx.pods.owned_by(&uid);
+    // Anybody may write any label on what is theirs: only the workload's own namespace counts.
+    let mut pods = cx.pods.owned_by(&uid);
+    pods.retain(|pod| pod.meta().namespace == workload.meta().namespace);
     let named = pods.iter().filter_map(|pod| node_of(pod));
     let nodes = named
         .filter_map(|name| Some((name.to_owned(), cx.nodes.get(&Key::new("", name))?)))
         .collect();
     let refusals = jobs.iter().filter_map(|job| {
         let uid = job.meta().uid.clone()?;
-        let mut events = cx.refusals.owned_by(&uid);
+        let mut events = refusals(cx, job);
         events.sort_by_key(|event| event.last_timestamp.as_ref().map(|time| time.0));
         Some((uid, events.last()?.message.clone()?))
     });
@@ -54,4 +57,26 @@ pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
         pods,
         nodes,
     }
+}
+
+/// Events that say a Job's pods are refused, of the Job's own namespace: an Event elsewhere can
+/// name any uid.
+fn refusals(cx: &Context, job: &Job) -> Vec<Arc<Event>> {
+    let uid = job.meta().uid.as_deref().unwrap_or_default();
+    let mut events = cx.refusals.owned_by(uid);
+    events.retain(|event| event.meta().namespace == job.meta().namespace);
+    events
+}
+
+/// Whether a Job without pods keeps its GPUs reserved: it is the current attempt of an open
+/// workload, and the cluster does not refuse its pods. Anybody may create a Job that looks like
+/// ours, and a namespace over its quota may create any number of workloads: neither may take GPUs
+/// away from others. A refused pod that comes after all is placed again if its GPUs are gone.
+pub(crate) fn reserves(cx: &Context, job: &Job) -> bool {
+    let Some(workload) = owner_key(job).and_then(|key| cx.workloads.get(&key)) else {
+        return false;
+    };
+    job.name_any() == job_name(&workload, attempt(&workload))
+        && owns(&workload, job)
+        && refusals(cx, job).is_empty()
 }

@@ -92,12 +92,6 @@ pub(super) fn has_room(node: &Node, free: &Free, request: &Request, failures: &m
         }
     };
     need("cpu", asked.cpu_milli, left.cpu_milli, all.cpu_milli);
-    need(
-        "memory",
-        asked.memory_bytes,
-        left.memory_bytes,
-        all.memory_bytes,
-    );
     for (name, &needed) in &asked.extended {
         need(name, needed, left.extended(name), all.extended(name));
     }

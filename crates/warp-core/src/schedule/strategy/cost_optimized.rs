@@ -4,28 +4,22 @@
 use super::{Ask, Policy, Rating, Spot, Strategy};
 use crate::fleet::{Fleet, PoolFree, WHOLE};
 
-#[derive(Debug, Default)]
-pub(super) struct CostOptimized {
-    priced: bool,
-}
+#[derive(Debug)]
+pub(super) struct CostOptimized;
 
 impl Strategy for CostOptimized {
     fn policy(&self) -> Policy {
         Policy::CostOptimized
     }
 
-    fn arrived(&mut self, fleet: &Fleet, _ask: &Ask) {
-        self.priced = fleet.totals().priced_nodes > 0;
-    }
-
     fn epoch(&self, fleet: &Fleet) -> u64 {
-        u64::from(fleet.totals().priced_nodes > 0)
+        u64::from(fleet.totals().priced())
     }
 
     fn rate(&mut self, spot: &Spot<'_>, _ask: &Ask) -> Rating {
         // A million dollars an hour stands for "nobody said": after every known price.
         const UNKNOWN: u64 = 1_000_000_000_000;
-        let cost = if self.priced {
+        let cost = if spot.fleet.totals().priced() {
             spot.node
                 .price_per_gpu_hour_micros
                 .unwrap_or(UNKNOWN)

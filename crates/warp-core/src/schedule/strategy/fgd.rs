@@ -73,11 +73,18 @@ impl Fgd {
         }
     }
 
+    /// The node's fragmentation as it is.
+    fn now(&mut self, spot: &Spot<'_>) -> f64 {
+        let cpu = spot.free.resources.cpu_milli;
+        spot.pool.map_or(0.0, |pool| {
+            self.fragmentation.of(pool.kind, cpu, &pool.cards)
+        })
+    }
+
     /// The integer score of putting the request on one card (or on the first idle ones).
-    fn score(&mut self, spot: &Spot<'_>, ask: &Ask, card: Option<usize>) -> f64 {
+    fn score(&mut self, spot: &Spot<'_>, ask: &Ask, card: Option<usize>, before: f64) -> f64 {
         let Some(pool) = spot.pool else { return 0.0 };
         let cpu = spot.free.resources.cpu_milli;
-        let before = self.fragmentation.of(pool.kind, cpu, &pool.cards);
         self.cards.clear();
         self.cards.extend_from_slice(&pool.cards);
         take(&mut self.cards, ask, card);
@@ -89,6 +96,7 @@ impl Fgd {
     }
 
     fn best_card(&mut self, spot: &Spot<'_>, ask: &Ask) -> Option<(usize, f64)> {
+        let before = self.now(spot);
         let mut best: Option<(usize, f64)> = None;
         let mut tried = i32::MIN;
         for (at, &left) in spot.cards().iter().enumerate() {
@@ -97,7 +105,7 @@ impl Fgd {
                 continue;
             }
             tried = left;
-            let score = self.score(spot, ask, Some(at));
+            let score = self.score(spot, ask, Some(at), before);
             if best.is_none_or(|(_, known)| score > known) {
                 best = Some((at, score));
             }
@@ -142,7 +150,8 @@ impl Strategy for Fgd {
         let score = if ask.is_fraction() {
             self.best_card(spot, ask).map_or(0.0, |(_, score)| score)
         } else {
-            self.score(spot, ask, None)
+            let before = self.now(spot);
+            self.score(spot, ask, None, before)
         };
         Rating::from(score)
     }

@@ -9,10 +9,11 @@
 mod worth;
 
 use super::fgd::take;
-use super::{Ask, Policy, Rating, Spot, Strategy, Weights};
+use super::{Ask, Policy, PriceWeight, Rating, Spot, Strategy, Weights};
 use crate::fleet::Fleet;
+use crate::random::Fingerprint;
 use crate::schedule::mix::{Learning, Mix};
-use worth::Worth;
+use worth::{Value, Worth};
 
 /// The constants of the policy. One set serves every fleet and mix; the price weight is the user's.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,8 +38,7 @@ pub struct Tuning {
     pub core_cpu: f64,
     /// Scores closer than this (thousandths of GPU) are equal.
     pub quantum: f64,
-    /// Thousandths of GPU a dollar per GPU-hour counts; 0 ignores prices.
-    pub price: f64,
+    pub price: PriceWeight,
 }
 
 impl Default for Tuning {
@@ -54,7 +54,7 @@ impl Default for Tuning {
             core_gpu: 10.0,
             core_cpu: 20.0,
             quantum: 60.0,
-            price: 0.0,
+            price: PriceWeight::IGNORED,
         }
     }
 }
@@ -124,19 +124,25 @@ impl FillValue {
         }
     }
 
+    /// What the node is worth as it is.
+    fn now(&mut self, spot: &Spot<'_>) -> Value {
+        let resources = &spot.free.resources;
+        let kind = spot.pool.map(|pool| pool.kind);
+        self.worth.of(
+            kind,
+            resources.cpu_milli,
+            resources.memory_bytes,
+            spot.cards(),
+        )
+    }
+
     /// What the fleet gains (negative: loses) by the placement, in thousandths of GPU and in cores.
-    fn gain(&mut self, spot: &Spot<'_>, ask: &Ask, card: Option<usize>) -> Rating {
+    fn gain(&mut self, spot: &Spot<'_>, ask: &Ask, card: Option<usize>, before: &Value) -> Rating {
         let resources = &spot.free.resources;
         let kind = spot.pool.map(|pool| pool.kind);
         let memory = self.worth.typical_memory(ask);
         self.cards.clear();
         self.cards.extend_from_slice(spot.cards());
-        let before = self.worth.of(
-            kind,
-            resources.cpu_milli,
-            resources.memory_bytes,
-            &self.cards,
-        );
         take(&mut self.cards, ask, card);
         let after = self.worth.of(
             kind,
@@ -169,13 +175,14 @@ impl FillValue {
 
     /// The card whose use gains most; the smallest remainder among equals.
     fn best_card(&mut self, spot: &Spot<'_>, ask: &Ask) -> Option<(usize, Rating)> {
+        let before = self.now(spot);
         let mut best: Option<(usize, i32, Rating)> = None;
         for (at, &left) in spot.cards().iter().enumerate() {
             let seen = || spot.cards()[..at].contains(&left);
             if i64::from(left) < i64::from(ask.milli) || seen() {
                 continue;
             }
-            let gain = self.gain(spot, ask, Some(at));
+            let gain = self.gain(spot, ask, Some(at), &before);
             let better = best.is_none_or(|(_, known_left, known)| {
                 gain.value > known.value || (gain.value >= known.value && left < known_left)
             });
@@ -202,8 +209,10 @@ impl Strategy for FillValue {
         }
     }
 
-    fn epoch(&self, _fleet: &Fleet) -> u64 {
-        self.learning.as_ref().map_or(0, Learning::epoch)
+    fn epoch(&self, fleet: &Fleet) -> u64 {
+        let learnt = self.learning.as_ref().map_or(0, Learning::epoch);
+        let prices = self.tuning.price.epoch(fleet);
+        Fingerprint::default().word(learnt).word(prices).get()
     }
 
     fn rate(&mut self, spot: &Spot<'_>, ask: &Ask) -> Rating {
@@ -212,12 +221,10 @@ impl Strategy for FillValue {
                 .map(|(_, gain)| gain)
                 .unwrap_or_default()
         } else {
-            self.gain(spot, ask, None)
+            let before = self.now(spot);
+            self.gain(spot, ask, None, &before)
         };
-        if self.tuning.price > 0.0 {
-            let dollars = spot.node.price_per_gpu_hour_micros.unwrap_or(0) as f64 / 1e6;
-            gain.value -= self.tuning.price * dollars * ask.gpu_milli() as f64 / 1000.0;
-        }
+        gain.value -= self.tuning.price.cost(spot, ask);
         gain
     }
 

@@ -121,7 +121,8 @@ pub(crate) fn any_request() -> impl Strategy<Value = Request> {
         (1..4_u32).prop_map(|count| Some(GpuRequest::whole(count))),
         (1..=10_u32).prop_map(|tenth| Some(GpuRequest::fraction(tenth * 100))),
     ];
-    (gpu, 0..9_i64, 0..64_u8, 0..2_u8).prop_map(|(gpu, cores, bits, app)| {
+    let sizes = (0..9_i64, prop_oneof![Just(1_i64), 0..130_i64]);
+    (gpu, sizes, 0..64_u8, 0..2_u8).prop_map(|(gpu, (cores, gib), bits, app)| {
         let bit = |at: u8| bits >> at & 1 == 1;
         let app = ["web", "db"][usize::from(app)];
         let term = |key: &str, app: &str| PodTerm {
@@ -156,6 +157,7 @@ pub(crate) fn any_request() -> impl Strategy<Value = Request> {
         Request {
             labels: labels(&[("app", app)]),
             constraints,
+            resources: Resources::new(cores * 1000, gib << 30),
             ..request(cores * 1000, gpu)
         }
     })

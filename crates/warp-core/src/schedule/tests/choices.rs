@@ -1,10 +1,13 @@
 //! What the planner chooses, and what must not matter to it.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::build::*;
-use crate::fleet::{Fleet, GpuRequest, Node, Request};
-use crate::schedule::{Planner, Policy, place};
+use crate::fleet::{Fleet, GpuRequest, Node, Request, Taken, Work};
+use crate::resources::Resources;
+use crate::schedule::{Ask, Mix, Planner, Policy, PriceWeight, place};
 
 fn chosen(fleet: &Fleet, request: &Request, policy: Policy) -> String {
     place(fleet, request, policy, 1).unwrap().node.to_string()
@@ -165,4 +168,104 @@ proptest! {
             prop_assert!(planner.choose(&fleet, &looser).is_some());
         }
     }
+}
+
+/// Two machines alike but for their prices; work already holds half of the dear one.
+fn dear_but_tight() -> Fleet {
+    let priced = |name: &str, dollars: u64| Node {
+        price_per_gpu_hour_micros: Some(dollars * 1_000_000),
+        ..node(name)
+    };
+    let mut fleet = fleet(&[priced("cheap", 1), priced("dear", 3)]);
+    let half = request(1000, Some(GpuRequest::whole(2)));
+    let cards = Taken {
+        pool: 0,
+        cards: vec![0, 1],
+    };
+    fleet
+        .bind(Work {
+            gpus: Some(cards),
+            ..bound("w", "dear", half)
+        })
+        .unwrap();
+    fleet
+}
+
+fn weighing(weight: f64, fleet: &Fleet, seed: u64) -> String {
+    let mut mix = Mix::default();
+    for gpus in [1, 4] {
+        let expected = request(1000, Some(GpuRequest::whole(gpus)));
+        mix.see(&Ask::new(fleet, &expected));
+    }
+    let weighed = Policy::Warp.weighing(PriceWeight::new(weight).unwrap());
+    let mut planner = Planner::with_strategy(weighed.live(seed, fleet, &mix), seed);
+    let one = request(1000, Some(GpuRequest::whole(1)));
+    planner.choose(fleet, &one).unwrap().node.to_string()
+}
+
+#[test]
+fn a_price_weight_lets_the_cheaper_node_win_and_none_changes_nothing() {
+    let fleet = dear_but_tight();
+    for seed in 0..8 {
+        // Without it the used machine is taken, which keeps the other whole for the large requests.
+        assert_eq!(weighing(0.0, &fleet, seed), "dear");
+        assert_eq!(weighing(2.0, &fleet, seed), "cheap");
+    }
+    // A small weight does not pay for a broken-up machine.
+    assert_eq!(weighing(0.001, &fleet, 1), "dear");
+}
+
+#[test]
+fn a_node_without_a_price_counts_like_the_dearest() {
+    let mut fleet = dear_but_tight();
+    fleet.set_node(node("unknown"));
+    fleet.release("w");
+    for seed in 0..8 {
+        assert_eq!(weighing(1.0, &fleet, seed), "cheap");
+    }
+    fleet.remove_node("cheap");
+    let seen: BTreeSet<_> = (0..16).map(|seed| weighing(1.0, &fleet, seed)).collect();
+    assert_eq!(seen.len(), 2, "equally dear: {seen:?}");
+}
+
+#[test]
+fn price_weights_are_numbers_from_zero_on() {
+    assert_eq!("0.25".parse(), PriceWeight::new(0.25));
+    for bad in ["", "-1", "nan", "inf", "1e9", "much"] {
+        let error = bad.parse::<PriceWeight>().unwrap_err().to_string();
+        assert!(error.contains(&format!("{bad:?}")), "{error}");
+    }
+}
+
+#[test]
+fn a_refusal_for_memory_is_not_inherited_by_requests_that_ask_for_less() {
+    let fleet = fleet(&[node("n1")]);
+    let asking = |bytes: i64| Request {
+        resources: Resources::new(1000, bytes),
+        ..request(1000, Some(GpuRequest::whole(1)))
+    };
+    for policy in Policy::ALL {
+        let mut planner = Planner::new(policy, 1);
+        let mut fits = |bytes| planner.choose(&fleet, &asking(bytes)).is_some();
+        assert!(!fits(129 << 30), "{policy}: the node has 128 GiB");
+        assert!(fits(1 << 30), "{policy}");
+        assert!(!fits(-1), "{policy}: less than nothing makes no sense");
+        assert!(fits(128 << 30), "{policy}");
+    }
+    let reasons =
+        crate::schedule::fit::reasons(&fleet, &asking(129 << 30), fleet.find("n1").unwrap());
+    assert_eq!(reasons.len(), 1, "memory is missing once: {reasons:?}");
+}
+
+#[test]
+fn prices_count_in_decisions_about_requests_that_came_before() {
+    let priced = |name: &str, price| Node {
+        price_per_gpu_hour_micros: Some(price),
+        ..node(name)
+    };
+    let fleet = fleet(&[priced("n1", 500), priced("n2", 400), priced("n3", 600)]);
+    let one = request(1000, Some(GpuRequest::whole(1)));
+    let mut planner = Planner::new(Policy::CostOptimized, 1);
+    assert_eq!(&*planner.place_again(&fleet, &one).unwrap().node, "n2");
+    assert_eq!(&*planner.place(&fleet, &one).unwrap().node, "n2");
 }

@@ -46,6 +46,7 @@ pub fn generate(machines: usize, typed: f64, seed: u64) -> Trace {
                 memory_mib: gib * 1024,
                 gpus,
                 model: Arc::from(model),
+                price_per_gpu_hour_micros: None,
             }
         })
         .collect();

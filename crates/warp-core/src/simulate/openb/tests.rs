@@ -3,11 +3,12 @@
 use super::generate::generate;
 use super::*;
 use crate::check;
+use crate::schedule::Policy;
 
 fn at(trace: &Trace, policy: Policy, prior: bool, percent: usize) -> f64 {
     let runs = (42..44).map(|seed| {
         let settings = Settings {
-            policy,
+            policy: policy.into(),
             seed,
             inflate: 1.3,
             prior,
@@ -96,7 +97,7 @@ fn what_is_bound_is_conserved_and_never_too_much() {
 fn a_seed_repeats_exactly() {
     let trace = generate(30, 0.1, 5);
     let settings = Settings {
-        policy: Policy::Warp,
+        policy: Policy::Warp.into(),
         seed: 9,
         inflate: 1.3,
         prior: false,
@@ -135,7 +136,7 @@ fn rounding_and_a_fixed_order_carry_the_study_s_lead() {
         };
         let strategy = crate::schedule::strategy::FillValue::informed(tuning, 42, &fleet, &mix);
         let settings = Settings {
-            policy: Policy::Warp,
+            policy: Policy::Warp.into(),
             seed: 42,
             inflate: 1.3,
             prior: true,
@@ -157,15 +158,16 @@ fn rounding_and_a_fixed_order_carry_the_study_s_lead() {
 #[test]
 fn departures_leave_room_again() {
     let trace = generate(40, 0.0, 7);
-    let of = |policy, load| {
+    let of = |policy: Policy, load| {
         churn::run(
             &trace,
             None,
             &churn::Settings {
-                policy,
+                policy: policy.into(),
                 seed: 1,
                 load,
                 prior: true,
+                gangs: 0.0,
             },
         )
     };
@@ -176,4 +178,28 @@ fn departures_leave_room_again() {
     );
     let (warp, random) = (of(Policy::Warp, 0.95), of(Policy::Random, 0.95));
     assert!(warp.refused < random.refused, "{warp:?} {random:?}");
+}
+
+#[test]
+fn gangs_come_and_go_whole() {
+    let trace = generate(40, 0.0, 8);
+    let of = |gangs| {
+        let settings = churn::Settings {
+            policy: Policy::Warp.into(),
+            seed: 3,
+            load: 0.9,
+            prior: false,
+            gangs,
+        };
+        churn::run(&trace, None, &settings)
+    };
+    let (none, some) = (of(0.0), of(0.3));
+    assert!(none.refused_gangs.abs() < 1e-9, "{none:?}");
+    assert!(some.refused_gangs > some.refused, "{some:?}");
+    // The load is the same: fewer arrivals of more GPUs each.
+    assert!(some.decisions < none.decisions);
+    assert!(
+        (some.allocated + 0.9 * some.refused - 90.0).abs() < 9.0,
+        "{some:?}"
+    );
 }

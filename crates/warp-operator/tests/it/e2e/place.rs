@@ -95,11 +95,12 @@ pub(super) async fn the_cheapest_node_is_chosen_when_asked(world: &World) -> Res
 pub(super) async fn providers_restrict_and_fall_back(world: &World) -> Result<()> {
     let scene = world.scene("provider").await?;
     let work = || spec(1, &Behaviour::succeed());
+    let there = || with(work(), json!({"gpu": {"models": ["T4"]}}));
     let named = |name: &str, provider: &str| json!({"name": name, "annotations": {"gpu.warp.dev/provider": provider}});
     let labelled = json!({"name": "label", "labels": {"gpu.warp.dev/provider": "docker"}});
-    scene.submit_with(labelled, work()).await?;
+    scene.submit_with(labelled, there()).await?;
     scene
-        .submit_with(named("annotation", "docker"), work())
+        .submit_with(named("annotation", "docker"), there())
         .await?;
     scene
         .submit_with(named("fallback", "firecracker,kubernetes"), work())
@@ -144,6 +145,12 @@ pub(super) async fn waiting_costs_no_retry_and_priority_orders_it(world: &World)
         let object = scene.until_reason(name, "WaitingForCapacity").await?;
         ensure!(phase(&object) == "Pending");
     }
+    // It is told what would help: the cluster has other GPUs to offer.
+    scene
+        .until("low", "told the smallest change", |object| {
+            message(object).contains("to be placed now: accept model")
+        })
+        .await?;
     let mut before = "first";
     for name in ["high", "normal", "low"] {
         scene.release(before, &Behaviour::succeed()).await?;
@@ -168,8 +175,8 @@ pub(super) async fn waiting_costs_no_retry_and_priority_orders_it(world: &World)
 /// operator's ledger does not.
 pub(super) async fn a_refused_pin_is_placed_elsewhere_without_a_retry(world: &World) -> Result<()> {
     let scene = world.scene("refused").await?;
-    // One of the two nodes carries something already, so the other is tried first.
-    let model = json!({"gpu": {"models": ["L4"]}});
+    // One of the two nodes carries something already, so this strategy tries the other first.
+    let model = json!({"gpu": {"models": ["L4"]}, "schedulingStrategy": "leastLoaded"});
     scene
         .submit(
             "filler",

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use warp_core::schedule::Policy;
+use warp_core::schedule::{Policy, PriceWeight};
 use warp_core::simulate::fleet::{Outcome, Scenario};
 
 use super::Format;
@@ -28,6 +28,9 @@ pub(crate) struct Args {
         value_name = "P"
     )]
     policies: Vec<Policy>,
+    /// GPUs of room for later work that a price of one dollar per GPU-hour counts, for every GPU asked for (`warp` only)
+    #[arg(long, default_value_t = PriceWeight::IGNORED, value_name = "WEIGHT")]
+    price_weight: PriceWeight,
     /// Decides between equally good nodes
     #[arg(long, default_value_t = 42)]
     seed: u64,
@@ -45,7 +48,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let mut outcomes = Vec::new();
     for &policy in &args.policies {
-        let outcome = scenario.run(policy, args.seed);
+        let outcome = scenario.run(policy.weighing(args.price_weight), args.seed);
         outcomes
             .push(outcome.with_context(|| format!("failed to simulate {}", args.file.display()))?);
     }

@@ -13,7 +13,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 use serde::Serialize;
 use warp_core::fleet::WHOLE;
-use warp_core::schedule::Policy;
+use warp_core::schedule::{Policy, PriceWeight};
 use warp_core::simulate::openb::{self, Curve, Machine, Pod, Run, Settings, Trace};
 
 use super::{Format, csv};
@@ -21,7 +21,7 @@ use crate::output::{self, Table, plot};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Node list (columns sn, cpu_milli, memory_mib, gpu, model)
+    /// Node list (columns sn, cpu_milli, memory_mib, gpu, model, optionally price_per_gpu_hour)
     #[arg(long, value_name = "FILE")]
     nodes: PathBuf,
     /// Pod list (columns name, cpu_milli, memory_mib, num_gpu, gpu_milli, optionally gpu_spec)
@@ -44,6 +44,9 @@ pub(crate) struct Args {
     /// Let policies learn the mix of requests from arrivals instead of being told beforehand
     #[arg(long)]
     no_prior: bool,
+    /// GPUs of room for later work that a price of one dollar per GPU-hour counts, for every GPU asked for (`warp` only)
+    #[arg(long, default_value_t = PriceWeight::IGNORED, value_name = "WEIGHT")]
+    price_weight: PriceWeight,
     /// Stop at the first bad row of an input file
     #[arg(long)]
     strict: bool,
@@ -59,6 +62,9 @@ pub(crate) struct Args {
     /// With --churn: a pod list whose requests take over half-way
     #[arg(long, value_name = "FILE", requires = "churn")]
     shift: Option<PathBuf>,
+    /// With --churn: share of the requests for whole GPUs that come as gangs of 2, 4 or 8, all or none
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, requires = "churn")]
+    gangs: f64,
     /// Measure decisions on the trace's fleet repeated to these numbers of nodes
     #[arg(long, value_delimiter = ',', value_name = "NODES")]
     timings: Vec<usize>,
@@ -103,6 +109,9 @@ struct Report {
     mean: Mean,
     seconds: f64,
     decisions: u64,
+    /// US dollars per placed GPU-hour, where the node list has prices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    price: Option<f64>,
 }
 
 type ByLoad = BTreeMap<Load, f64>;
@@ -231,7 +240,7 @@ fn simulate(trace: &Trace, policy: Policy, args: &Args) -> (Report, Vec<Run>) {
     for (at, &seed) in args.seeds.0.iter().enumerate() {
         bar.set_message(format!("{policy} seed {seed}"));
         let settings = Settings {
-            policy,
+            policy: policy.weighing(args.price_weight),
             seed,
             inflate: args.inflate,
             prior: !args.no_prior,
@@ -251,6 +260,7 @@ fn simulate(trace: &Trace, policy: Policy, args: &Args) -> (Report, Vec<Run>) {
         },
         decisions: runs.iter().map(|run| run.decisions).sum(),
         seconds: started.elapsed().as_secs_f64(),
+        price: price(trace, &runs),
         runs: runs
             .iter()
             .map(|run| RunReport {
@@ -261,6 +271,14 @@ fn simulate(trace: &Trace, policy: Policy, args: &Args) -> (Report, Vec<Run>) {
             .collect(),
     };
     (report, runs)
+}
+
+fn price(trace: &Trace, runs: &[Run]) -> Option<f64> {
+    let mut machines = trace.machines.iter();
+    let priced = machines.any(|machine| machine.price_per_gpu_hour_micros.is_some());
+    let placed: i64 = runs.iter().map(|run| run.placed_milli).sum();
+    let cost: f64 = runs.iter().map(|run| run.cost_per_hour).sum();
+    (priced && placed > 0).then(|| cost / (placed as f64 / f64::from(WHOLE)))
 }
 
 fn at_loads(curve: &Curve) -> ByLoad {
@@ -317,6 +335,9 @@ fn print(reports: &[Report], format: Format) -> anyhow::Result<()> {
         "SECONDS",
         "DECISIONS",
     ];
+    let priced = reports.iter().any(|report| report.price.is_some());
+    let mut header = header.to_vec();
+    header.extend(priced.then_some("$/GPU-H"));
     let mut table = Table::new(header);
     for report in reports {
         let percent = |by: &ByLoad, load: usize| {
@@ -328,6 +349,7 @@ fn print(reports: &[Report], format: Format) -> anyhow::Result<()> {
         cells.push(percent(&report.mean.frag, 100));
         cells.push(format!("{:.2}", report.seconds));
         cells.push(report.decisions.to_string());
+        cells.extend(report.price.map(|price| format!("{price:.3}")));
         table.row(cells);
     }
     output::result(&table.to_string());
@@ -352,6 +374,7 @@ fn machines(file: &Path, strict: bool) -> anyhow::Result<Vec<Machine>> {
             memory_mib: amount(row, "memory_mib")?,
             gpus,
             model: Arc::from(row.text("model").unwrap_or_default()),
+            price_per_gpu_hour_micros: dollars(row, "price_per_gpu_hour")?,
         })
     })
 }
@@ -384,6 +407,25 @@ fn pods(file: &Path, strict: bool) -> anyhow::Result<Vec<Pod>> {
                 .collect(),
         })
     })
+}
+
+/// A price in millionths of a dollar; absent where the field is empty or there is no such column.
+fn dollars(row: &csv::Row<'_>, column: &str) -> Result<Option<u64>, String> {
+    if row.text(column).is_none_or(|text| text.trim().is_empty()) {
+        return Ok(None);
+    }
+    let price = row.number::<f64>(column)?;
+    if !(0.0..1e6).contains(&price) {
+        return Err(format!(
+            "{column} is {price}, expected dollars per GPU-hour"
+        ));
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "checked above"
+    )]
+    Ok(Some((price * 1e6).round() as u64))
 }
 
 /// A non-negative amount, small enough that sums over a fleet stay exact.

@@ -19,6 +19,7 @@ struct Report {
     allocated: f64,
     refused: f64,
     refused_multi: f64,
+    refused_gangs: f64,
     decisions: u64,
 }
 
@@ -26,6 +27,11 @@ pub(super) fn run(trace: &Trace, load: f64, args: &Args) -> anyhow::Result<ExitC
     anyhow::ensure!(
         load > 0.0 && load <= 10.0,
         "--churn {load} is no load between 0 and 10"
+    );
+    anyhow::ensure!(
+        (0.0..=1.0).contains(&args.gangs),
+        "--gangs {} is no share between 0 and 1",
+        args.gangs
     );
     let then = match &args.shift {
         Some(file) => Some(Trace {
@@ -41,10 +47,11 @@ pub(super) fn run(trace: &Trace, load: f64, args: &Args) -> anyhow::Result<ExitC
         for &seed in &args.seeds.0 {
             bar.set_message(format!("{policy} seed {seed}"));
             let settings = Settings {
-                policy,
+                policy: policy.weighing(args.price_weight),
                 seed,
                 load,
                 prior: !args.no_prior,
+                gangs: args.gangs,
             };
             outcomes.push(replay(trace, then.as_ref(), &settings));
             bar.inc(1);
@@ -59,6 +66,7 @@ pub(super) fn run(trace: &Trace, load: f64, args: &Args) -> anyhow::Result<ExitC
             allocated: mean(|outcome| outcome.allocated),
             refused: mean(|outcome| outcome.refused),
             refused_multi: mean(|outcome| outcome.refused_multi),
+            refused_gangs: mean(|outcome| outcome.refused_gangs),
             decisions: outcomes.iter().map(|outcome| outcome.decisions).sum(),
         });
     }
@@ -73,6 +81,7 @@ pub(super) fn run(trace: &Trace, load: f64, args: &Args) -> anyhow::Result<ExitC
         "ALLOCATED",
         "REFUSED",
         "REFUSED MULTI-GPU",
+        "REFUSED GANGS",
         "DECISIONS",
     ]);
     for report in &reports {
@@ -82,6 +91,7 @@ pub(super) fn run(trace: &Trace, load: f64, args: &Args) -> anyhow::Result<ExitC
             format!("{:.2}%", report.allocated),
             format!("{:.2}%", report.refused),
             format!("{:.2}%", report.refused_multi),
+            format!("{:.2}%", report.refused_gangs),
             report.decisions.to_string(),
         ]);
     }
