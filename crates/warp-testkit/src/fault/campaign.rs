@@ -310,11 +310,14 @@ pub fn all(
                 report.requests.insert(scenario.name, (requests, requests));
                 references.lock()[place] = Some(reference);
             }
-            Err(error) => report.lock().failures.push(Failure {
-                scenario: scenario.name,
-                plan: String::new(),
-                wrong: vec![format!("{error:#}")],
-            }),
+            Err(error) => {
+                println!("{error:#}");
+                report.lock().failures.push(Failure {
+                    scenario: scenario.name,
+                    plan: String::new(),
+                    wrong: vec![format!("{error:#}")],
+                });
+            }
         }
     });
     let references = references.into_inner();
@@ -335,6 +338,9 @@ pub fn all(
             Ok(run) => (reference.judge(&run), run.tally, run.records.len()),
             Err(error) => (vec![format!("did not end: {error:#}")], Tally::new(), 0),
         };
+        for what in &wrong {
+            println!("{} | {plan}: {what}", scenario.name);
+        }
         let mut report = report.lock();
         report.runs += 1;
         for (kind, count) in tally {
