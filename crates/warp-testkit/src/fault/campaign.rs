@@ -27,7 +27,7 @@ use super::plan::{Fault, Plan};
 use super::world::{Setup, World};
 
 /// Real time: a run that takes longer is stuck at one moment of virtual time.
-const STUCK: Duration = Duration::from_secs(300);
+const STUCK: Duration = Duration::from_mins(5);
 /// Virtual: longer than any time after which a controller looks again by itself.
 const QUIET: Duration = Duration::from_mins(11);
 /// Fault-free runs whose requests are slowed down differently: what they disagree on is no finding.

@@ -27,7 +27,7 @@ use super::request::{Call, Class};
 use super::watch::{self as stream, Trouble};
 
 /// How long a client waits before it gives up on a connection that says nothing.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// One request as the layer saw it.
 #[derive(Clone, Debug)]
