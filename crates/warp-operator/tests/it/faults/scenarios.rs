@@ -1,6 +1,11 @@
 //! What workloads go through. A scenario acts as a user and as the machines do, and waits for what a
 //! user would wait for; judging is not its business.
 
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "`json!` at the call reads best by value"
+)]
+
 use std::sync::Arc;
 use std::time::Duration;
 
