@@ -44,6 +44,10 @@ control-plane: ## Build etcd, kube-apiserver & co. for the tests, once (needs Go
 conformance: ## Kubernetes' own end-to-end tests against the embedded engine
 	bench/conformance/run
 
+.PHONY: faults
+faults: ## A crash and a lie at every write of every controller; prints the figures
+	bench/faults/run
+
 .PHONY: bench
 bench: ## Benchmarks; each prints the figures recorded under bench/
 	bench/run

@@ -7,4 +7,5 @@
 )]
 
 mod e2e;
+mod faults;
 mod fit;

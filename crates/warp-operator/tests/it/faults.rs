@@ -1,0 +1,65 @@
+//! Every write of the operator is a crash point: each scenario runs once without faults and then once
+//! for every write and every fault, in virtual time on the embedded engine.
+//!
+//! `WARP_FAULTS='name | plan'` runs one (the line a failure prints; without a plan every write of that
+//! scenario), `WARP_FAULTS=all` everything, as `make faults` does. By default a sample that is the same
+//! in every run.
+
+mod scenarios;
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+use warp_operator::{Clock, Config, Settings};
+use warp_testkit::fault::campaign;
+use warp_testkit::fault::world::Part;
+
+/// The operator as a part of a world.
+pub(crate) fn operator() -> Part {
+    Arc::new(|client: kube::Client, stop: CancellationToken| Box::pin(one(client, stop, "one")))
+}
+
+/// Two operators that both believe to lead, as after a lease was lost without noticing.
+pub(crate) fn two_leaders() -> Part {
+    Arc::new(|client: kube::Client, stop: CancellationToken| {
+        Box::pin(async move {
+            tokio::select! {
+                () = one(client.clone(), stop.clone(), "one") => {}
+                () = one(client, stop, "other") => {}
+            }
+        })
+    })
+}
+
+async fn one(client: kube::Client, stop: CancellationToken, identity: &str) {
+    let config = Config {
+        namespace: None,
+        identity: identity.to_owned(),
+        leader: None,
+        health_addr: None,
+        metrics_addr: None,
+        settings: Settings::default(),
+    };
+    let clock = Clock::starting_at(warp_testkit::fault::world::now());
+    // An end before `stop` is counted by the world.
+    let _ = warp_operator::run(client, config, clock, stop).await;
+}
+
+/// What every test run takes a sample of; the rest is for `make faults`.
+const DAILY: [&str; 6] = [
+    "gpuworkload runs_to_success",
+    "gpuworkload exhausts_its_retries",
+    "gpuworkload is_suspended_while_running_and_resumed",
+    "gpuworkload is_deleted_while_running",
+    "gpuworkload is_made_again_under_its_name",
+    "gpuworkload loses_its_node",
+];
+
+#[test]
+fn every_write_of_the_operator_is_a_crash_point() {
+    let mut scenarios = scenarios::all();
+    if std::env::var_os("WARP_FAULTS").is_none() {
+        scenarios.retain(|scenario| DAILY.contains(&scenario.name));
+    }
+    campaign::test(&scenarios, 29);
+}

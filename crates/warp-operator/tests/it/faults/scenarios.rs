@@ -1,0 +1,561 @@
+//! What workloads go through. A scenario acts as a user and as the machines do, and waits for what a
+//! user would wait for; judging is not its business.
+
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "`json!` at the call reads best by value"
+)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams};
+use serde_json::{Value, json};
+use warp_testkit::fault::campaign::{Scenario, Script};
+use warp_testkit::fault::world::{Setup, World};
+
+use super::{operator, two_leaders};
+
+/// Two machines with four GPUs and one with two.
+const FLEET: &str = "
+defaults: {pullTime: 1s, runTime: 60s}
+pools:
+- {name: big, count: 2, gpu: A100-80GB, gpus: 4}
+- {name: small, count: 1, gpu: L4, gpus: 2}
+";
+const ONE: &str = "
+defaults: {pullTime: 1s, runTime: 60s}
+pools:
+- {name: only, count: 1, gpu: L4, gpus: 4}
+";
+const CLOUDS: &str = "
+defaults: {pullTime: 1s, runTime: 60s}
+pools:
+- {name: near, count: 1, gpu: L4, gpus: 1, provider: lambda}
+- {name: far, count: 1, gpu: L4, gpus: 4, provider: runpod}
+";
+
+macro_rules! scenarios {
+    ($part:ident $prefix:literal; $($fleet:ident $name:ident $(loose $loose:expr)?),* $(,)?) => {
+        vec![$(Scenario {
+            name: concat!($prefix, stringify!($name)),
+            setup: Setup { fleet: $fleet.to_owned(), part: Some($part()) },
+            script: script(|world| Box::pin($name(world))),
+            loose: { #[allow(unused_mut, unused_assignments)] let mut loose: &'static [&'static str] = &[]; $(loose = $loose;)? loose },
+        }),*]
+    };
+}
+
+fn script<F>(script: F) -> Script
+where
+    F: for<'a> Fn(&'a World) -> futures::future::BoxFuture<'a, Result<()>> + Send + Sync + 'static,
+{
+    Arc::new(script)
+}
+
+/// Whoever is placed first after a restart may get the other of two equal nodes.
+const WHERE: &[&str] = &[
+    "/spec/nodeName",
+    "/status/assignedNode",
+    "/metadata/annotations/gpu.warp.dev/node",
+    "/message",
+    "/status/hostIP",
+];
+
+pub(super) fn all() -> Vec<Scenario> {
+    let mut all = scenarios![operator "gpuworkload ";
+        FLEET runs_to_success,
+        FLEET fails_and_is_retried,
+        FLEET exhausts_its_retries,
+        FLEET is_not_retried_at_all,
+        FLEET is_suspended_while_running_and_resumed,
+        FLEET is_suspended_while_it_waits,
+        FLEET is_born_suspended,
+        FLEET is_deleted_while_pending,
+        FLEET is_deleted_while_running,
+        FLEET is_deleted_in_backoff,
+        FLEET is_deleted_when_done,
+        FLEET is_made_again_under_its_name,
+        FLEET loses_its_node,
+        FLEET loses_its_gpus,
+        FLEET is_refused_by_a_quota_and_then_let_in,
+        ONE waits_for_capacity,
+        ONE waits_for_a_node_to_join,
+        FLEET goes_after_its_ttl,
+        FLEET runs_too_long,
+        FLEET gets_more_time_while_running,
+        CLOUDS falls_back_to_another_provider,
+        FLEET ten_at_once loose WHERE,
+        ONE ten_at_once_with_little_room loose WHERE,
+        ONE higher_priority_goes_first,
+        FLEET is_edited_before_it_is_placed,
+        FLEET is_wrong_and_then_corrected,
+        FLEET cannot_pull_its_image,
+        FLEET has_a_job_deleted_by_somebody,
+        FLEET has_a_pod_deleted_by_somebody,
+        FLEET is_in_a_namespace_that_is_deleted,
+        FLEET asks_for_a_model,
+    ];
+    all.extend(scenarios![two_leaders "two leaders ";
+        FLEET runs_to_success,
+        FLEET exhausts_its_retries,
+        FLEET is_suspended_while_running_and_resumed,
+        ONE ten_at_once_with_little_room loose WHERE,
+    ]);
+    all
+}
+
+fn workload(name: &str, spec: Value) -> Value {
+    let mut manifest = json!({
+        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPUWorkload",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "modelName": "m", "gpuCount": 1, "retryPolicy": {"maxRetries": 2, "backoffSeconds": 10},
+            "podTemplate": {"spec": {"restartPolicy": "Never", "containers": [{"name": "gpu-workload", "image": "i:1"}]}},
+        },
+    });
+    for (field, value) in spec.as_object().into_iter().flatten() {
+        manifest["spec"][field] = value.clone();
+    }
+    manifest
+}
+
+/// A pod template whose container does as the annotations say.
+fn behaves(annotations: Value) -> Value {
+    let mut named = serde_json::Map::new();
+    for (name, value) in annotations.as_object().into_iter().flatten() {
+        named.insert(format!("sim.gpu.warp.dev/{name}"), value.clone());
+    }
+    json!({
+        "metadata": {"annotations": named},
+        "spec": {"restartPolicy": "Never", "containers": [{"name": "gpu-workload", "image": "i:1"}]},
+    })
+}
+
+async fn until_phase(world: &World, manifest: &Value, phase: &str) -> Result<()> {
+    world
+        .until(manifest, phase, |object| {
+            object.is_some_and(|object| object["status"]["phase"] == phase)
+        })
+        .await
+}
+
+async fn until_reason(world: &World, manifest: &Value, reason: &str) -> Result<()> {
+    world
+        .until(manifest, reason, |object| {
+            object.is_some_and(|object| object["status"]["conditions"][0]["reason"] == reason)
+        })
+        .await
+}
+
+async fn delete(world: &World, manifest: &Value) -> Result<()> {
+    let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
+    world
+        .api_of(manifest)?
+        .delete(name, &DeleteParams::default())
+        .await?;
+    world
+        .until(manifest, "gone", |object| object.is_none())
+        .await
+}
+
+async fn submit(world: &World, manifest: &Value) -> Result<()> {
+    world.create(manifest.clone()).await.map(|_| ())
+}
+
+async fn runs_to_success(world: &World) -> Result<()> {
+    let it = workload("w", json!({}));
+    submit(world, &it).await?;
+    until_phase(world, &it, "Succeeded").await
+}
+
+async fn fails_and_is_retried(world: &World) -> Result<()> {
+    // Every attempt is a new pod: the node tells the second one to succeed.
+    let it = workload(
+        "w",
+        json!({"podTemplate": behaves(json!({"run-time": "30s", "exit-code": "3"}))}),
+    );
+    submit(world, &it).await?;
+    world
+        .until(&it, "tried twice", |object| {
+            object.is_some_and(|object| object["status"]["retryCount"] == 2)
+        })
+        .await?;
+    until_phase(world, &it, "Failed").await
+}
+
+async fn exhausts_its_retries(world: &World) -> Result<()> {
+    let it = workload(
+        "w",
+        json!({
+            "retryPolicy": {"maxRetries": 1, "backoffSeconds": 1},
+            "podTemplate": behaves(json!({"run-time": "5s", "exit-code": "1"})),
+        }),
+    );
+    submit(world, &it).await?;
+    until_phase(world, &it, "Failed").await
+}
+
+async fn is_not_retried_at_all(world: &World) -> Result<()> {
+    let it = workload(
+        "w",
+        json!({
+            "retryPolicy": {"maxRetries": 0, "backoffSeconds": 1},
+            "podTemplate": behaves(json!({"oom-after": "5s"})),
+        }),
+    );
+    submit(world, &it).await?;
+    until_phase(world, &it, "Failed").await
+}
+
+async fn is_suspended_while_running_and_resumed(world: &World) -> Result<()> {
+    let it = workload("w", json!({}));
+    submit(world, &it).await?;
+    until_phase(world, &it, "Running").await?;
+    world.patch(&it, json!({"spec": {"suspend": true}})).await?;
+    until_reason(world, &it, "Suspended").await?;
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
+    for pod in pods.list(&ListParams::default()).await? {
+        world
+            .wait(&pods, &pod.name_any(), "gone", |pod| pod.is_none())
+            .await?;
+    }
+    world
+        .patch(&it, json!({"spec": {"suspend": false}}))
+        .await?;
+    until_phase(world, &it, "Succeeded").await
+}
+
+async fn is_suspended_while_it_waits(world: &World) -> Result<()> {
+    let it = workload("w", json!({"gpuCount": 16}));
+    submit(world, &it).await?;
+    until_phase(world, &it, "Pending").await?;
+    world.patch(&it, json!({"spec": {"suspend": true}})).await?;
+    until_reason(world, &it, "Suspended").await
+}
+
+async fn is_born_suspended(world: &World) -> Result<()> {
+    let it = workload("w", json!({"suspend": true}));
+    submit(world, &it).await?;
+    until_reason(world, &it, "Suspended").await?;
+    world
+        .patch(&it, json!({"spec": {"suspend": false}}))
+        .await?;
+    until_phase(world, &it, "Succeeded").await
+}
+
+async fn is_deleted_while_pending(world: &World) -> Result<()> {
+    let it = workload("w", json!({"gpuCount": 16}));
+    submit(world, &it).await?;
+    until_phase(world, &it, "Pending").await?;
+    delete(world, &it).await
+}
+
+async fn is_deleted_while_running(world: &World) -> Result<()> {
+    let it = workload(
+        "w",
+        json!({"podTemplate": behaves(json!({"run-time": "forever"}))}),
+    );
+    submit(world, &it).await?;
+    until_phase(world, &it, "Running").await?;
+    delete(world, &it).await
+}
+
+async fn is_deleted_in_backoff(world: &World) -> Result<()> {
+    let it = workload(
+        "w",
+        json!({
+            "retryPolicy": {"maxRetries": 3, "backoffSeconds": 300},
+            "podTemplate": behaves(json!({"run-time": "5s", "exit-code": "1"})),
+        }),
+    );
+    submit(world, &it).await?;
+    world
+        .until(&it, "waiting to try again", |object| {
+            object.is_some_and(|object| object["status"]["retryCount"] == 1)
+        })
+        .await?;
+    delete(world, &it).await
+}
+
+async fn is_deleted_when_done(world: &World) -> Result<()> {
+    let it = workload("w", json!({}));
+    submit(world, &it).await?;
+    until_phase(world, &it, "Succeeded").await?;
+    delete(world, &it).await
+}
+
+async fn is_made_again_under_its_name(world: &World) -> Result<()> {
+    let it = workload(
+        "w",
+        json!({"podTemplate": behaves(json!({"run-time": "forever"}))}),
+    );
+    submit(world, &it).await?;
+    until_phase(world, &it, "Running").await?;
+    delete(world, &it).await?;
+    let again = workload("w", json!({}));
+    submit(world, &again).await?;
+    until_phase(world, &again, "Succeeded").await
+}
+
+async fn annotate_node(world: &World, name: &str, annotation: &str, value: &str) -> Result<()> {
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+    let key = format!("sim.gpu.warp.dev/{annotation}");
+    world
+        .patch(&node, json!({"metadata": {"annotations": {key: value}}}))
+        .await
+        .map(|_| ())
+}
+
+async fn node_of(world: &World, manifest: &Value) -> Result<String> {
+    let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
+    let object = world.api_of(manifest)?.get(name).await?;
+    let node = object.data["status"]["assignedNode"].as_str();
+    Ok(node.unwrap_or_default().to_owned())
+}
+
+async fn loses_its_node(world: &World) -> Result<()> {
+    let it = workload(
+        "w",
+        json!({"podTemplate": behaves(json!({"run-time": "20m"}))}),
+    );
+    submit(world, &it).await?;
+    until_phase(world, &it, "Running").await?;
+    let node = node_of(world, &it).await?;
+    annotate_node(world, &node, "node-lost", "true").await?;
+    world
+        .until(&it, "running elsewhere", |object| {
+            object.is_some_and(|object| {
+                object["status"]["retryCount"] == 1 && object["status"]["phase"] == "Running"
+            })
+        })
+        .await?;
+    annotate_node(world, &node, "node-lost", "false").await?;
+    until_phase(world, &it, "Succeeded").await
+}
+
+async fn loses_its_gpus(world: &World) -> Result<()> {
+    let it = workload(
+        "w",
+        json!({"podTemplate": behaves(json!({"run-time": "20m"}))}),
+    );
+    submit(world, &it).await?;
+    until_phase(world, &it, "Running").await?;
+    let node = node_of(world, &it).await?;
+    annotate_node(world, &node, "lost-gpus", "all").await?;
+    world
+        .until(&it, "running elsewhere", |object| {
+            object.is_some_and(|object| {
+                object["status"]["retryCount"] == 1 && object["status"]["phase"] == "Running"
+            })
+        })
+        .await?;
+    until_phase(world, &it, "Succeeded").await
+}
+
+async fn is_refused_by_a_quota_and_then_let_in(world: &World) -> Result<()> {
+    let quota = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota",
+        "metadata": {"name": "none", "namespace": "default"}, "spec": {"hard": {"pods": "0"}},
+    });
+    world.create(quota.clone()).await?;
+    world
+        .until(&quota, "counted", |quota| {
+            quota.is_some_and(|quota| quota["status"]["hard"]["pods"] == "0")
+        })
+        .await?;
+    let it = workload("w", json!({}));
+    submit(world, &it).await?;
+    until_reason(world, &it, "PodsRefused").await?;
+    delete(world, &quota).await?;
+    until_phase(world, &it, "Succeeded").await
+}
+
+async fn waits_for_capacity(world: &World) -> Result<()> {
+    let first = workload("first", json!({"gpuCount": 3}));
+    let second = workload("second", json!({"gpuCount": 2}));
+    submit(world, &first).await?;
+    until_phase(world, &first, "Running").await?;
+    submit(world, &second).await?;
+    until_phase(world, &first, "Succeeded").await?;
+    until_phase(world, &second, "Succeeded").await
+}
+
+async fn waits_for_a_node_to_join(world: &World) -> Result<()> {
+    let it = workload("w", json!({"gpuCount": 8}));
+    submit(world, &it).await?;
+    until_phase(world, &it, "Pending").await?;
+    world.join("defaults: {pullTime: 1s, runTime: 60s}\npools:\n- {name: late, count: 1, gpu: L4, gpus: 8}\n")?;
+    until_phase(world, &it, "Succeeded").await
+}
+
+async fn goes_after_its_ttl(world: &World) -> Result<()> {
+    let it = workload("w", json!({"ttlSecondsAfterFinished": 60}));
+    submit(world, &it).await?;
+    until_phase(world, &it, "Running").await?;
+    world.until(&it, "gone", |object| object.is_none()).await
+}
+
+async fn runs_too_long(world: &World) -> Result<()> {
+    let it = workload(
+        "w",
+        json!({
+            "maxRuntime": "2m", "podTemplate": behaves(json!({"run-time": "forever"})),
+        }),
+    );
+    submit(world, &it).await?;
+    until_phase(world, &it, "Failed").await
+}
+
+async fn gets_more_time_while_running(world: &World) -> Result<()> {
+    let it = workload(
+        "w",
+        json!({
+            "maxRuntime": "1h", "podTemplate": behaves(json!({"run-time": "90m"})),
+        }),
+    );
+    submit(world, &it).await?;
+    until_phase(world, &it, "Running").await?;
+    world
+        .patch(&it, json!({"spec": {"maxRuntime": "2h"}}))
+        .await?;
+    until_phase(world, &it, "Succeeded").await
+}
+
+async fn falls_back_to_another_provider(world: &World) -> Result<()> {
+    let mut it = workload("w", json!({"gpuCount": 2}));
+    it["metadata"]["annotations"] = json!({"gpu.warp.dev/provider": "lambda,runpod"});
+    submit(world, &it).await?;
+    until_phase(world, &it, "Succeeded").await
+}
+
+async fn crowd(world: &World, count: usize) -> Result<()> {
+    let all: Vec<Value> = (0..count)
+        .map(|number| workload(&format!("w{number}"), json!({"gpuCount": 1 + number % 2})))
+        .collect();
+    for it in &all {
+        submit(world, it).await?;
+    }
+    for it in &all {
+        until_phase(world, it, "Succeeded").await?;
+    }
+    Ok(())
+}
+
+async fn ten_at_once(world: &World) -> Result<()> {
+    crowd(world, 10).await
+}
+
+async fn ten_at_once_with_little_room(world: &World) -> Result<()> {
+    crowd(world, 10).await
+}
+
+async fn higher_priority_goes_first(world: &World) -> Result<()> {
+    let first = workload("first", json!({"gpuCount": 4}));
+    submit(world, &first).await?;
+    until_phase(world, &first, "Running").await?;
+    let low = workload("low", json!({"gpuCount": 4, "priority": "low"}));
+    let high = workload("high", json!({"gpuCount": 4, "priority": "high"}));
+    submit(world, &low).await?;
+    submit(world, &high).await?;
+    until_phase(world, &high, "Succeeded").await?;
+    until_phase(world, &low, "Succeeded").await
+}
+
+async fn is_edited_before_it_is_placed(world: &World) -> Result<()> {
+    let it = workload("w", json!({"gpuCount": 16}));
+    submit(world, &it).await?;
+    until_phase(world, &it, "Pending").await?;
+    world.patch(&it, json!({"spec": {"gpuCount": 2}})).await?;
+    until_phase(world, &it, "Succeeded").await
+}
+
+async fn is_wrong_and_then_corrected(world: &World) -> Result<()> {
+    let it = workload("w", json!({"gpu": {"models": ["NoSuchThing"]}}));
+    submit(world, &it).await?;
+    until_phase(world, &it, "Pending").await?;
+    world.pass(Duration::from_secs(30)).await;
+    world
+        .patch(&it, json!({"spec": {"gpu": {"models": ["L4"]}}}))
+        .await?;
+    until_phase(world, &it, "Succeeded").await
+}
+
+async fn cannot_pull_its_image(world: &World) -> Result<()> {
+    let it = workload(
+        "w",
+        json!({
+            "retryPolicy": {"maxRetries": 0, "backoffSeconds": 1},
+            "podTemplate": behaves(json!({"pull-error": "no such image"})),
+        }),
+    );
+    submit(world, &it).await?;
+    until_phase(world, &it, "Failed").await
+}
+
+async fn has_a_job_deleted_by_somebody(world: &World) -> Result<()> {
+    let it = workload(
+        "w",
+        json!({"podTemplate": behaves(json!({"run-time": "10m"}))}),
+    );
+    submit(world, &it).await?;
+    until_phase(world, &it, "Running").await?;
+    let jobs: Api<k8s_openapi::api::batch::v1::Job> =
+        Api::namespaced(world.client.clone(), "default");
+    for job in jobs.list(&ListParams::default()).await? {
+        jobs.delete(&job.name_any(), &DeleteParams::background())
+            .await?;
+        let uid = job.uid();
+        world
+            .wait(&jobs, &job.name_any(), "gone", move |job| {
+                job.is_none_or(|job| job.uid() != uid)
+            })
+            .await?;
+    }
+    until_phase(world, &it, "Succeeded").await
+}
+
+async fn has_a_pod_deleted_by_somebody(world: &World) -> Result<()> {
+    let it = workload(
+        "w",
+        json!({"podTemplate": behaves(json!({"run-time": "10m"}))}),
+    );
+    submit(world, &it).await?;
+    until_phase(world, &it, "Running").await?;
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
+    for pod in pods.list(&ListParams::default()).await? {
+        pods.delete(&pod.name_any(), &DeleteParams::default())
+            .await?;
+    }
+    until_phase(world, &it, "Succeeded").await
+}
+
+async fn is_in_a_namespace_that_is_deleted(world: &World) -> Result<()> {
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}});
+    world.create(namespace.clone()).await?;
+    world.ready("team").await?;
+    let mut it = workload(
+        "w",
+        json!({"podTemplate": behaves(json!({"run-time": "forever"}))}),
+    );
+    it["metadata"]["namespace"] = json!("team");
+    submit(world, &it).await?;
+    until_phase(world, &it, "Running").await?;
+    delete(world, &namespace).await
+}
+
+async fn asks_for_a_model(world: &World) -> Result<()> {
+    let it = workload("w", json!({"gpu": {"models": ["L4"]}, "gpuCount": 2}));
+    submit(world, &it).await?;
+    until_phase(world, &it, "Running").await?;
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let node = node_of(world, &it).await?;
+    anyhow::ensure!(
+        nodes.get(&node).await?.name_any().starts_with("small"),
+        "placed on {node}"
+    );
+    until_phase(world, &it, "Succeeded").await
+}
