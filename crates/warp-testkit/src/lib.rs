@@ -8,6 +8,7 @@
 pub mod audit;
 pub mod behaviour;
 pub mod cluster;
+pub mod fault;
 pub mod kubectl;
 pub mod node;
 pub mod oracle;
@@ -20,6 +21,7 @@ mod stages;
 pub use behaviour::Behaviour;
 pub use binaries::{control_plane, repository};
 pub use cluster::{Builder, Cluster};
+pub use fault::{Faults, Plan};
 pub use node::NodeShape;
 pub use oracle::FilterOracle;
 pub use process::{Process, Signal};

@@ -1,0 +1,414 @@
+//! The exhaustive loop: a scenario without faults, then once for every write and every fault.
+//!
+//! Every run has a runtime of its own with a paused clock, in a thread that is given up when virtual
+//! time does not get on. What a run must not do is differ from the fault-free ones at its end, break an
+//! invariant on its way, or ask much more of the API server than they did.
+
+#![allow(
+    clippy::print_stdout,
+    reason = "the figures of a campaign are what it is run for"
+)]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use parking_lot::Mutex;
+
+use super::history::{self, Ending, Learnt};
+use super::judge;
+use super::layer::{Faults, Record, Tally};
+use super::plan::{Fault, Plan};
+use super::world::{Setup, World};
+
+/// Real time: a run that takes longer is stuck at one moment of virtual time.
+const STUCK: Duration = Duration::from_secs(300);
+/// Virtual: longer than any time after which a controller looks again by itself.
+const QUIET: Duration = Duration::from_mins(11);
+/// Fault-free runs whose requests are slowed down differently: what they disagree on is no finding.
+const DELAYED: [&str; 2] = ["write#1+all:delay=37ms", "request#1+all:delay=311ms"];
+
+/// What a scenario does in a world.
+pub type Script = Arc<
+    dyn for<'a> Fn(&'a World) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>
+        + Send
+        + Sync,
+>;
+
+/// One scenario.
+#[derive(Clone)]
+pub struct Scenario {
+    pub name: &'static str,
+    pub setup: Setup,
+    pub script: Script,
+    /// Ends of paths whose values depend on who was first; each with a reason where it is given.
+    pub loose: &'static [&'static str],
+}
+
+impl std::fmt::Debug for Scenario {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(self.name)
+    }
+}
+
+/// What came of one run.
+#[derive(Debug)]
+pub struct Run {
+    pub ending: Ending,
+    pub violations: Vec<String>,
+    pub records: Vec<Record>,
+    pub tally: Tally,
+    pub exits: u64,
+}
+
+/// Runs a scenario once, to its end and until nothing moves.
+pub fn run(scenario: &Scenario, plan: &Plan) -> Result<Run> {
+    let (send, receive) = mpsc::channel();
+    let (scenario, plan) = (scenario.clone(), plan.clone());
+    let name = scenario.name;
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .stack_size(8 << 20)
+        .spawn(move || {
+            // Nobody listens any more when the run was given up.
+            let _ = send.send(run_here(&scenario, plan));
+        })
+        .context("failed to start a thread")?;
+    receive
+        .recv_timeout(STUCK)
+        .map_err(|_| anyhow!("the run of {name} panicked, or is stuck at one moment"))?
+}
+
+fn run_here(scenario: &Scenario, plan: Plan) -> Result<Run> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()?;
+    runtime.block_on(async {
+        let world = World::start(&scenario.setup, Faults::new(plan)).await?;
+        (scenario.script)(&world).await?;
+        world.settled(QUIET).await?;
+        let store = world.server().store();
+        let mut violations = judge::violations(&history::changes(store, 0), world.dawn());
+        let records = world.faults.records();
+        violations.extend(judge::careless(&records));
+        Ok(Run {
+            ending: Ending::of(store, world.dawn()),
+            violations,
+            records,
+            tally: world.faults.tally(),
+            exits: world.exits(),
+        })
+    })
+}
+
+/// A scenario without faults.
+#[derive(Clone, Debug)]
+pub struct Reference {
+    pub learnt: Learnt,
+    pub records: Vec<Record>,
+    pub writes: u64,
+}
+
+impl Reference {
+    pub fn of(scenario: &Scenario) -> Result<Self> {
+        let healthy = |plan: &str| -> Result<Run> {
+            let run = run(scenario, &plan.parse()?)
+                .with_context(|| format!("{} without faults ({plan})", scenario.name))?;
+            if !run.violations.is_empty() || run.exits > 0 {
+                return Err(anyhow!(
+                    "{} without faults ({plan}): {}",
+                    scenario.name,
+                    run.violations.join("; ")
+                ));
+            }
+            Ok(run)
+        };
+        let first = healthy("")?;
+        let others = DELAYED
+            .iter()
+            .map(|plan| Ok(healthy(plan)?.ending))
+            .collect::<Result<Vec<_>>>()?;
+        let mut learnt = Learnt::from(first.ending, &others);
+        for path in scenario.loose {
+            learnt.ignore(path);
+        }
+        let writes = first
+            .records
+            .iter()
+            .filter(|record| record.write > 0)
+            .count() as u64;
+        Ok(Self {
+            learnt,
+            records: first.records,
+            writes,
+        })
+    }
+
+    /// What is wrong with a run under `plan`; empty when nothing is.
+    pub fn judge(&self, run: &Run) -> Vec<String> {
+        let mut wrong: Vec<String> = self
+            .learnt
+            .differences(&run.ending)
+            .iter()
+            .map(|difference| format!("differs: {difference}"))
+            .collect();
+        wrong.extend(
+            run.violations
+                .iter()
+                .map(|what| format!("invariant: {what}")),
+        );
+        if run.exits > 0 {
+            wrong.push(format!("the process ended by itself {} times", run.exits));
+        }
+        let count = |records: &[Record], writes: bool| {
+            records
+                .iter()
+                .filter(|record| !writes || record.write > 0)
+                .count()
+        };
+        for (what, writes, slack) in [("writes", true, 12), ("requests", false, 120)] {
+            let (have, normal) = (count(&run.records, writes), count(&self.records, writes));
+            if have > 2 * normal + slack {
+                wrong.push(format!(
+                    "storm: {have} {what} where {normal} do without faults"
+                ));
+            }
+        }
+        wrong
+    }
+}
+
+/// The faults every write meets.
+pub const EVERY_WRITE: [Fault; 4] = [
+    Fault::CrashBefore,
+    Fault::CrashAfter,
+    Fault::Applied(504),
+    Fault::Status(409),
+];
+
+/// Worse weather than one lost write: what meets every scenario once besides [`EVERY_WRITE`].
+pub const WEATHER: [&str; 16] = [
+    "watch#1+all:duplicate",
+    "watch#1+all:merge; write#2:crash-after",
+    "write#2:crash-before; watch#1+9:cut=2",
+    "write#2:crash-after; watch#1+9:expire=1",
+    "write#1:crash-after; watch#1+3:silence=1",
+    "write#2+3:429=2",
+    "write#1+3:429",
+    "write#2+2:500",
+    "write#3+2:500-applied",
+    "request#2+6:503",
+    "write#2~45s:403",
+    "write#2:reset-applied; write#4:reset",
+    "write#1:timeout-applied; write#3:timeout",
+    "write#2:pause=120s",
+    "request#1+all:delay=2s",
+    "write#3:crash-after; read#1~5s:stale=2",
+];
+
+/// What a campaign found.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub scenarios: usize,
+    pub points: u64,
+    pub runs: u64,
+    pub tally: Tally,
+    /// Requests without faults by scenario, and the most any faulty run of it made.
+    pub requests: BTreeMap<&'static str, (usize, usize)>,
+    pub failures: Vec<Failure>,
+}
+
+/// A run that went wrong, and the line that repeats it.
+#[derive(Debug)]
+pub struct Failure {
+    pub scenario: &'static str,
+    pub plan: String,
+    pub wrong: Vec<String>,
+}
+
+impl Report {
+    /// The figures, one per line.
+    pub fn figures(&self) -> String {
+        let mut text = String::new();
+        let divergences = self.count("differs");
+        let violations = self.count("invariant");
+        let _ = writeln!(
+            text,
+            "scenarios {}, writes {}, runs {}, divergences {divergences}, invariant violations {violations}, other failures {}",
+            self.scenarios,
+            self.points,
+            self.runs,
+            self.failures
+                .len()
+                .saturating_sub(divergences.max(violations)),
+        );
+        let tally: Vec<String> = self
+            .tally
+            .iter()
+            .map(|(kind, count)| format!("{kind} {count}"))
+            .collect();
+        let _ = writeln!(text, "faults injected: {}", tally.join(", "));
+        for (name, (normal, most)) in &self.requests {
+            let _ = writeln!(
+                text,
+                "  {name}: {normal} requests without faults, at most {most} with"
+            );
+        }
+        text
+    }
+
+    fn count(&self, kind: &str) -> usize {
+        self.failures
+            .iter()
+            .filter(|failure| failure.wrong.iter().any(|what| what.starts_with(kind)))
+            .count()
+    }
+
+    /// What went wrong, each with how to repeat it.
+    pub fn complaints(&self) -> String {
+        let mut text = String::new();
+        for failure in &self.failures {
+            let _ = writeln!(
+                text,
+                "WARP_FAULTS='{} | {}'",
+                failure.scenario, failure.plan
+            );
+            for what in failure.wrong.iter().take(8) {
+                let _ = writeln!(text, "    {what}");
+            }
+        }
+        text
+    }
+}
+
+/// Runs every scenario under every plan that `plans` makes of its reference, on `threads` at once.
+pub fn all(
+    scenarios: &[Scenario],
+    threads: usize,
+    plans: impl Fn(&Scenario, &Reference) -> Vec<Plan> + Sync,
+) -> Report {
+    let report = Mutex::new(Report {
+        scenarios: scenarios.len(),
+        ..Report::default()
+    });
+    let mut references: Vec<Option<Reference>> = Vec::new();
+    references.resize_with(scenarios.len(), || None);
+    let references = Mutex::new(references);
+    parallel(threads, scenarios.len(), |place| {
+        let scenario = &scenarios[place];
+        match Reference::of(scenario) {
+            Ok(reference) => {
+                let requests = reference.records.len();
+                let mut report = report.lock();
+                report.points += reference.writes;
+                report.requests.insert(scenario.name, (requests, requests));
+                references.lock()[place] = Some(reference);
+            }
+            Err(error) => report.lock().failures.push(Failure {
+                scenario: scenario.name,
+                plan: String::new(),
+                wrong: vec![format!("{error:#}")],
+            }),
+        }
+    });
+    let references = references.into_inner();
+    let work: Vec<(&Scenario, &Reference, Plan)> = scenarios
+        .iter()
+        .zip(&references)
+        .filter_map(|(scenario, reference)| Some((scenario, reference.as_ref()?)))
+        .flat_map(|(scenario, reference)| {
+            let plans = plans(scenario, reference);
+            plans
+                .into_iter()
+                .map(move |plan| (scenario, reference, plan))
+        })
+        .collect();
+    parallel(threads, work.len(), |place| {
+        let (scenario, reference, plan) = &work[place];
+        let (wrong, tally, requests) = match run(scenario, plan) {
+            Ok(run) => (reference.judge(&run), run.tally, run.records.len()),
+            Err(error) => (vec![format!("did not end: {error:#}")], Tally::new(), 0),
+        };
+        let mut report = report.lock();
+        report.runs += 1;
+        for (kind, count) in tally {
+            *report.tally.entry(kind).or_default() += count;
+        }
+        if let Some((_, most)) = report.requests.get_mut(scenario.name) {
+            *most = requests.max(*most);
+        }
+        if !wrong.is_empty() {
+            report.failures.push(Failure {
+                scenario: scenario.name,
+                plan: plan.to_string(),
+                wrong,
+            });
+        }
+    });
+    let mut report = report.into_inner();
+    report
+        .failures
+        .sort_by(|one, other| (one.scenario, &one.plan).cmp(&(other.scenario, &other.plan)));
+    report
+}
+
+fn parallel(threads: usize, count: usize, work: impl Fn(usize) + Sync) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let place = next.fetch_add(1, Ordering::Relaxed);
+                    if place >= count {
+                        return;
+                    }
+                    work(place);
+                }
+            });
+        }
+    });
+}
+
+/// Every write of a reference under every fault, and all the weather.
+pub fn every_write(reference: &Reference) -> Vec<Plan> {
+    let weather = WEATHER.iter().filter_map(|plan| plan.parse().ok());
+    (1..=reference.writes)
+        .flat_map(|nth| EVERY_WRITE.map(|fault| Plan::at_write(nth, fault)))
+        .chain(weather)
+        .collect()
+}
+
+/// The campaign as a test, told what to run by `WARP_FAULTS`: `name | plan` for one run, a name for
+/// every write of that scenario, `all` for everything. Without it a sample: one plan in `step`.
+pub fn test(scenarios: &[Scenario], step: usize) {
+    let wanted = std::env::var("WARP_FAULTS").unwrap_or_default();
+    let (name, plan) = wanted.split_once('|').unwrap_or((&wanted, ""));
+    let (name, plan) = (name.trim(), plan.trim());
+    let everything = name == "all";
+    let chosen: Vec<Scenario> = scenarios
+        .iter()
+        .filter(|scenario| name.is_empty() || everything || scenario.name.contains(name))
+        .cloned()
+        .collect();
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    let report = all(&chosen, threads, |scenario, reference| {
+        if !plan.is_empty() {
+            return plan.parse().into_iter().collect();
+        }
+        let plans = every_write(reference);
+        if !name.is_empty() {
+            return plans;
+        }
+        // Another place in every scenario, so that together they meet all faults.
+        let start = scenario.name.len() % step;
+        plans.into_iter().skip(start).step_by(step).collect()
+    });
+    println!("{}", report.figures());
+    assert!(report.failures.is_empty(), "{}", report.complaints());
+}

@@ -1,0 +1,423 @@
+//! What must hold at every moment of a history, whatever went wrong, and at its end.
+//!
+//! The history is replayed change by change; a check looks at the change and at the state it led to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+use warp_apiserver::store::EventKind;
+
+use super::history::{Change, text};
+use super::layer::Record;
+
+/// Label of Jobs and pods: uid of the workload they belong to.
+const WORKLOAD_UID: &str = "/metadata/labels/gpu.warp.dev~1workload-uid";
+
+/// Everything that was wrong in a history, in order.
+pub fn violations(changes: &[Change], dawn: u64) -> Vec<String> {
+    let mut moment = Moment::default();
+    let mut found = Vec::new();
+    for change in changes {
+        moment.take(change);
+        if change.revision > dawn {
+            let mut wrong = Vec::new();
+            check(change, &moment, &mut wrong);
+            found.extend(
+                wrong
+                    .into_iter()
+                    .map(|what| format!("at revision {}: {what}", change.revision)),
+            );
+        }
+    }
+    at_the_end(&moment, &mut found);
+    found.dedup();
+    found
+}
+
+/// What requests must be like: no controller deletes by name alone.
+pub fn careless(records: &[Record]) -> Vec<String> {
+    let deletes = records.iter().filter(|record| record.call.verb == "delete");
+    deletes
+        .filter(|record| {
+            let body: Value = serde_json::from_slice(&record.body).unwrap_or_default();
+            text(&body, "/preconditions/uid").is_empty()
+        })
+        .map(|record| format!("{} has no precondition", record.call))
+        .collect()
+}
+
+/// The state after a change, and what is known of the past.
+#[derive(Default)]
+struct Moment {
+    /// By uid.
+    now: BTreeMap<String, Value>,
+    /// Jobs that ever said they were complete, and pods that ever ran or ended, by uid.
+    completed: BTreeSet<String>,
+    ran: BTreeSet<String>,
+    /// Names of Jobs ever seen, with their namespace, and their uids.
+    jobs: BTreeMap<(String, String), String>,
+}
+
+impl Moment {
+    fn take(&mut self, change: &Change) {
+        let uid = change.uid().to_owned();
+        let object = &change.object;
+        match change.of() {
+            "Job" => {
+                let at = (
+                    text(object, "/metadata/namespace").to_owned(),
+                    text(object, "/metadata/name").to_owned(),
+                );
+                self.jobs.insert(at, uid.clone());
+                if condition(object, "Complete") {
+                    self.completed.insert(uid.clone());
+                }
+            }
+            "Pod"
+                if matches!(
+                    text(object, "/status/phase"),
+                    "Running" | "Succeeded" | "Failed"
+                ) =>
+            {
+                self.ran.insert(uid.clone());
+            }
+            _ => {}
+        }
+        if change.kind == EventKind::Deleted {
+            self.now.remove(&uid);
+        } else {
+            self.now.insert(uid, object.clone());
+        }
+    }
+
+    fn all<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Value> {
+        self.now
+            .values()
+            .filter(move |object| text(object, "/kind") == kind)
+    }
+
+    fn owned_pods<'a>(&'a self, owner: &'a str) -> impl Iterator<Item = &'a Value> {
+        self.all("Pod")
+            .filter(move |pod| controller(pod).is_some_and(|(_, uid)| uid == owner))
+    }
+
+    fn node(&self, name: &str) -> Option<&Value> {
+        self.all("Node")
+            .find(|node| text(node, "/metadata/name") == name)
+    }
+
+    /// Whether a pod may still be running somewhere.
+    fn can_run(&self, pod: &Value) -> bool {
+        if over(pod) {
+            return false;
+        }
+        let node = text(pod, "/spec/nodeName");
+        if node.is_empty() {
+            return text(pod, "/metadata/deletionTimestamp").is_empty();
+        }
+        self.node(node).is_some_and(|node| condition(node, "Ready"))
+    }
+}
+
+fn over(pod: &Value) -> bool {
+    matches!(text(pod, "/status/phase"), "Succeeded" | "Failed")
+}
+
+fn ending(object: &Value) -> bool {
+    !text(object, "/metadata/deletionTimestamp").is_empty()
+}
+
+fn condition(object: &Value, kind: &str) -> bool {
+    object["status"]["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .any(|found| found["type"] == kind && found["status"] == "True")
+}
+
+/// Kind and uid of the controller.
+fn controller(object: &Value) -> Option<(&str, &str)> {
+    let owners = object["metadata"]["ownerReferences"].as_array()?;
+    let owner = owners.iter().find(|owner| owner["controller"] == true)?;
+    Some((text(owner, "/kind"), text(owner, "/uid")))
+}
+
+fn name(object: &Value) -> String {
+    format!(
+        "{} {}/{}",
+        text(object, "/kind"),
+        text(object, "/metadata/namespace"),
+        text(object, "/metadata/name")
+    )
+}
+
+fn check(change: &Change, moment: &Moment, wrong: &mut Vec<String>) {
+    match (change.of(), change.kind) {
+        ("Pod", EventKind::Added) => made(&change.object, moment, wrong),
+        ("Job", EventKind::Added) => one_attempt(&change.object, moment, wrong),
+        ("GPUWorkload", EventKind::Added | EventKind::Modified) => {
+            not_ahead(&change.object, moment, wrong);
+        }
+        ("ResourceQuota", EventKind::Modified) => within_quota(&change.object, wrong),
+        ("PersistentVolume", EventKind::Added | EventKind::Modified) => {
+            one_claim(&change.object, moment, wrong);
+        }
+        _ => {}
+    }
+    if change.of() == "Pod" && change.kind != EventKind::Deleted {
+        bound(change, moment, wrong);
+    }
+}
+
+/// A pod is made for an owner that is there, wants it, and has not too many already.
+fn made(pod: &Value, moment: &Moment, wrong: &mut Vec<String>) {
+    let Some((kind, uid)) = controller(pod) else {
+        return;
+    };
+    let Some(owner) = moment.now.get(uid) else {
+        wrong.push(format!("{} was made for a {kind} that is gone", name(pod)));
+        return;
+    };
+    if condition(owner, "Complete") || condition(owner, "Failed") {
+        wrong.push(format!(
+            "{} was made for {}, which is finished",
+            name(pod),
+            name(owner)
+        ));
+    }
+    let most = match kind {
+        "Job" => owner["spec"]["parallelism"].as_u64().unwrap_or(1),
+        "ReplicaSet" => owner["spec"]["replicas"].as_u64().unwrap_or(1),
+        _ => return,
+    };
+    let live = moment
+        .owned_pods(uid)
+        .filter(|pod| !over(pod) && !ending(pod))
+        .count() as u64;
+    if live > most {
+        wrong.push(format!(
+            "{} has {live} live pods where {most} are wanted",
+            name(owner)
+        ));
+    }
+    if kind == "Job" {
+        let workload = text(pod, WORKLOAD_UID);
+        let others = moment.all("Pod").filter(|other| {
+            !workload.is_empty()
+                && text(other, WORKLOAD_UID) == workload
+                && controller(other).is_some_and(|(_, other)| other != uid)
+                && moment.can_run(other)
+        });
+        for other in others {
+            wrong.push(format!(
+                "{} was made while {} of an earlier attempt can still run",
+                name(pod),
+                name(other)
+            ));
+        }
+    }
+}
+
+/// A pod stays where it was bound, and fits there when it is.
+fn bound(change: &Change, moment: &Moment, wrong: &mut Vec<String>) {
+    let pod = &change.object;
+    let here = text(pod, "/spec/nodeName");
+    let before = change
+        .previous
+        .as_ref()
+        .map_or("", |before| text(before, "/spec/nodeName"));
+    if !before.is_empty() && before != here {
+        wrong.push(format!("{} moved from node {before} to {here}", name(pod)));
+    }
+    if here.is_empty() || !before.is_empty() {
+        return;
+    }
+    let Some(node) = moment.node(here) else {
+        return;
+    };
+    let mut used: BTreeMap<&str, f64> = BTreeMap::new();
+    let on_node = moment
+        .all("Pod")
+        .filter(|pod| text(pod, "/spec/nodeName") == here && !over(pod));
+    for pod in on_node {
+        for container in pod["spec"]["containers"].as_array().into_iter().flatten() {
+            let resources = &container["resources"];
+            let asked = resources["requests"]
+                .as_object()
+                .or(resources["limits"].as_object());
+            for (resource, amount) in asked.into_iter().flatten() {
+                *used.entry(resource).or_default() += quantity(amount);
+            }
+        }
+    }
+    let room = &node["status"]["allocatable"];
+    for (resource, used) in used {
+        let room = quantity(&room[resource]);
+        if used > room * 1.000_001 {
+            wrong.push(format!(
+                "node {here} was given {used} of {resource} and has {room}"
+            ));
+        }
+    }
+}
+
+fn quantity(value: &Value) -> f64 {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let split = text
+        .find(|letter: char| !letter.is_ascii_digit() && letter != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let unit = match unit {
+        "m" => 1e-3,
+        "k" => 1e3,
+        "M" => 1e6,
+        "G" => 1e9,
+        "T" => 1e12,
+        "Ki" => 1024.0,
+        "Mi" => 1024.0_f64.powi(2),
+        "Gi" => 1024.0_f64.powi(3),
+        "Ti" => 1024.0_f64.powi(4),
+        _ => 1.0,
+    };
+    number.parse::<f64>().unwrap_or(0.0) * unit
+}
+
+/// A workload has one attempt that is not given up.
+fn one_attempt(job: &Value, moment: &Moment, wrong: &mut Vec<String>) {
+    let workload = text(job, WORKLOAD_UID);
+    if workload.is_empty() {
+        return;
+    }
+    if !moment.now.contains_key(workload) {
+        wrong.push(format!(
+            "{} was made for a workload that is gone",
+            name(job)
+        ));
+    }
+    let going = moment.all("Job").filter(|other| {
+        text(other, WORKLOAD_UID) == workload
+            && !["Complete", "Failed", "FailureTarget"]
+                .iter()
+                .any(|kind| condition(other, kind))
+            && !ending(other)
+    });
+    let going: Vec<String> = going.map(name).collect();
+    if going.len() > 1 {
+        wrong.push(format!(
+            "one workload has {} attempts at once: {}",
+            going.len(),
+            going.join(", ")
+        ));
+    }
+}
+
+/// A status tells of what has happened, not of what is about to.
+fn not_ahead(workload: &Value, moment: &Moment, wrong: &mut Vec<String>) {
+    let status = &workload["status"];
+    let (phase, job) = (text(status, "/phase"), text(status, "/jobName"));
+    let generation = workload["metadata"]["generation"]
+        .as_i64()
+        .unwrap_or_default();
+    if status["observedGeneration"].as_i64().unwrap_or_default() > generation {
+        wrong.push(format!(
+            "{} has observed a generation it never had",
+            name(workload)
+        ));
+    }
+    if job.is_empty() {
+        if matches!(phase, "Scheduled" | "Running" | "Succeeded") {
+            wrong.push(format!("{} is {phase} without a job", name(workload)));
+        }
+        return;
+    }
+    let at = (
+        text(workload, "/metadata/namespace").to_owned(),
+        job.to_owned(),
+    );
+    let Some(uid) = moment.jobs.get(&at) else {
+        wrong.push(format!(
+            "{} names job {job}, which was never made",
+            name(workload)
+        ));
+        return;
+    };
+    let ran = || {
+        moment.all("Pod").any(|pod| {
+            controller(pod).is_some_and(|(_, owner)| owner == uid)
+                && moment.ran.contains(text(pod, "/metadata/uid"))
+        })
+    };
+    match phase {
+        "Running" if !ran() => {
+            wrong.push(format!(
+                "{} is Running and no pod of {job} ever ran",
+                name(workload)
+            ));
+        }
+        "Succeeded" if !moment.completed.contains(uid) => {
+            wrong.push(format!(
+                "{} is Succeeded and {job} never completed",
+                name(workload)
+            ));
+        }
+        _ => {}
+    }
+}
+
+fn within_quota(quota: &Value, wrong: &mut Vec<String>) {
+    for (resource, hard) in quota["status"]["hard"].as_object().into_iter().flatten() {
+        let used = quantity(&quota["status"]["used"][resource]);
+        if used > quantity(hard) {
+            wrong.push(format!("{} has {used} of {resource} in use", name(quota)));
+        }
+    }
+}
+
+/// No two volumes are given to one claim.
+fn one_claim(volume: &Value, moment: &Moment, wrong: &mut Vec<String>) {
+    let claim = text(volume, "/spec/claimRef/uid");
+    if claim.is_empty() {
+        return;
+    }
+    let volumes = moment
+        .all("PersistentVolume")
+        .filter(|other| text(other, "/spec/claimRef/uid") == claim)
+        .count();
+    if volumes > 1 {
+        wrong.push(format!(
+            "{volumes} volumes are given to one claim, {} among them",
+            name(volume)
+        ));
+    }
+}
+
+/// Nothing is left behind, and every status speaks of the newest spec.
+fn at_the_end(moment: &Moment, wrong: &mut Vec<String>) {
+    for object in moment.now.values() {
+        if let Some((kind, owner)) = controller(object)
+            && !moment.now.contains_key(owner)
+        {
+            wrong.push(format!(
+                "at the end: {} is left of a {kind} that is gone",
+                name(object)
+            ));
+        }
+        if ending(object) {
+            wrong.push(format!(
+                "at the end: {} is still being deleted",
+                name(object)
+            ));
+        }
+        let observed = object["status"]["observedGeneration"].as_i64();
+        let generation = object["metadata"]["generation"].as_i64();
+        if observed.is_some() && observed != generation {
+            wrong.push(format!(
+                "at the end: the status of {} speaks of generation {observed:?} of {generation:?}",
+                name(object)
+            ));
+        }
+    }
+}
