@@ -28,6 +28,10 @@ run: ## Run the operator against the current kubeconfig
 test: control-plane ## Run every test (builds the real control plane once into the user's cache)
 	.ci/test
 
+.PHONY: test-docker
+test-docker: ## The Docker node against the engine of this machine (needs a running Docker or Podman)
+	testbed/docker
+
 .PHONY: lint
 lint: ## Formatting, clippy, documentation
 	.ci/lint
@@ -43,6 +47,10 @@ conformance: ## Kubernetes' own end-to-end tests against the embedded engine
 .PHONY: bench
 bench: ## Benchmarks; each prints the figures recorded under bench/
 	bench/run
+
+.PHONY: soak
+soak: ## What takes too long for `make test`: 200 kills of the API server and the like
+	bench/soak/run
 
 .PHONY: manifests
 manifests: ## Regenerate CRDs and reference pages from the types

@@ -5,14 +5,16 @@
 mod identity;
 mod token;
 
-use http::{HeaderMap, header};
+use std::collections::BTreeMap;
+
+use http::{HeaderMap, Uri, header};
 use jiff::Timestamp;
 
 use crate::codec::status::Status;
 pub(crate) use identity::write_kubeconfig;
 pub use identity::{Identity, IdentityError, kubeconfig};
-pub(crate) use token::Issued;
 use token::Signer;
+pub(crate) use token::{Account, Claims, Issued, NotBelieved, Reference};
 
 /// Issuer and default audience of service-account tokens.
 pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -23,8 +25,8 @@ pub(crate) struct User {
     pub(crate) name: String,
     pub(crate) groups: Vec<String>,
     pub(crate) uid: String,
-    /// Namespace and name, when it is a service account.
-    pub(crate) account: Option<(String, String)>,
+    /// What else is known about the user, by name.
+    pub(crate) extra: BTreeMap<String, String>,
 }
 
 impl User {
@@ -36,7 +38,7 @@ impl User {
                 "system:authenticated".to_owned(),
             ],
             uid: String::new(),
-            account: None,
+            extra: BTreeMap::new(),
         }
     }
 
@@ -45,7 +47,7 @@ impl User {
             name: "system:anonymous".to_owned(),
             groups: vec!["system:unauthenticated".to_owned()],
             uid: String::new(),
-            account: None,
+            extra: BTreeMap::new(),
         }
     }
 }
@@ -79,14 +81,23 @@ impl Authenticator {
     }
 
     /// Refuses requests a web page could have made: a foreign `Host` (DNS rebinding) or `Origin`.
-    pub(crate) fn check_origin(&self, headers: &HeaderMap) -> Result<(), Status> {
+    pub(crate) fn check_origin(&self, headers: &HeaderMap, uri: &Uri) -> Result<(), Status> {
         let text = |name: header::HeaderName| headers.get(name).and_then(|v| v.to_str().ok());
-        if let Some(host) = text(header::HOST)
-            && !self.knows(host)
-        {
-            return Err(Status::forbidden_path(format!(
-                "this server does not answer for host {host:?}: use the address in its kubeconfig"
-            )));
+        // HTTP/2 names the host in the request line.
+        let hosts = text(header::HOST)
+            .into_iter()
+            .chain(uri.authority().map(http::uri::Authority::as_str));
+        let mut named = false;
+        for host in hosts {
+            named = true;
+            if !self.knows(host) {
+                return Err(Status::forbidden_path(format!(
+                    "this server does not answer for host {host:?}: use the address in its kubeconfig"
+                )));
+            }
+        }
+        if !named {
+            return Err(Status::bad_request("the request does not name its host"));
         }
         if let Some(origin) = text(header::ORIGIN) {
             let host = origin.split_once("://").map_or(origin, |(_, host)| host);
@@ -109,44 +120,39 @@ impl Authenticator {
             .any(|known| known.eq_ignore_ascii_case(name))
     }
 
-    pub(crate) fn authenticate(&self, headers: &HeaderMap, now: Timestamp) -> Result<User, Status> {
-        let token = headers
+    /// The bearer token of a request.
+    pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
+        headers
             .get(header::AUTHORIZATION)
             .and_then(|value| value.to_str().ok())
             .and_then(|value| value.split_once(' '))
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
             .map(|(_, token)| token.trim())
-            .ok_or_else(Status::unauthorized)?;
-        self.verify(token, now).ok_or_else(Status::unauthorized)
     }
 
-    pub(crate) fn verify(&self, token: &str, now: Timestamp) -> Option<User> {
+    pub(crate) fn is_admin(&self, token: &str) -> bool {
         // Compare without telling by time how much of a guess is right.
         let digest = |text: &str| ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
-        if digest(token).as_ref() == digest(&self.admin).as_ref() {
-            return Some(User::admin());
-        }
-        self.signer.verify(token, now)
+        digest(token).as_ref() == digest(&self.admin).as_ref()
+    }
+
+    /// What a service account's token says, when it was signed here and is valid now.
+    pub(crate) fn claims(
+        &self,
+        token: &str,
+        now: Timestamp,
+        audiences: &[String],
+    ) -> Result<Claims, NotBelieved> {
+        self.signer.verify(token, now, audiences)
     }
 
     pub(crate) fn issue(
         &self,
-        namespace: &str,
-        name: &str,
-        uid: &str,
+        account: &Account<'_>,
         audiences: &[String],
         seconds: i64,
         now: Timestamp,
     ) -> Result<Issued, Status> {
-        self.signer.issue(
-            &token::Account {
-                namespace,
-                name,
-                uid,
-            },
-            audiences,
-            seconds,
-            now,
-        )
+        self.signer.issue(account, audiences, seconds, now)
     }
 }

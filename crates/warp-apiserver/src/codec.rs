@@ -15,3 +15,21 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
         .map(|digit| char::from(DIGITS[usize::from(digit)]))
         .collect()
 }
+
+/// A random uid.
+pub(crate) fn new_uid() -> String {
+    let mut bytes = [0_u8; 16];
+    // The system's randomness does not fail where we run.
+    let _ = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes);
+    bytes[6] = (bytes[6] & 0x0f) | 0x40;
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    let hex = hex(&bytes);
+    format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
+}

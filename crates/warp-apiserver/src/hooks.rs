@@ -64,7 +64,8 @@ pub struct ExecSession {
     pub stderr: Option<DuplexStream>,
     /// Terminal sizes (width, height) the client sends.
     pub resize: Option<mpsc::Sender<(u16, u16)>>,
-    /// How it ended. Dropped without a value: the command was lost.
+    /// How it ended. Dropped without a value: the command was lost. The sender sees the receiver
+    /// closed when the client went away: the command is to be ended then.
     pub exit: oneshot::Receiver<Exit>,
 }
 

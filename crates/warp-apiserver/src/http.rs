@@ -11,6 +11,7 @@ mod route;
 pub(crate) mod selector;
 mod server;
 mod subresource;
+mod token;
 mod watch;
 mod write;
 
@@ -26,6 +27,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Admission, AdmissionRequest, ReadState, Refusal};
+use crate::audit::{AuditLog, Record};
 use crate::auth::{Authenticator, User};
 use crate::clock::Clock;
 use crate::codec::negotiate::{Form, negotiate};
@@ -36,7 +38,7 @@ use crate::registry::{Entry, Registry};
 use crate::store::{Store, Stored};
 use options::Query;
 pub(crate) use respond::error as error_response;
-use route::{Route, Target};
+pub(crate) use route::{Route, Target};
 pub(crate) use server::{connection, serve};
 
 /// How long a client may take to send the body of a request.
@@ -79,13 +81,14 @@ pub(crate) struct Api {
     pub(crate) auth: Authenticator,
     pub(crate) limits: Limits,
     pub(crate) metrics: Metrics,
+    audit: Option<AuditLog>,
     pub(crate) stop: CancellationToken,
     pub(crate) documents: plain::Documents,
     /// Slots for requests and for watches.
     requests: Semaphore,
     watches: Arc<Semaphore>,
-    /// Writes that count what a quota allows happen one at a time.
-    pub(crate) quota: tokio::sync::Mutex<()>,
+    /// Writes that are judged by what others hold happen one at a time.
+    pub(crate) turn: tokio::sync::Mutex<()>,
     cleanups: Mutex<HashSet<Arc<str>>>,
 }
 
@@ -106,6 +109,7 @@ pub(crate) struct Parts {
     pub(crate) hooks: Arc<dyn NodeHooks>,
     pub(crate) auth: Authenticator,
     pub(crate) limits: Limits,
+    pub(crate) audit: Option<AuditLog>,
 }
 
 /// The sender of a request.
@@ -174,11 +178,12 @@ impl Api {
             auth: parts.auth,
             limits,
             metrics: Metrics::new(),
+            audit: parts.audit,
             stop: CancellationToken::new(),
             documents: plain::Documents::default(),
             requests: Semaphore::new(limits.requests),
             watches: Arc::new(Semaphore::new(limits.watches)),
-            quota: tokio::sync::Mutex::new(()),
+            turn: tokio::sync::Mutex::new(()),
             cleanups: Mutex::new(HashSet::new()),
         }
     }
@@ -205,7 +210,11 @@ impl Api {
         let started = tokio::time::Instant::now();
         let verb = request.method().clone();
         let route = Route::parse(request.uri().path());
-        let label = route.label();
+        let label = self.label(&route);
+        let audited = match (&self.audit, origin) {
+            (Some(log), Origin::Network) => Some((log, self.record(&request, &route))),
+            _ => None,
+        };
         let response = match self.answer(request, route, origin).await {
             Ok(response) => response,
             Err(status) => respond::error(&status),
@@ -216,7 +225,32 @@ impl Api {
             response.status().as_u16(),
             started.elapsed(),
         );
+        if let Some((log, record)) = audited {
+            log.write(&record, response.status().as_u16());
+        }
         response
+    }
+
+    /// What the audit log says about a request before its answer is known.
+    fn record<B>(&self, request: &Request<B>, route: &Route) -> Record {
+        let user = self
+            .authenticate(request.headers())
+            .unwrap_or_else(|_| User::anonymous());
+        Record::new(request, route, user, self.clock.now())
+    }
+
+    /// What metrics call a request: bounded, whatever clients send.
+    fn label(&self, route: &Route) -> String {
+        let Route::Resource(target) = route else {
+            return route.label().to_owned();
+        };
+        let known = self
+            .registry
+            .find(&target.group, &target.version, &target.resource);
+        known.map_or_else(
+            || "other".to_owned(),
+            |entry| crate::registry::resource::qualified(&entry.resource.plural, &target.group),
+        )
     }
 
     async fn answer<B>(
@@ -232,12 +266,11 @@ impl Api {
         let user = match origin {
             Origin::Inside => User::admin(),
             Origin::Network => {
-                self.auth.check_origin(request.headers())?;
+                self.auth.check_origin(request.headers(), request.uri())?;
                 if let Route::Health(_) = &route {
                     User::anonymous()
                 } else {
-                    self.auth
-                        .authenticate(request.headers(), self.clock.now())?
+                    self.authenticate(request.headers())?
                 }
             }
         };
@@ -270,6 +303,14 @@ impl Api {
         match route {
             Route::Resource(target) => self.resource(target, call).await,
             other => plain::answer(self, other, &call).await,
+        }
+    }
+
+    fn authenticate(&self, headers: &http::HeaderMap) -> Result<User, Status> {
+        let token = Authenticator::bearer(headers).ok_or_else(Status::unauthorized)?;
+        match self.whose(token, &[]) {
+            Ok((user, _)) => Ok(user),
+            Err(_) => Err(Status::unauthorized()),
         }
     }
 
@@ -311,8 +352,8 @@ impl Api {
             .filter(|entry| entry.resource.namespaced || target.namespace.is_none())
             .ok_or_else(Status::no_such_path)?;
         let watching = call.method == Method::GET
-            && target.name.is_none()
-            && (target.watch || call.query.flag("watch"));
+            && target.subresource.is_none()
+            && (target.watch || (target.name.is_none() && call.query.flag("watch")));
         let _slot = if watching {
             None
         } else {
@@ -406,7 +447,7 @@ fn refused(refusal: Refusal, request: &AdmissionRequest<'_>) -> Status {
     }
 }
 
-/// The state as admission sees it: what is being written included.
+/// The state as admission sees it: `get` includes what is still on its way to disk, `list` does not.
 struct StoreState<'a>(&'a Store);
 
 impl ReadState for StoreState<'_> {

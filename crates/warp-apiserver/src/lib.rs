@@ -15,10 +15,12 @@
 //! ```
 
 pub mod admission;
+mod audit;
 pub mod auth;
 pub mod client;
 pub mod clock;
 pub mod codec;
+mod expiry;
 pub mod hooks;
 mod http;
 pub mod kinds;
@@ -30,8 +32,9 @@ pub mod store;
 mod transfer;
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::http::Request;
 use axum::body::Body;
@@ -39,6 +42,8 @@ use tokio::net::TcpListener;
 
 pub use crate::http::Limits;
 use admission::Admission;
+pub use audit::AuditError;
+use audit::AuditLog;
 use auth::{Authenticator, Identity, IdentityError};
 use clock::Clock;
 use hooks::{NoNodes, NodeHooks};
@@ -54,6 +59,8 @@ pub enum StartError {
     Store(#[from] OpenError),
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     #[error("failed to create initial object {name}: {reason}")]
     Initial { name: String, reason: String },
 }
@@ -66,6 +73,10 @@ pub struct Options {
     pub clock: Clock,
     pub limits: Limits,
     pub hooks: Arc<dyn NodeHooks>,
+    /// Where requests that came over the network are recorded, one line each.
+    pub audit: Option<PathBuf>,
+    /// How long an Event stays after its last write.
+    pub keep_events: Duration,
     /// Runs after the built-in admission, in this order.
     pub admission: Vec<AdmissionPlugin>,
 }
@@ -106,6 +117,8 @@ impl Options {
             clock: Clock::system(),
             limits: Limits::default(),
             hooks: Arc::new(NoNodes),
+            audit: None,
+            keep_events: Duration::from_hours(1),
             admission: Vec::new(),
         }
     }
@@ -127,6 +140,8 @@ impl ApiServer {
             clock,
             limits,
             hooks,
+            audit,
+            keep_events,
             admission,
         } = options;
         let store = Store::open(&store)?;
@@ -142,9 +157,11 @@ impl ApiServer {
             hooks,
             auth,
             limits,
+            audit: audit.map(AuditLog::open).transpose()?,
         };
         let api = Arc::new(Api::new(parts));
         registry::definitions::start(&api, api.stop.clone());
+        expiry::start(&api, keep_events);
         let server = Self {
             api,
             identity: Arc::new(identity),

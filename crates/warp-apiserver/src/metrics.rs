@@ -13,6 +13,8 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::store::Store;
 
+const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Request {
     method: String,
@@ -81,8 +83,11 @@ impl Metrics {
     }
 
     pub(crate) fn request(&self, method: &str, resource: &str, code: u16, took: Duration) {
-        // Paths that lead nowhere must not grow the set of labels.
-        let resource = if code == 404 { "other" } else { resource };
+        // What a client invents must not grow the set of labels.
+        let method = METHODS
+            .into_iter()
+            .find(|known| *known == method)
+            .unwrap_or("other");
         let labels = Request {
             method: method.to_owned(),
             resource: resource.to_owned(),

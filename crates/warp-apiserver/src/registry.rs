@@ -8,6 +8,7 @@ pub mod resource;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 use serde_json::Value;
@@ -26,6 +27,8 @@ pub struct Entry {
     pub table: Arc<Table>,
     /// Cancelled when the resource is withdrawn or served differently: ends its watches.
     pub closed: CancellationToken,
+    /// Its definition is going: nothing new may be created.
+    pub(crate) terminating: Arc<AtomicBool>,
     api_version: String,
     /// How every stored object of a built-in kind begins.
     prefix: Vec<u8>,
@@ -47,6 +50,7 @@ impl Entry {
             resource: Arc::new(resource),
             table,
             closed: CancellationToken::new(),
+            terminating: Arc::default(),
             api_version,
             prefix: prefix.into_bytes(),
         }
@@ -207,7 +211,7 @@ impl Registry {
             }
         }
         let entries = entries.into_iter().map(Arc::new).collect();
-        registry.publish(entries);
+        Self::publish(&mut registry.served.write(), entries);
         registry
     }
 
@@ -219,8 +223,7 @@ impl Registry {
         self.served.read().find(group, version, plural).cloned()
     }
 
-    fn publish(&self, entries: Vec<Arc<Entry>>) {
-        let mut served = self.served.write();
+    fn publish(served: &mut Arc<Served>, entries: Vec<Arc<Entry>>) {
         let by_path = entries
             .iter()
             .map(|entry| {
@@ -243,7 +246,9 @@ impl Registry {
     /// Serves exactly these versions of a custom resource (none withdraws it). A version whose
     /// schema is the same keeps its watches.
     pub fn replace_custom(&self, group: &str, plural: &str, versions: Vec<Resource>) {
-        let before = self.served();
+        // Held throughout: two definitions that change at once must not lose each other's change.
+        let mut served = self.served.write();
+        let before = Arc::clone(&served);
         let mut entries = Vec::with_capacity(before.entries.len() + versions.len());
         let mut old: Vec<Arc<Entry>> = Vec::new();
         for entry in &before.entries {
@@ -263,6 +268,7 @@ impl Registry {
                     let kept = old.swap_remove(position);
                     let refreshed = Entry {
                         closed: kept.closed.clone(),
+                        terminating: Arc::clone(&kept.terminating),
                         ..Entry::new(resource, &self.store)
                     };
                     entries.push(Arc::new(refreshed));
@@ -270,9 +276,20 @@ impl Registry {
                 None => entries.push(Arc::new(Entry::new(resource, &self.store))),
             }
         }
-        self.publish(entries);
+        Self::publish(&mut served, entries);
+        drop(served);
         for entry in old {
             entry.closed.cancel();
+        }
+    }
+
+    /// From now on no object of this custom resource can be created: its definition is going.
+    pub fn refuse_creates(&self, group: &str, plural: &str) {
+        for entry in self.served().entries() {
+            let resource = &entry.resource;
+            if resource.custom.is_some() && resource.group == group && resource.plural == plural {
+                entry.terminating.store(true, Ordering::Release);
+            }
         }
     }
 }

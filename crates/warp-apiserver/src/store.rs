@@ -244,6 +244,11 @@ impl Store {
         sequencer.current(table, key)
     }
 
+    /// Why the store takes no more writes, if it does not.
+    pub fn failure(&self) -> Option<Arc<str>> {
+        self.0.progress.failed.read().clone()
+    }
+
     /// Waits until everything up to `revision` is visible (and, when durable, on disk).
     pub async fn settled(&self, revision: u64) -> Result<(), WriteError> {
         let mut receiver = self.0.progress.signal.subscribe();
@@ -256,6 +261,19 @@ impl Store {
             }
             if receiver.changed().await.is_err() {
                 return Ok(());
+            }
+        }
+    }
+
+    /// Resolves with the reason when a commit has failed: from then on every write is refused.
+    pub async fn broken(&self) -> Arc<str> {
+        let mut receiver = self.0.progress.signal.subscribe();
+        loop {
+            if let Some(reason) = self.0.progress.failed.read().clone() {
+                return reason;
+            }
+            if receiver.changed().await.is_err() {
+                return std::future::pending().await;
             }
         }
     }

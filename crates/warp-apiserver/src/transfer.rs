@@ -100,6 +100,17 @@ impl ApiServer {
         }
         let namespace = text("/metadata/namespace");
         let namespace = (!namespace.is_empty()).then_some(namespace.as_str());
+        if entry.resource.namespaced != namespace.is_some() {
+            return Err(refused(if namespace.is_some() {
+                "its kind has no namespaces"
+            } else {
+                "it has no namespace"
+            }));
+        }
+        let wrong = crate::registry::validate_metadata(object, &entry.resource);
+        if let Some(error) = wrong.first() {
+            return Err(refused(&error.to_string()));
+        }
         let key = crate::store::key(namespace, &name);
         let store = &self.api.store;
         loop {

@@ -1,20 +1,26 @@
-//! How the local engine carries a large simulated fleet: nodes registered, pods created, scheduled and
-//! Running, then the cost of idle leases. `cargo run --release -p warp-local --example scale -- NODES PODS IDLE`
-//! prints one figure a line (bench/README.md says where they are recorded).
+//! How the local engine carries a large simulated fleet: nodes registered, pods created, scheduled and Running, then the
+//! cost of idle leases, then the same smaller load on both this engine and a real control plane with KWOK nodes.
+//! `cargo run --release -p warp-local --example scale -- NODES PODS IDLE BESIDE_NODES BESIDE_PODS` prints one figure a
+//! line; 0 leaves a part out. `bench/engine/README.md` has recorded figures.
 #![allow(clippy::print_stdout, reason = "an example prints its figures")]
 
+use std::collections::BTreeSet;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt, stream};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use kube::api::{Api, ListParams, PostParams};
+use kube::core::PartialObjectMeta;
+use kube::runtime::{WatchStreamExt, watcher};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use warp_apiserver::{ApiServer, Options};
 use warp_local::controllers;
 use warp_local::node::fleet::Fleet;
 use warp_local::node::{Host, Simulated, host};
+use warp_testkit::{Cluster, NodeShape};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -74,29 +80,53 @@ async fn start(nodes: u32, stop: &CancellationToken) -> Result<kube::Client, Fai
     Ok(client)
 }
 
-async fn running(pods: &Api<Pod>) -> Result<usize, kube::Error> {
-    let found = pods
-        .list_metadata(&ListParams::default().fields("status.phase=Running"))
-        .await?;
-    Ok(found.items.len())
+/// Waits until every node is there and pods can be created.
+async fn settled(client: &kube::Client, nodes: u32) -> Result<(), Failure> {
+    let (accounts, all): (Api<ServiceAccount>, Api<Node>) = (
+        Api::default_namespaced(client.clone()),
+        Api::all(client.clone()),
+    );
+    loop {
+        let there = all.list_metadata(&ListParams::default()).await?.items.len();
+        if there >= nodes as usize && accounts.get_opt("default").await?.is_some() {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
 }
 
-async fn pods_run(client: &kube::Client, count: u32) -> Result<(), Failure> {
+/// Waits until `count` pods run. From a watch: listing everything again and again would be measured too.
+async fn all_run(pods: Api<PartialObjectMeta<Pod>>, count: usize) -> Result<(), watcher::Error> {
+    let running = watcher::Config::default().fields("status.phase=Running");
+    let mut events = pin!(watcher(pods, running).applied_objects());
+    let mut seen = BTreeSet::new();
+    while seen.len() < count
+        && let Some(pod) = events.try_next().await?
+    {
+        seen.extend(pod.metadata.uid);
+    }
+    Ok(())
+}
+
+async fn create(pods: &Api<Pod>, number: u32) -> Result<(), Failure> {
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": format!("p-{number}")},
+        "spec": {"containers": [{"name": "c", "image": "example/train:1",
+            "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}}}]}}))?;
+    pods.create(&PostParams::default(), &pod).await?;
+    Ok(())
+}
+
+/// Creates pods and waits until all of them run; the seconds that took.
+async fn pods_run(client: &kube::Client, count: u32) -> Result<f64, Failure> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
+    let counted = tokio::spawn(all_run(
+        Api::namespaced(client.clone(), "default"),
+        count as usize,
+    ));
     let began = Instant::now();
-    let cpu = cpu_seconds();
     stream::iter(0..count)
-        .map(|number| {
-            let pods = pods.clone();
-            async move {
-                let pod: Pod = serde_json::from_value(json!({
-                    "metadata": {"name": format!("p-{number}")},
-                    "spec": {"containers": [{"name": "c", "image": "example/train:1",
-                        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}}}]}}))?;
-                pods.create(&PostParams::default(), &pod).await?;
-                Ok::<(), Failure>(())
-            }
-        })
+        .map(|number| create(&pods, number))
         .buffer_unordered(32)
         .try_collect::<Vec<()>>()
         .await?;
@@ -104,42 +134,74 @@ async fn pods_run(client: &kube::Client, count: u32) -> Result<(), Failure> {
         "pods created: {count} in {:.1} s",
         began.elapsed().as_secs_f64()
     );
-    loop {
-        let ready = running(&pods).await?;
-        if ready >= count as usize {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(500)).await;
-    }
+    counted.await??;
+    let seconds = began.elapsed().as_secs_f64();
+    println!("pods Running: {count} after {seconds:.1} s");
+    Ok(seconds)
+}
+
+async fn large(nodes: u32, pods: u32) -> Result<(), Failure> {
+    let stop = CancellationToken::new();
+    let (began, cpu) = (Instant::now(), cpu_seconds());
+    let client = start(nodes, &stop).await?;
+    settled(&client, nodes).await?;
     println!(
-        "pods Running: {count} after {:.1} s",
+        "nodes registered: {nodes} after {:.1} s",
         began.elapsed().as_secs_f64()
     );
+    pods_run(&client, pods).await?;
     println!("processor time: {:.1} s", cpu_seconds() - cpu);
     println!("most memory: {} MiB", resident_mib());
+    stop.cancel();
+    Ok(())
+}
+
+async fn idle(nodes: u32) -> Result<(), Failure> {
+    let stop = CancellationToken::new();
+    let client = start(nodes, &stop).await?;
+    settled(&client, nodes).await?;
+    // Two rounds of renewals after the first.
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let (began, cpu) = (Instant::now(), cpu_seconds());
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let share = 100.0 * (cpu_seconds() - cpu) / began.elapsed().as_secs_f64();
+    println!("idle nodes: {nodes}, {share:.1} % of one core");
+    stop.cancel();
+    Ok(())
+}
+
+/// The same load on this engine and on a real control plane with KWOK nodes.
+async fn beside(nodes: u32, pods: u32) -> Result<(), Failure> {
+    println!("embedded engine, {nodes} nodes:");
+    let stop = CancellationToken::new();
+    let client = start(nodes, &stop).await?;
+    settled(&client, nodes).await?;
+    let ours = pods_run(&client, pods).await?;
+    stop.cancel();
+    println!("kube-apiserver, kube-controller-manager, kube-scheduler, KWOK, {nodes} nodes:");
+    let cluster = Cluster::real()
+        .nodes(NodeShape::cpu(), nodes as usize)
+        .start()
+        .await?;
+    let client = cluster.client().await?;
+    settled(&client, nodes).await?;
+    let theirs = pods_run(&client, pods).await?;
+    println!("ratio: {:.1}", theirs / ours);
     Ok(())
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
-    let (nodes, pods, idle) = (argument(1, 1000), argument(2, 20_000), argument(3, 5000));
-    let stop = CancellationToken::new();
-    let client = start(nodes, &stop).await?;
-    // The default service account appears a moment after the controllers start.
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    println!("nodes: {nodes}");
-    pods_run(&client, pods).await?;
-    stop.cancel();
-    drop(client);
-    let stop = CancellationToken::new();
-    let client = start(idle, &stop).await?;
-    tokio::time::sleep(Duration::from_secs(30)).await;
-    let cpu = cpu_seconds();
-    let began = Instant::now();
-    tokio::time::sleep(Duration::from_secs(40)).await;
-    let share = 100.0 * (cpu_seconds() - cpu) / began.elapsed().as_secs_f64();
-    println!("idle nodes: {idle}, {share:.1} % of one core");
-    stop.cancel();
-    drop(client);
+    let (nodes, pods, idle_nodes) = (argument(1, 1000), argument(2, 20_000), argument(3, 5000));
+    if nodes > 0 {
+        large(nodes, pods).await?;
+    }
+    if idle_nodes > 0 {
+        idle(idle_nodes).await?;
+    }
+    let (nodes, pods) = (argument(4, 50), argument(5, 1000));
+    if nodes > 0 {
+        beside(nodes, pods).await?;
+    }
     Ok(())
 }

@@ -138,6 +138,12 @@ impl<K: Resource> Cache<K> {
         self.inner.state.read().objects.values().cloned().collect()
     }
 
+    /// Does any object answer to `holds`? Asked under the lock: it must be quick.
+    pub fn any(&self, holds: impl Fn(&K) -> bool) -> bool {
+        let state = self.inner.state.read();
+        state.objects.values().any(|object| holds(object))
+    }
+
     pub fn len(&self) -> usize {
         self.inner.state.read().objects.len()
     }

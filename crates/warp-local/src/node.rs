@@ -9,12 +9,15 @@ mod contents;
 pub mod devices;
 pub mod docker;
 pub mod facts;
+pub mod faults;
 pub mod fleet;
 pub mod host;
 pub mod lifecycle;
 pub mod process;
 pub mod runtime;
 pub mod simulated;
+pub mod spelling;
+mod task;
 pub mod timeline;
 
 pub use facts::{Event, Exit, Facts};

@@ -4,8 +4,10 @@
 //! users why a pod waits. It places no GPUs of its own accord: workloads arrive pinned.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures::FutureExt;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -328,8 +330,10 @@ impl Scheduler {
         );
         let (shared, key) = (self.shared.clone(), key.clone());
         self.writes.spawn(async move {
-            let outcome = shared.execute(NAME, plan).await.map(|_| ());
-            Written::Bound(key, uid, outcome)
+            // A pod whose write panics must not stay "being bound" for ever.
+            let bound = AssertUnwindSafe(shared.execute(NAME, plan)).catch_unwind();
+            let outcome = bound.await.unwrap_or(Err(SyncError::Panicked));
+            Written::Bound(key, uid, outcome.map(|_| ()))
         });
     }
 

@@ -60,6 +60,14 @@ impl ApplyError {
     }
 }
 
+/// What became of a write that did not fail.
+enum Outcome {
+    /// It was made; with the object as it then was, unless that is gone.
+    Done(Option<Box<DynamicObject>>),
+    /// Somebody did it before: there was nothing to write, and nothing to record.
+    FoundDone,
+}
+
 /// Carries out writes.
 pub(crate) struct Executor {
     client: Client,
@@ -107,9 +115,13 @@ impl Executor {
                 name(&target.resource, &target.name),
             ),
         };
-        let outcome = outcome?;
-        pass.record(verb, &what, &write.why);
-        Ok(outcome)
+        match outcome? {
+            Outcome::Done(object) => {
+                pass.record(verb, &what, &write.why);
+                Ok(object.map(|object| *object))
+            }
+            Outcome::FoundDone => Ok(None),
+        }
     }
 
     /// Writes the whole status of one version of an object, as its only owner.
@@ -159,7 +171,7 @@ impl Executor {
         }
     }
 
-    async fn create(&self, pass: &Pass, want: &Want) -> Result<Option<DynamicObject>, ApplyError> {
+    async fn create(&self, pass: &Pass, want: &Want) -> Result<Outcome, ApplyError> {
         let api = self.api(&want.resource, &want.namespace);
         let params = PostParams {
             field_manager: Some(pass.manager.to_owned()),
@@ -170,8 +182,8 @@ impl Executor {
             .call("create", &want.resource, "", &want.name, call)
             .await
         {
-            Ok(made) => Ok(Some(made)),
-            Err(error) if is_reason(&error, "AlreadyExists") => Ok(None),
+            Ok(made) => Ok(Outcome::Done(Some(Box::new(made)))),
+            Err(error) if is_reason(&error, "AlreadyExists") => Ok(Outcome::FoundDone),
             Err(error) => Err(error),
         }
     }
@@ -181,7 +193,7 @@ impl Executor {
         pass: &Pass,
         target: &Target,
         patch: &Value,
-    ) -> Result<Option<DynamicObject>, ApplyError> {
+    ) -> Result<Outcome, ApplyError> {
         let api = self.api(&target.resource, &target.namespace);
         let mut body = patch.clone();
         body["metadata"]["uid"] = json!(target.uid);
@@ -194,10 +206,10 @@ impl Executor {
         let call = api.patch(&target.name, &params, &patch);
         self.call("patch", &target.resource, "", &target.name, call)
             .await
-            .map(Some)
+            .map(|object| Outcome::Done(Some(Box::new(object))))
     }
 
-    async fn delete(&self, target: &Target) -> Result<Option<DynamicObject>, ApplyError> {
+    async fn delete(&self, target: &Target) -> Result<Outcome, ApplyError> {
         let api = self.api(&target.resource, &target.namespace);
         let params = DeleteParams {
             preconditions: Some(Preconditions {
@@ -211,8 +223,10 @@ impl Executor {
             .call("delete", &target.resource, "", &target.name, call)
             .await
         {
-            Ok(()) => Ok(None),
-            Err(error) if error.status().is_some_and(|status| status.code == 404) => Ok(None),
+            Ok(()) => Ok(Outcome::Done(None)),
+            Err(error) if error.status().is_some_and(|status| status.code == 404) => {
+                Ok(Outcome::FoundDone)
+            }
             Err(error) => Err(error),
         }
     }

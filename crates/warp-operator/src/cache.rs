@@ -74,11 +74,23 @@ struct State<K> {
     owned: BTreeMap<String, BTreeSet<Key>>,
     /// Objects of a list in progress; they replace the others at its end.
     listing: Option<BTreeMap<Key, Arc<K>>>,
-    /// Own writes the watch has not shown yet: version and how long they are believed.
-    own: BTreeMap<Key, (u64, Timestamp)>,
+    /// Own writes the watch has not shown yet.
+    own: BTreeMap<Key, Own>,
+    /// Lists completed so far.
+    lists: u64,
     /// Newest version the watch has shown.
     newest: u64,
     synced: bool,
+}
+
+/// A write of ours that the watch has not shown.
+#[derive(Debug)]
+struct Own {
+    version: u64,
+    /// How long it is believed against a list that does not show it.
+    until: Timestamp,
+    /// Lists that were complete when it was made.
+    lists: u64,
 }
 
 /// An object before and after a step; never both absent.
@@ -115,6 +127,7 @@ where
             owned: BTreeMap::new(),
             listing: None,
             own: BTreeMap::new(),
+            lists: 0,
             newest: 0,
             synced: false,
         };
@@ -155,16 +168,24 @@ where
         }
         (self.shape.trim)(&mut object);
         let key = Key::of(&object);
-        state
-            .own
-            .insert(key.clone(), (version, clock::after(now, OWN_SECONDS)));
+        let own = Own {
+            version,
+            until: clock::after(now, OWN_SECONDS),
+            lists: state.lists,
+        };
+        state.own.insert(key.clone(), own);
         state.put(key, Arc::new(object), self.shape.owner);
     }
 
-    /// Forgets own writes the watch never confirmed, such as an object deleted during a relist.
+    /// Forgets own writes that a later list did not show and no event since, such as an object deleted
+    /// before that list was made. A watch that is merely silent makes nothing disappear.
     pub(crate) fn forget_unconfirmed(&self, now: Timestamp) {
         let mut state = self.state.write();
-        let old = state.own.iter().filter(|(_, (_, until))| *until <= now);
+        let lists = state.lists;
+        let old = state
+            .own
+            .iter()
+            .filter(|(_, own)| own.until <= now && own.lists < lists);
         let old: Vec<Key> = old.map(|(key, _)| key.clone()).collect();
         for key in old {
             state.own.remove(&key);
@@ -191,7 +212,7 @@ where
             Step::Applied(object) => {
                 let (key, version) = (Key::of(&object), version(&object));
                 state.newest = state.newest.max(version);
-                if state.own.get(&key).is_some_and(|(own, _)| *own > version) {
+                if state.own.get(&key).is_some_and(|own| own.version > version) {
                     return Vec::new();
                 }
                 state.own.remove(&key);
@@ -204,7 +225,7 @@ where
             }
             Step::Deleted(key, version) => {
                 state.newest = state.newest.max(version);
-                if state.own.get(&key).is_some_and(|(own, _)| *own > version) {
+                if state.own.get(&key).is_some_and(|own| own.version > version) {
                     return Vec::new();
                 }
                 state.own.remove(&key);
@@ -263,12 +284,13 @@ where
         let kept: Vec<Key> = self
             .own
             .iter()
-            .filter(|(_, (version, _))| *version > newest)
+            .filter(|(_, own)| own.version > newest)
             .map(|(key, _)| key.clone())
             .collect();
         self.own.retain(|key, _| kept.contains(key));
         self.newest = self.newest.max(newest);
         self.synced = true;
+        self.lists += 1;
         for (key, object) in listed {
             self.put(key, object, owner);
         }

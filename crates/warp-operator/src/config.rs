@@ -44,7 +44,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            default_strategy: SchedulingStrategy::LeastLoaded,
+            default_strategy: SchedulingStrategy::Warp,
             start_timeout: Duration::from_mins(30),
             node_loss_timeout: Duration::from_mins(5),
             refusal_timeout: Duration::from_mins(5),

@@ -15,7 +15,8 @@ use kube::Resource;
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::task::JoinSet;
+use serde_json::Value;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -24,6 +25,7 @@ use warp_core::random::Fingerprint;
 use crate::apply::{ApplyError, Regarding, chain};
 use crate::audit::Pass;
 use crate::cache::Key;
+use crate::clock;
 use crate::context::Context;
 use crate::plan::{Plan, Target};
 
@@ -33,6 +35,10 @@ pub(crate) use queue::Queue;
 const CONCURRENCY: usize = 8;
 /// After a conflict the object is looked at again this soon: its newer version is on its way.
 const CONFLICT: Duration = Duration::from_millis(50);
+/// Conflicts in a row mean that the watch is late; the wait doubles up to this.
+const LONGEST_CONFLICT: Duration = Duration::from_secs(5);
+/// Seconds after which an object whose pass crashed is looked at again.
+const AFTER_CRASH: i64 = 60;
 
 /// A kind the driver can run.
 pub(crate) trait Reconcile: Send + Sync + 'static {
@@ -51,6 +57,10 @@ pub(crate) trait Reconcile: Send + Sync + 'static {
     fn plan(&self, object: &Self::Object, seen: &Self::Seen, now: Timestamp) -> Plan<Self::Status>;
     /// The status the object has.
     fn status(object: &Self::Object) -> Option<&Self::Status>;
+    /// The part of a status that is this operator's to write.
+    fn own(status: &Self::Status) -> Value {
+        serde_json::to_value(status).unwrap_or_default()
+    }
     /// Takes in the object as our status write returned it, and what changed for metrics.
     fn written(&self, cx: &Context, before: &Self::Object, after: Self::Object);
 }
@@ -61,20 +71,49 @@ pub(crate) async fn run<R: Reconcile>(kind: Arc<R>, cx: Arc<Context>, stop: Canc
     let mut passes = JoinSet::new();
     loop {
         while passes.len() >= CONCURRENCY {
-            passes.join_next().await;
+            report(passes.join_next().await);
         }
         let key = tokio::select! {
             key = cx.queue.next(&cx.clock) => key,
-            Some(_) = passes.join_next(), if !passes.is_empty() => continue,
+            Some(ended) = passes.join_next(), if !passes.is_empty() => {
+                report(Some(ended));
+                continue;
+            }
             () = stop.cancelled() => break,
         };
         let (kind, cx, failures) = (Arc::clone(&kind), Arc::clone(&cx), Arc::clone(&failures));
         passes.spawn(async move {
+            let turn = Turn { cx: &cx, key: &key };
             pass(&*kind, &cx, &key, &failures).await;
-            cx.queue.done(&key);
+            drop(turn);
         });
     }
-    while passes.join_next().await.is_some() {}
+    while let Some(ended) = passes.join_next().await {
+        report(Some(ended));
+    }
+}
+
+/// A pass that panicked is a bug to be seen, and one object's: the others go on.
+fn report(ended: Option<Result<(), JoinError>>) {
+    if let Some(Err(error)) = ended {
+        tracing::error!(%error, "a pass crashed; its object is looked at again later");
+    }
+}
+
+/// Gives the key back however the pass ends.
+struct Turn<'a> {
+    cx: &'a Context,
+    key: &'a Key,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let later = clock::after(self.cx.clock.now(), AFTER_CRASH);
+            self.cx.queue.add(self.key.clone(), later);
+        }
+        self.cx.queue.done(self.key);
+    }
 }
 
 /// One pass over one object.
@@ -139,7 +178,7 @@ async fn carry_out<R: Reconcile>(
     if let Some(status) = plan.status
         && R::status(object) != Some(&status)
     {
-        let body = serde_json::to_value(&status).unwrap_or_default();
+        let body = R::own(&status);
         let written = cx
             .executor
             .status(pass, &Target::of(&**object), &body, &plan.why)
@@ -161,7 +200,13 @@ async fn carry_out<R: Reconcile>(
 
 /// Consecutive failures per object.
 #[derive(Debug, Default)]
-struct Failures(Mutex<BTreeMap<Key, u32>>);
+struct Failures(Mutex<BTreeMap<Key, Count>>);
+
+#[derive(Debug, Default)]
+struct Count {
+    errors: u32,
+    conflicts: u32,
+}
 
 impl Failures {
     fn clear(&self, key: &Key) {
@@ -170,18 +215,20 @@ impl Failures {
 
     /// Doubles from one second to about four minutes, with up to a tenth of jitter.
     fn backoff(&self, key: &Key, error: &ApplyError) -> Duration {
-        if error.is_conflict() {
-            return CONFLICT;
-        }
         let mut failures = self.0.lock();
         let count = failures.entry(key.clone()).or_default();
-        let base = Duration::from_secs(1 << (*count).min(8));
+        if error.is_conflict() {
+            let wait = CONFLICT * (1 << count.conflicts.min(8));
+            count.conflicts += 1;
+            return wait.min(LONGEST_CONFLICT);
+        }
+        let base = Duration::from_secs(1 << count.errors.min(8));
         let dice = Fingerprint::default()
             .text(&key.name)
-            .word(u64::from(*count))
+            .word(u64::from(count.errors))
             .get()
             % 1000;
-        *count += 1;
+        count.errors += 1;
         base + base.mul_f64(dice as f64 / 10_000.0)
     }
 }

@@ -17,7 +17,7 @@ use warp_core::fleet::{Fleet, Request, Work, WorkState};
 use warp_core::gpu::{Device, NodeGpus};
 
 use crate::cache::Changed;
-use crate::workload::{node_of, over};
+use crate::workload::{node_of, over, waits_for_volume};
 
 pub(crate) use node::{model_name, provider_of};
 pub(crate) use pod::pinned_to;
@@ -48,7 +48,8 @@ impl Ledger {
 }
 
 /// Builds the snapshot: every pod that is bound, nominated or pinned holds its effective requests,
-/// Terminating ones included; a Job of ours without a pod holds what its pod will.
+/// Terminating ones included; a Job of ours without a pod holds what its pod will. A pod that waits for
+/// a volume claim holds nothing: nobody knows when it comes, and kube-scheduler keeps nothing for it.
 pub fn build(nodes: &[Arc<Node>], pods: &[Arc<Pod>], jobs: &[Arc<Job>]) -> Ledger {
     let mut fleet = Fleet::new();
     let mut gpus = BTreeMap::new();
@@ -100,6 +101,7 @@ pub(crate) fn pod_matters(change: &Changed<Pod>) -> bool {
             bound,
             nominated,
             ended,
+            waits_for_volume(pod),
             pod.meta().deletion_timestamp.is_some(),
         )
     };
@@ -123,6 +125,7 @@ fn pod_work(pod: &Pod) -> Option<Work> {
     let nominated = status.and_then(|status| status.nominated_node_name.clone());
     let (node, bound) = match node_of(pod) {
         Some(node) => (node.to_owned(), true),
+        None if waits_for_volume(pod) => return None,
         None => (
             nominated
                 .filter(|name| !name.is_empty())

@@ -3,6 +3,7 @@
 //! watch brings it back.
 
 mod decide;
+mod explain;
 mod verdict;
 
 use std::cmp::Ordering;
@@ -67,11 +68,11 @@ async fn pass(cx: &Context) -> bool {
     let open: Vec<Arc<GPUWorkload>> = open.collect();
     cx.verdicts
         .keep_only(&open.iter().filter_map(|workload| workload.uid()).collect());
-    let wanted = queue(cx, open, now);
+    let (wanted, held) = queue(cx, open, now);
     let correlation = cx.correlation.next();
     let span = tracing::info_span!("place", waiting = wanted.len(), correlation = %correlation);
     if wanted.is_empty() {
-        cx.metrics.placed(started.elapsed(), 0);
+        cx.metrics.placed(started.elapsed(), held);
         return false;
     }
     let mut promised = cx.jobs.all();
@@ -80,8 +81,8 @@ async fn pass(cx: &Context) -> bool {
     let decisions = decide::all(&mut ledger, &wanted, &cx.settings, now);
     let waiting = decisions
         .iter()
-        .any(|(_, decision)| matches!(decision, Decision::Wait(_)));
-    let pending = wanted.len();
+        .filter(|(_, decision)| matches!(decision, Decision::Wait(_)))
+        .count();
     async {
         stream::iter(decisions)
             .for_each_concurrent(CREATES, |(workload, decision)| {
@@ -91,21 +92,22 @@ async fn pass(cx: &Context) -> bool {
     }
     .instrument(span)
     .await;
-    cx.metrics.placed(started.elapsed(), pending);
-    waiting
+    cx.metrics.placed(started.elapsed(), waiting + held);
+    waiting > 0
 }
 
-/// Workloads to place now, in order.
-fn queue(cx: &Context, open: Vec<Arc<GPUWorkload>>, now: Timestamp) -> Vec<Arc<GPUWorkload>> {
-    let mut wanted: Vec<Arc<GPUWorkload>> = open
+/// Workloads to place now, in order, and how many more wait for their next try.
+fn queue(
+    cx: &Context,
+    open: Vec<Arc<GPUWorkload>>,
+    now: Timestamp,
+) -> (Vec<Arc<GPUWorkload>>, usize) {
+    let (held, mut wanted): (Vec<_>, Vec<_>) = open
         .into_iter()
-        .filter(|workload| {
-            wish(workload, &see(cx, workload), &cx.settings, now) == Wish::Now
-                && !cx.verdicts.holds_back(workload, now)
-        })
-        .collect();
+        .filter(|workload| wish(workload, &see(cx, workload), &cx.settings, now) == Wish::Now)
+        .partition(|workload| cx.verdicts.holds_back(workload, now));
     wanted.sort_by(|one, other| before(one, other));
-    wanted
+    (wanted, held.len())
 }
 
 /// Who is served first: higher priority, then older, then by uid so that the order is total.
@@ -180,9 +182,10 @@ fn taken(cx: &Context, workload: &GPUWorkload, name: &str, now: Timestamp) -> bo
 /// The Job could not be made. A refusal by the API server is the workload's to know; anything else
 /// is ours to try again.
 fn refused(cx: &Context, workload: &GPUWorkload, error: &ApplyError, now: Timestamp) -> bool {
+    // What an expired token, a namespace that is gone or a conflict answers is nobody's spec.
     let status = error
         .status()
-        .filter(|status| (400..500).contains(&status.code) && status.code != 429);
+        .filter(|status| matches!(status.code, 400 | 403 | 422));
     tracing::warn!(workload = workload.name_any(), error = %chain(error), "failed to create job");
     let Some(status) = status else {
         cx.verdicts.hold_back(workload, now);

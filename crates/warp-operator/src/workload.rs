@@ -18,6 +18,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::{Resource, ResourceExt};
+use serde_json::Value;
 use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, condition, label};
 
 use crate::cache::Key;
@@ -26,7 +27,7 @@ use crate::context::Context;
 use crate::driver::Reconcile;
 use crate::plan::Plan;
 
-pub(crate) use assess::{Wish, attempt, over, wish};
+pub(crate) use assess::{Wish, attempt, over, waits_for_volume, wish};
 pub(crate) use objects::{Place, Shell, shell};
 pub(crate) use observe::{Seen, reserves, see};
 
@@ -56,6 +57,19 @@ impl Reconcile for Controller {
 
     fn status(workload: &GPUWorkload) -> Option<&GPUWorkloadStatus> {
         workload.status.as_ref()
+    }
+
+    /// Conditions of other writers stay theirs: written with ours, they could never be removed again.
+    fn own(status: &GPUWorkloadStatus) -> Value {
+        let mut body = serde_json::to_value(status).unwrap_or_default();
+        if let Some(conditions) = body["conditions"].as_array_mut() {
+            conditions.retain(|found| {
+                [condition::READY, condition::PLACED, condition::SUCCEEDED]
+                    .iter()
+                    .any(|ours| found["type"] == *ours)
+            });
+        }
+        body
     }
 
     fn written(&self, cx: &Context, before: &GPUWorkload, after: GPUWorkload) {

@@ -50,6 +50,22 @@ pub enum Kind {
 }
 
 impl Kind {
+    pub const ALL: [Self; 9] = [
+        Self::Succeed,
+        Self::Hang,
+        Self::Exit,
+        Self::OutOfMemory,
+        Self::Evicted,
+        Self::PullError,
+        Self::InvalidImage,
+        Self::ConfigError,
+        Self::Stuck,
+    ];
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Succeed => "succeed",

@@ -2,14 +2,14 @@
 //!
 //! Owns: what a scenario may do to a cluster whatever runs it: clients for an administrator and for
 //! service accounts, namespaces, nodes that appear and get lost, the audit log. Must not know which
-//! engine runs behind the address; that is `real`'s business.
+//! engine runs behind the address; that is the business of `real` and `embedded`.
 
 mod credentials;
+mod embedded;
 mod real;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::authentication::v1::TokenRequest;
@@ -21,19 +21,26 @@ use serde_json::json;
 use crate::audit::{self, Request};
 use crate::kubectl::Kubectl;
 use crate::node::NodeShape;
-use crate::wait::{until, wait_for};
+use crate::wait::{PATIENCE, until, wait_for};
 use credentials::Access;
-
-/// Long enough for a machine with other work; nothing in a healthy cluster takes it.
-const PATIENCE: Duration = Duration::from_mins(1);
 
 /// What a cluster is made of.
 #[derive(Clone, Debug)]
 pub struct Builder {
+    engine: Engine,
     nodes: Vec<(NodeShape, usize)>,
     audit: bool,
     node_loss: NodeLoss,
     components: Components,
+}
+
+/// What runs the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// Kubernetes' own programs, with KWOK for the nodes.
+    Real,
+    /// Warp's, as `warp up` starts them.
+    Embedded,
 }
 
 /// Which programs run beside etcd and the API server.
@@ -64,7 +71,7 @@ impl Builder {
         self
     }
 
-    /// Records the requests of service accounts.
+    /// Records the requests of service accounts (on the embedded engine: of every client from outside).
     #[must_use]
     pub fn audited(mut self) -> Self {
         self.audit = true;
@@ -95,9 +102,12 @@ impl Builder {
 
     /// Starts everything and waits until the API answers and every node is ready.
     pub async fn start(self) -> Result<Cluster> {
-        let control_plane = real::ControlPlane::start(&self).await?;
+        let running = match self.engine {
+            Engine::Real => Running::Real(real::ControlPlane::start(&self).await?),
+            Engine::Embedded => Running::Embedded(Box::pin(embedded::Engine::start(&self)).await?),
+        };
         let cluster = Cluster {
-            control_plane,
+            running,
             namespaces: AtomicUsize::new(0),
             markers: AtomicUsize::new(0),
         };
@@ -111,16 +121,33 @@ impl Builder {
 /// A running cluster; dropping it ends every process and removes its files.
 #[derive(Debug)]
 pub struct Cluster {
-    control_plane: real::ControlPlane,
+    running: Running,
     namespaces: AtomicUsize,
     markers: AtomicUsize,
+}
+
+#[derive(Debug)]
+enum Running {
+    Real(real::ControlPlane),
+    Embedded(embedded::Engine),
 }
 
 impl Cluster {
     /// A real control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, and
     /// KWOK for the nodes.
     pub fn real() -> Builder {
+        Self::on(Engine::Real)
+    }
+
+    /// The embedded engine, with its own simulated nodes, in this process.
+    pub fn embedded() -> Builder {
+        Self::on(Engine::Embedded)
+    }
+
+    /// A cluster on the engine of one's choice.
+    pub fn on(engine: Engine) -> Builder {
         Builder {
+            engine,
             nodes: Vec::new(),
             audit: false,
             node_loss: NodeLoss::Patient,
@@ -129,7 +156,18 @@ impl Cluster {
     }
 
     fn access(&self) -> &Access {
-        self.control_plane.access()
+        match &self.running {
+            Running::Real(real) => real.access(),
+            Running::Embedded(embedded) => embedded.access(),
+        }
+    }
+
+    /// What runs this cluster.
+    pub fn engine(&self) -> Engine {
+        match &self.running {
+            Running::Real(_) => Engine::Real,
+            Running::Embedded(_) => Engine::Embedded,
+        }
     }
 
     /// A new client with all rights. A client belongs to the runtime it was made in.
@@ -139,20 +177,27 @@ impl Cluster {
 
     /// The kubeconfig of the administrator.
     pub fn kubeconfig(&self) -> PathBuf {
-        self.control_plane.folder().join("admin.kubeconfig")
+        self.folder().join(credentials::ADMIN_KUBECONFIG)
     }
 
     /// kubectl as the administrator.
     pub fn kubectl(&self) -> Kubectl {
+        let binaries = match &self.running {
+            Running::Real(real) => real.binaries(),
+            Running::Embedded(embedded) => embedded.binaries(),
+        };
         Kubectl {
-            program: self.control_plane.binary("kubectl"),
+            program: binaries.join("kubectl"),
             kubeconfig: self.kubeconfig(),
         }
     }
 
     /// The folder for files of this cluster; it goes with the cluster.
     pub fn folder(&self) -> PathBuf {
-        self.control_plane.folder().to_owned()
+        match &self.running {
+            Running::Real(real) => real.folder().to_owned(),
+            Running::Embedded(embedded) => embedded.folder().to_owned(),
+        }
     }
 
     /// A token of a service account, which must exist.
@@ -214,19 +259,28 @@ impl Cluster {
         first: usize,
         count: usize,
     ) -> Result<Vec<String>> {
-        self.control_plane.play_group(shape.group())?;
         let nodes = Api::<Node>::all(self.client().await?);
-        let mut names = Vec::new();
-        for number in first..first + count {
-            let node = shape.node(number)?;
-            let name = node.name_any();
-            nodes.create(&PostParams::default(), &node).await?;
-            let status = json!({"status": node.status});
-            nodes
-                .patch_status(&name, &PatchParams::default(), &Patch::Merge(status))
-                .await?;
-            names.push(name);
+        match &self.running {
+            Running::Real(real) => {
+                real.play_group(shape.group())?;
+                for number in first..first + count {
+                    let node = shape.node(number)?;
+                    nodes.create(&PostParams::default(), &node).await?;
+                    let status = json!({"status": node.status});
+                    nodes
+                        .patch_status(
+                            &node.name_any(),
+                            &PatchParams::default(),
+                            &Patch::Merge(status),
+                        )
+                        .await?;
+                }
+            }
+            Running::Embedded(embedded) => embedded.add_nodes(shape, first, count)?,
         }
+        let names: Vec<String> = (first..first + count)
+            .map(|number| shape.name_of(number))
+            .collect();
         for name in &names {
             wait_for(&nodes, name, "ready", PATIENCE, |node| {
                 node.is_some_and(is_ready)
@@ -238,12 +292,21 @@ impl Cluster {
 
     /// Ends the kubelets of a group of nodes: they neither report nor act any more.
     pub fn lose(&self, group: &str) {
-        self.control_plane.lose_group(group);
+        match &self.running {
+            Running::Real(real) => real.lose_group(group),
+            Running::Embedded(embedded) => embedded.lose_group(group),
+        }
     }
 
     /// Starts the kubelets of a lost group again.
     pub fn recover(&self, group: &str) -> Result<()> {
-        self.control_plane.play_group(group)
+        match &self.running {
+            Running::Real(real) => real.play_group(group),
+            Running::Embedded(embedded) => {
+                embedded.recover_group(group);
+                Ok(())
+            }
+        }
     }
 
     /// Removes a node's object, as a cloud's node controller does when the machine is gone.
@@ -255,7 +318,7 @@ impl Cluster {
 
     /// Every request service accounts have made and that was answered before this call.
     pub async fn audit(&self) -> Result<Vec<Request>> {
-        let log = self.control_plane.audit_log();
+        let log = self.folder().join("audit.log");
         // The log is written behind the answers: a marker request shows how far it is.
         let marker = format!("marker={}", self.markers.fetch_add(1, Ordering::Relaxed));
         let client = self.client_as("default", "default").await?;

@@ -1,5 +1,5 @@
-//! A cluster in a test: a real Kubernetes control plane with simulated GPU nodes, and what tests
-//! need to drive and judge it.
+//! A cluster in a test: a real Kubernetes control plane or the embedded engine, with simulated GPU
+//! nodes, and what tests need to drive and judge it.
 //!
 //! Owns: starting and ending the control plane, node shapes, the behaviour of simulated pods,
 //! credentials, waiting on watches, and reading the audit log. Must not know what Warp's operator
@@ -12,17 +12,20 @@ pub mod fault;
 pub mod kubectl;
 pub mod node;
 pub mod oracle;
+pub mod page;
 pub mod process;
 pub mod wait;
+pub mod webhook;
 
 mod binaries;
 mod stages;
 
 pub use behaviour::Behaviour;
 pub use binaries::{control_plane, repository};
-pub use cluster::{Builder, Cluster};
+pub use cluster::{Builder, Cluster, Engine};
 pub use fault::{Faults, Plan};
 pub use node::NodeShape;
 pub use oracle::FilterOracle;
 pub use process::{Process, Signal};
-pub use wait::{until, wait_for, wait_gone};
+pub use wait::{PATIENCE, until, wait_for, wait_gone};
+pub use webhook::Webhook;

@@ -19,8 +19,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::cluster::Cluster;
-
-const PATIENCE: Duration = Duration::from_mins(1);
+use crate::wait::PATIENCE;
 
 /// The namespace of every pod the oracle is asked about.
 pub const NAMESPACE: &str = "asked";

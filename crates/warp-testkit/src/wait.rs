@@ -13,6 +13,10 @@ use kube::{Api, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+/// How long anything may take. Nothing in a healthy cluster takes it; a machine with other work may be
+/// slow, and a deadline costs nothing when things go well.
+pub const PATIENCE: Duration = Duration::from_mins(5);
+
 /// Waits until the object fulfils `condition`, which sees `None` while it does not exist. The error
 /// shows the object as it is when `deadline` has passed.
 pub async fn wait_for<K>(

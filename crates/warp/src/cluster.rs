@@ -50,14 +50,22 @@ impl Target {
     }
 
     async fn config(&self) -> anyhow::Result<(Config, String)> {
+        let told = std::env::var_os("KUBECONFIG").filter(|value| !value.is_empty());
+        if let (None, Some(list)) = (&self.kubeconfig, &told)
+            && std::env::split_paths(list).count() > 1
+        {
+            let merged = Kubeconfig::from_env()
+                .with_context(|| format!("failed to read KUBECONFIG={}", list.display()))?
+                .unwrap_or_default();
+            let config = chosen(merged, self.context.clone())
+                .await
+                .with_context(|| format!("failed to use KUBECONFIG={}", list.display()))?;
+            return Ok((config, list.display().to_string()));
+        }
         let file = self
             .kubeconfig
             .clone()
-            .or_else(|| {
-                std::env::var_os("KUBECONFIG")
-                    .filter(|value| !value.is_empty())
-                    .map(PathBuf::from)
-            })
+            .or_else(|| told.map(PathBuf::from))
             .or_else(|| Some(local_kubeconfig()?).filter(|path| path.exists()))
             .or_else(|| Some(home()?.join(".kube/config")).filter(|path| path.exists()));
         let Some(file) = file else {
@@ -78,13 +86,17 @@ impl Target {
 pub(crate) async fn from_file(file: &Path, context: Option<String>) -> anyhow::Result<Config> {
     let text = Kubeconfig::read_from(file)
         .with_context(|| format!("failed to read the kubeconfig {}", file.display()))?;
+    chosen(text, context)
+        .await
+        .with_context(|| format!("failed to use the kubeconfig {}", file.display()))
+}
+
+async fn chosen(file: Kubeconfig, context: Option<String>) -> anyhow::Result<Config> {
     let options = KubeConfigOptions {
         context,
         ..KubeConfigOptions::default()
     };
-    let config = Config::from_custom_kubeconfig(text, &options)
-        .await
-        .with_context(|| format!("failed to use the kubeconfig {}", file.display()))?;
+    let config = Config::from_custom_kubeconfig(file, &options).await?;
     Ok(without_retries(config))
 }
 
@@ -130,9 +142,25 @@ pub(crate) fn told(error: kube::Error) -> anyhow::Error {
 
 /// Runs a verb's work to its end.
 pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    tokio::runtime::Builder::new_multi_thread()
+    let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .context("failed to start the runtime")?
-        .block_on(work)
+        .context("failed to start the runtime")?;
+    let done = runtime.block_on(work);
+    // A read of the terminal cannot be called back: nobody waits for the next key.
+    runtime.shutdown_background();
+    done
+}
+
+/// Query text with everything but the plainest characters escaped.
+pub(crate) fn encode(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.extend([format!("%{byte:02X}")]);
+        }
+    }
+    out
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{Admission, AdmissionRequest, Operation, ReadState, Refusal, Warnings};
 use crate::kinds::fields::{list, number, text};
 use crate::kinds::wants_address;
+use crate::schema::{FieldError, Path};
 
 /// `10.96.0.0/12`, as kubeadm has it, from the eleventh address on.
 const FIRST: u32 = 0x0A60_000A;
@@ -39,7 +40,7 @@ impl Admission for Addresses {
             })
             .collect::<Vec<Value>>()
         };
-        let others = if wants_address(request.object) || kind != "ClusterIP" {
+        let others = if kept.is_empty() || kind != "ClusterIP" {
             others()
         } else {
             Vec::new()
@@ -58,6 +59,20 @@ impl Admission for Addresses {
             request.object["spec"]["clusterIP"] = json!(address);
         }
         let address = text(request.object, "spec.clusterIP").to_owned();
+        let named = !matches!(address.as_str(), "" | "None") && address != kept;
+        if named
+            && others
+                .iter()
+                .any(|other| text(other, "spec.clusterIP") == address)
+        {
+            let why = format!("failed to allocate IP {address}: provided IP is already allocated");
+            let path = Path::new("spec.clusterIPs");
+            return Err(Refusal::Invalid(vec![FieldError::invalid(
+                &path,
+                json!([address]),
+                why,
+            )]));
+        }
         let spec = &mut request.object["spec"];
         spec["clusterIPs"] = json!([address]);
         if spec.get("ipFamilies").is_none() {
@@ -95,9 +110,24 @@ fn node_ports(spec: &mut Value, others: &[Value]) -> Result<(), Refusal> {
     let mut taken: HashSet<i64> = others
         .iter()
         .flat_map(|other| list(other, "spec.ports").to_vec())
-        .chain(list(spec, "ports").to_vec())
         .filter_map(|port| number(&port, "nodePort"))
+        .filter(|port| *port != 0)
         .collect();
+    let own = list(spec, "ports").to_vec();
+    let named = own.iter().map(|port| number(port, "nodePort").unwrap_or(0));
+    let clashes: Vec<FieldError> = named
+        .clone()
+        .enumerate()
+        .filter(|(_, port)| taken.contains(port))
+        .map(|(position, port)| {
+            let path = Path::new("spec.ports").index(position).child("nodePort");
+            FieldError::invalid(&path, port, "provided port is already allocated")
+        })
+        .collect();
+    if !clashes.is_empty() {
+        return Err(Refusal::Invalid(clashes));
+    }
+    taken.extend(named);
     let ports = spec.get_mut("ports").and_then(Value::as_array_mut);
     for port in ports.into_iter().flatten().filter_map(Value::as_object_mut) {
         if port.get("nodePort").and_then(Value::as_i64).unwrap_or(0) != 0 {

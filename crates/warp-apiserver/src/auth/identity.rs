@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,6 +27,10 @@ pub enum IdentityError {
     Key(&'static str),
     #[error("failed to make a certificate: {0}")]
     Certificate(#[from] rcgen::Error),
+    #[error("failed to read {0}: it is empty; remove it to get a new one")]
+    Empty(PathBuf),
+    #[error("failed to get randomness from the system")]
+    Random,
     #[error("failed to set up TLS: {0}")]
     Tls(#[from] rustls::Error),
 }
@@ -66,20 +70,34 @@ fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, IdentityError> {
     })
 }
 
-/// Writes a file only its owner can read.
+/// Writes a file only its owner can read, whole or not at all.
 pub(super) fn write_private(path: &Path, text: &str) -> Result<(), IdentityError> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}.part", std::process::id()));
+    let beside = PathBuf::from(beside);
     let write = || -> io::Result<()> {
         let mut file = fs::OpenOptions::new()
             .write(true)
             .create(true)
             .truncate(true)
             .mode(0o600)
-            .open(path)?;
-        file.write_all(text.as_bytes())
+            .open(&beside)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&beside, path)
     };
-    at(path, write())?;
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-    at(path, fs::set_permissions(path, mode))
+    at(path, write())
+}
+
+/// Makes a directory only its owner can enter; one that exists keeps its mode.
+fn private_directory(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
 }
 
 /// The file's text, made with `fresh` when it is not there.
@@ -93,6 +111,7 @@ fn keep(
     };
     let path = directory.join(name);
     match fs::read_to_string(&path) {
+        Ok(text) if text.trim().is_empty() => Err(IdentityError::Empty(path)),
         Ok(text) => Ok(text),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let text = fresh()?;
@@ -111,11 +130,11 @@ fn authority() -> Result<CertificateParams, rcgen::Error> {
     Ok(params)
 }
 
-fn random_token() -> String {
+fn random_token() -> Result<String, IdentityError> {
     let mut bytes = [0_u8; 32];
-    // The system's randomness does not fail on the platforms we run on.
-    let _ = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes);
-    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes)
+    ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes)
+        .map_err(|_| IdentityError::Random)?;
+    Ok(base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes))
 }
 
 impl Identity {
@@ -123,7 +142,7 @@ impl Identity {
     /// `names` are further host names or addresses the server answers for.
     pub fn load(directory: Option<&Path>, names: &[String]) -> Result<Self, IdentityError> {
         if let Some(directory) = directory {
-            at(directory, fs::create_dir_all(directory))?;
+            at(directory, private_directory(directory))?;
         }
         let fresh_key = || Ok(KeyPair::generate()?.serialize_pem());
         let ca_key = KeyPair::from_pem(&keep(directory, "ca.key", fresh_key)?)
@@ -131,9 +150,7 @@ impl Identity {
         let ca = keep(directory, "ca.crt", || {
             Ok(authority()?.self_signed(&ca_key)?.pem())
         })?;
-        let token = keep(directory, "token", || Ok(random_token()))?
-            .trim()
-            .to_owned();
+        let token = keep(directory, "token", random_token)?.trim().to_owned();
         let account_key = keep(directory, "service-account.key", fresh_key)?;
         let mut hosts: Vec<String> = HOSTS.iter().map(|host| (*host).to_owned()).collect();
         hosts.extend(names.iter().cloned());
@@ -192,7 +209,7 @@ fn serving(
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(chain, private)?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
 

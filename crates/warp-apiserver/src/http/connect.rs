@@ -245,7 +245,9 @@ async fn carry(socket: WebSocket, session: ExecSession) {
                 }
                 None => break,
             },
-            _ = client_gone.recv() => break,
+            // Everything is dropped: the command's pipes break, and its runtime sees that nobody
+            // waits for `exit` any more.
+            _ = client_gone.recv() => return,
         }
     }
     let outcome = match exit.await {

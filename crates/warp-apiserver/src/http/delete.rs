@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 
 use super::options::{DeleteOptions, ListOptions, Propagation};
@@ -15,6 +16,9 @@ use crate::store::{Stored, WriteError};
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
+
+/// Deletions of a collection under way together.
+const AT_ONCE: usize = 64;
 
 /// What became of the object.
 enum Outcome {
@@ -80,16 +84,29 @@ pub(super) async fn collection(request: &ResourceCall<'_>) -> Result<Answer, Sta
     let listed = read::select(request, &list, &selector)?;
     let mut items = Vec::new();
     let mut warnings = Vec::new();
-    for stored in &listed.page.objects {
-        let result = remove(
-            request.api,
-            &request.entry,
-            &stored.key,
-            &options,
-            &request.call.user.name,
-            &mut warnings,
-        )
-        .await;
+    // Many at once share a commit; the answers stay in the order of the list.
+    let user: Arc<str> = request.call.user.name.as_str().into();
+    let options = Arc::new(options);
+    let keys = listed
+        .page
+        .objects
+        .iter()
+        .map(|stored| Arc::clone(&stored.key));
+    let removals: Vec<_> = keys
+        .map(|key| {
+            let (api, entry) = (Arc::clone(request.api), Arc::clone(&request.entry));
+            let (options, user) = (Arc::clone(&options), Arc::clone(&user));
+            async move {
+                let mut warnings = Vec::new();
+                let removed = remove(&api, &entry, &key, &options, &user, &mut warnings).await;
+                (removed, warnings)
+            }
+            .boxed()
+        })
+        .collect();
+    let mut removals = futures::stream::iter(removals).buffered(AT_ONCE);
+    while let Some((result, mut said)) = removals.next().await {
+        warnings.append(&mut said);
         match result {
             Ok(Outcome::Gone(mut object) | Outcome::Waiting(mut object)) => {
                 if resource.custom.is_none()
@@ -226,7 +243,7 @@ async fn remove(
     }
 }
 
-fn preconditions(
+pub(super) fn preconditions(
     options: &DeleteOptions,
     old: &Value,
     subject: &Subject<'_>,

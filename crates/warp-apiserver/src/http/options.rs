@@ -40,8 +40,10 @@ impl Query {
             .map(|(_, value)| value.as_str())
     }
 
+    /// Whether the flag is there and does not say no: Kubernetes takes every other text for yes.
     pub(crate) fn flag(&self, name: &str) -> bool {
-        matches!(self.get(name), "true" | "1" | "True" | "TRUE" | "t" | "T")
+        let text = self.get(name);
+        self.has(name) && text != "0" && !text.eq_ignore_ascii_case("false")
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -316,7 +318,9 @@ impl ListOptions {
             None
         } else {
             let next = Continue::decode(token).ok_or_else(|| {
-                Status::bad_request("continue key is not valid: it was not made by this server")
+                Status::bad_request(
+                    "invalid continue token: continue key is not valid: it was not made by this server",
+                )
             })?;
             if revision.is_some_and(|revision| revision != 0) && !watch {
                 return Err(Status::bad_request(
@@ -360,6 +364,10 @@ fn watch_rules(
             &path,
             "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
         ));
+        if !matching.is_empty() {
+            let supported = &["NotOlderThan"];
+            errors.push(FieldError::not_supported(&path, matching, supported));
+        }
     }
     if !matching.is_empty() && initial_events.is_none() {
         errors.push(FieldError::forbidden(

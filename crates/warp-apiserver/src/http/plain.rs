@@ -149,19 +149,27 @@ fn root(served: &crate::registry::Served) -> Value {
 }
 
 fn health(api: &Api, path: &str, call: &Call) -> Response<Body> {
-    let stopping = api.stop.is_cancelled() && path.starts_with("readyz");
-    let verbose = call.query.has("verbose");
-    let code = if stopping { 500 } else { 200 };
-    let text = if verbose {
-        let mark = if stopping { "[-]" } else { "[+]" };
-        let name = path.split('/').next().unwrap_or("healthz");
-        let verdict = if stopping { "failed" } else { "passed" };
-        format!("{mark}ping ok\n{mark}store ok\n{name} check {verdict}\n")
-    } else if stopping {
-        "the server is shutting down".to_owned()
+    let name = path.split('/').next().unwrap_or("healthz");
+    let stopping = (api.stop.is_cancelled() && name == "readyz").then(|| "shutting down".into());
+    let checks = [("ping", stopping), ("store", api.store.failure())];
+    let failed = checks.iter().any(|(_, reason)| reason.is_some());
+    let text = if failed || call.query.has("verbose") {
+        let mut text: String = checks
+            .iter()
+            .map(|(check, reason)| match reason {
+                Some(reason) => format!("[-]{check} failed: {reason}\n"),
+                None => format!("[+]{check} ok\n"),
+            })
+            .collect();
+        text.push_str(&format!(
+            "{name} check {}\n",
+            if failed { "failed" } else { "passed" }
+        ));
+        text
     } else {
         "ok".to_owned()
     };
+    let code = if failed { 500 } else { 200 };
     respond::typed(code, "text/plain; charset=utf-8", Bytes::from(text))
 }
 

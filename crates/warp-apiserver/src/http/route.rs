@@ -65,17 +65,12 @@ impl Route {
         }
     }
 
-    /// What metrics call it: bounded, whatever clients send.
-    pub(crate) fn label(&self) -> String {
+    /// What metrics call a path that is not a resource's.
+    pub(crate) fn label(&self) -> &'static str {
         match self {
-            Self::Resource(target) => {
-                crate::registry::resource::qualified(&target.resource, &target.group)
-            }
-            Self::CoreVersions | Self::Groups | Self::Group(_) | Self::Resources(..) => {
-                "discovery".to_owned()
-            }
-            Self::OpenApi(_) => "openapi".to_owned(),
-            _ => "other".to_owned(),
+            Self::CoreVersions | Self::Groups | Self::Group(_) | Self::Resources(..) => "discovery",
+            Self::OpenApi(_) => "openapi",
+            _ => "other",
         }
     }
 }

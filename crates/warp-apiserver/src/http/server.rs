@@ -1,12 +1,14 @@
-//! Connections: TLS, limits, HTTP/1.1 with upgrades.
+//! Connections: TLS, limits, HTTP/2 for clients that multiplex, HTTP/1.1 with upgrades.
 
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::server::conn::http1;
+use futures::future::BoxFuture;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -16,6 +18,12 @@ use super::{Api, Origin};
 
 /// How long a client may take for the handshake and for each request's head.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// How often a silent multiplexed connection is asked whether it lives.
+const PING_EVERY: Duration = Duration::from_secs(30);
+/// Requests and watches one multiplexed connection may carry; clients open another beyond that.
+const STREAMS: u32 = 250;
+/// Bytes of headers of one request.
+const HEADERS: u32 = 64 << 10;
 
 /// Accepts connections until the server stops.
 pub(crate) async fn serve(api: Arc<Api>, listener: TcpListener, tls: Arc<rustls::ServerConfig>) {
@@ -49,7 +57,13 @@ pub(crate) async fn serve(api: Arc<Api>, listener: TcpListener, tls: Arc<rustls:
             let handshake = tokio::time::timeout(PATIENCE, acceptor.accept(stream));
             match handshake.await {
                 Ok(Ok(stream)) => {
-                    if let Err(error) = connection(api, stream, Origin::Network).await {
+                    let multiplexed = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                    let served = if multiplexed {
+                        multiplexed_connection(api, stream).await
+                    } else {
+                        connection(api, stream, Origin::Network).await
+                    };
+                    if let Err(error) = served {
                         tracing::debug!(%error, "connection ended");
                     }
                 }
@@ -68,7 +82,7 @@ where
     let stop = api.stop.clone();
     let service = service_fn(move |request| {
         let api = Arc::clone(&api);
-        async move { Ok::<_, std::convert::Infallible>(api.handle(request, origin).await) }
+        async move { Ok::<_, Infallible>(api.handle(request, origin).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -86,5 +100,34 @@ where
     ended.map_err(io::Error::other)
 }
 
+/// Serves one HTTP/2 connection. It cannot be upgraded: clients that exec ask for HTTP/1.1.
+async fn multiplexed_connection<S>(api: Arc<Api>, stream: S) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let stop = api.stop.clone();
+    let service = service_fn(move |request| {
+        let api = Arc::clone(&api);
+        let answered = async move { Ok(api.handle(request, Origin::Network).await) };
+        let answered: BoxFuture<'static, Result<_, Infallible>> = Box::pin(answered);
+        answered
+    });
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PATIENCE)
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(HEADERS)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    ended.map_err(io::Error::other)
+}
 #[cfg(test)]
 mod tests;

@@ -38,7 +38,7 @@ pub(super) async fn run(request: &ResourceCall<'_>, name: &str) -> Result<Answer
         (Subresource::Scale(paths), method) => scale(request, paths, &method).await,
         (Subresource::Binding, Method::POST) => bind(request).await,
         (Subresource::Eviction, Method::POST) => evict(request).await,
-        (Subresource::Token, Method::POST) => token(request),
+        (Subresource::Token, Method::POST) => super::token::issue(request),
         (Subresource::Log, Method::GET) => {
             Err(Status::internal("log was not routed to its stream"))
         }
@@ -74,8 +74,12 @@ fn selector_text(selector: &Value) -> String {
     if let Some(text) = selector.as_str() {
         return text.to_owned();
     }
-    let mut terms: Vec<String> = selector["matchLabels"]
-        .as_object()
+    // Old kinds select by a plain map of labels.
+    let labels = match selector.as_object() {
+        Some(map) if map.values().all(Value::is_string) => Some(map),
+        _ => selector["matchLabels"].as_object(),
+    };
+    let mut terms: Vec<String> = labels
         .into_iter()
         .flatten()
         .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
@@ -334,6 +338,7 @@ async fn evict(request: &ResourceCall<'_>) -> Result<Answer, Status> {
     let stored = request.entry.table.get(&request.key());
     let stored = stored.ok_or_else(|| Status::not_found(&request.subject()))?;
     let pod = stored.value();
+    delete::preconditions(&options, &pod, &request.subject())?;
     let phase = pod["status"]["phase"].as_str().unwrap_or_default();
     let done = matches!(phase, "Succeeded" | "Failed" | "Pending")
         || pod["metadata"]["deletionTimestamp"].is_string();
@@ -373,6 +378,12 @@ async fn say_why(request: &ResourceCall<'_>) -> Result<(), Status> {
     Ok(())
 }
 
+fn is_ready(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
 /// Takes one allowed disruption from the pod's budget.
 async fn spend_budget(
     request: &ResourceCall<'_>,
@@ -404,6 +415,15 @@ async fn spend_budget(
             }
         };
         let status = &budget["status"];
+        if !is_ready(pod) {
+            // A pod that does not count as healthy takes nothing from the budget when it goes.
+            let always = budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow";
+            let number = |name: &str| status[name].as_i64().unwrap_or(0);
+            let (healthy, desired) = (number("currentHealthy"), number("desiredHealthy"));
+            if always || (healthy >= desired && desired > 0) {
+                return Ok(());
+            }
+        }
         let allowed = status["disruptionsAllowed"].as_i64().unwrap_or(0);
         let observed = status["observedGeneration"].as_i64().unwrap_or(0);
         let generation = budget["metadata"]["generation"].as_i64().unwrap_or(0);
@@ -455,63 +475,4 @@ fn budget_refusal(budget: &Value, stale: bool) -> Status {
     let details = refusal.details.get_or_insert_with(|| Box::new(json!({})));
     details["causes"] = json!([{"reason": "DisruptionBudget", "message": message}]);
     refusal
-}
-
-/// Signs a token for a service account.
-fn token(request: &ResourceCall<'_>) -> Result<Answer, Status> {
-    let call = &request.call;
-    let sent = body::decode_object(&call.content_type, &call.body)?;
-    let mut review = sent.value;
-    if !review.is_object() {
-        return Err(Status::bad_request("expected a TokenRequest in the body"));
-    }
-    let stored = request.entry.table.get(&request.key());
-    let stored = stored.ok_or_else(|| Status::not_found(&request.subject()))?;
-    let seconds = review["spec"]["expirationSeconds"].as_i64().unwrap_or(3600);
-    if !(600..=1_i64 << 32).contains(&seconds) {
-        let problem = if seconds < 600 {
-            "may not specify a duration less than 10 minutes"
-        } else {
-            "may not specify a duration larger than 2^32 seconds"
-        };
-        let path = crate::schema::Path::new("spec.expirationSeconds");
-        let error = crate::schema::FieldError::invalid(&path, seconds, problem);
-        let subject = crate::codec::status::Subject {
-            group: "authentication.k8s.io",
-            resource: "tokenrequests",
-            kind: "TokenRequest",
-            name: "",
-        };
-        return Err(Status::invalid(&subject, &[error]));
-    }
-    let audiences: Vec<String> = review["spec"]["audiences"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .map(str::to_owned)
-        .collect();
-    let issued = request.api.auth.issue(
-        request.target.namespace.as_deref().unwrap_or_default(),
-        stored.name(),
-        &stored.index.uid,
-        &audiences,
-        seconds,
-        request.api.clock.now(),
-    )?;
-    let object = review.as_object_mut().ok_or_else(Status::no_such_path)?;
-    object.insert("kind".into(), "TokenRequest".into());
-    object.insert("apiVersion".into(), "authentication.k8s.io/v1".into());
-    review["spec"]["audiences"] = issued.audiences.into();
-    review["spec"]["expirationSeconds"] = seconds.into();
-    review["metadata"] = json!({
-        "name": stored.name(),
-        "namespace": stored.namespace(),
-        "creationTimestamp": request.api.clock.now_text(),
-    });
-    review["status"] = json!({
-        "token": issued.token,
-        "expirationTimestamp": crate::clock::seconds(issued.expires),
-    });
-    Ok(Answer::value(201, review))
 }

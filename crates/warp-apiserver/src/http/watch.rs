@@ -26,6 +26,8 @@ const BOOKMARK_EVERY: Duration = Duration::from_mins(1);
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 /// How long a watch lasts when the client does not say.
 const DEFAULT_TIMEOUT: u64 = 45 * 60;
+/// The longest a client can ask for.
+const LONGEST: u64 = 365 * 24 * 60 * 60;
 /// Events turned into one chunk.
 const CHUNK: usize = 128;
 
@@ -77,7 +79,8 @@ pub(super) fn watch(
     let timeout = options
         .timeout
         .filter(|seconds| *seconds > 0)
-        .unwrap_or(DEFAULT_TIMEOUT);
+        .unwrap_or(DEFAULT_TIMEOUT)
+        .min(LONGEST);
     let now = Instant::now();
     let ends = now + Duration::from_secs(timeout);
     request.api.metrics.watch_opened();

@@ -7,6 +7,8 @@ mod decode;
 pub(super) mod modify;
 mod prepare;
 
+use std::sync::atomic::Ordering;
+
 use serde_json::Value;
 
 use super::options::WriteOptions;
@@ -50,6 +52,12 @@ pub(super) async fn create_object(
     tracked: bool,
 ) -> Result<Answer, Status> {
     let resource = &request.entry.resource;
+    if request.entry.terminating.load(Ordering::Acquire) {
+        let mut status = Status::method_not_allowed(&request.subject(), "create");
+        "create not allowed while custom resource definition is terminating"
+            .clone_into(&mut status.message);
+        return Err(status);
+    }
     prepare::place(request, &mut object)?;
     if !tracked {
         let now = request.api.clock.now_text();
@@ -60,7 +68,7 @@ pub(super) async fn create_object(
         );
     }
     let generated = prepare::needs_name(&object);
-    let turn = request.quota_turn().await;
+    let _turn = request.turn().await;
     for _ in 0..NAME_TRIES {
         let mut object = object.clone();
         if let Some(prefix) = &generated {
@@ -97,9 +105,7 @@ pub(super) async fn create_object(
         let draft = request.entry.draft(&key, &object);
         match request.api.store.create(&request.entry.table, draft).await {
             Ok(stored) => {
-                if turn.is_some() {
-                    count_quota(request, &object).await;
-                }
+                count_quota(request, &object).await;
                 let bytes = request.entry.bytes(&stored);
                 return Ok(Answer {
                     warnings,
@@ -136,6 +142,10 @@ async fn count_quota(request: &ResourceCall<'_>, object: &Value) {
     else {
         return;
     };
+    let quotas = entry.table.all(namespace);
+    if namespace.is_none() || quotas.is_empty() {
+        return;
+    }
     let objects: Vec<Value> = request
         .entry
         .table
@@ -144,7 +154,7 @@ async fn count_quota(request: &ResourceCall<'_>, object: &Value) {
         .map(|stored| stored.value())
         .collect();
     let table = request.entry.table.name();
-    for stored in entry.table.all(namespace) {
+    for stored in quotas {
         let key = &stored.key;
         while let Some(current) = request.api.store.latest(&entry.table, key) {
             let mut quota = current.value();
@@ -227,15 +237,17 @@ pub(super) fn admit(
 }
 
 impl ResourceCall<'_> {
-    /// Creates in a namespace with a quota wait for each other, so that each counts the ones
-    /// before it.
-    pub(super) async fn quota_turn(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+    /// Writes that are judged by what others hold wait for each other, so that each sees the ones
+    /// before it: services (addresses, ports), and whatever a quota of the namespace counts.
+    pub(super) async fn turn(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
         let namespace = self.target.namespace.as_deref()?;
-        let quotas = self.api.store.table("resourcequotas");
-        if quotas.is_empty() || quotas.all(Some(namespace)).is_empty() {
-            return None;
+        if self.entry.table.name() != "services" {
+            let quotas = self.api.store.table("resourcequotas");
+            if quotas.is_empty() || quotas.all(Some(namespace)).is_empty() {
+                return None;
+            }
         }
-        Some(self.api.quota.lock().await)
+        Some(self.api.turn.lock().await)
     }
 }
 

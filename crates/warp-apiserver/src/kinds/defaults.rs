@@ -87,6 +87,7 @@ pub(super) fn of_type(name: &str, map: &mut Members) {
         "batch.Job" => job(map),
         "batch.PodFailurePolicyOnPodConditionsPattern" => default_to(map, "status", "True"),
         "apps.DeploymentSpec" => deployment(map),
+        "core.ReplicationController" => replication_controller(map),
         "apps.ReplicaSetSpec" => default_to(map, "replicas", 1),
         "apps.StatefulSetSpec" => stateful_set(map),
         "storage.StorageClass" => {
@@ -358,6 +359,34 @@ fn job(map: &mut Members) {
         },
     );
     default_to(spec, "manualSelector", false);
+}
+
+fn replication_controller(map: &mut Members) {
+    let Some(spec) = object_in(map, "spec") else {
+        return;
+    };
+    default_to(spec, "replicas", 1);
+    let labels = spec
+        .get("template")
+        .and_then(|template| template.pointer("/metadata/labels"))
+        .filter(|labels| labels.is_object())
+        .cloned();
+    let Some(labels) = labels else {
+        return;
+    };
+    let empty = |value: Option<&Value>| {
+        value
+            .and_then(Value::as_object)
+            .is_none_or(serde_json::Map::is_empty)
+    };
+    if empty(spec.get("selector")) {
+        spec.insert("selector".to_owned(), labels.clone());
+    }
+    if let Some(metadata) = object_in(map, "metadata")
+        && empty(metadata.get("labels"))
+    {
+        metadata.insert("labels".to_owned(), labels);
+    }
 }
 
 fn deployment(map: &mut Members) {

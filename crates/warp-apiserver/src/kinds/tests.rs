@@ -59,6 +59,7 @@ fn every_kind_of_the_list_is_served_once() {
         "Ingress",
         "IngressClass",
         "NetworkPolicy",
+        "ReplicationController",
         "Role",
         "RoleBinding",
         "StatefulSet",
@@ -70,6 +71,34 @@ fn every_kind_of_the_list_is_served_once() {
         .collect();
     let versions: BTreeSet<&str> = groups.iter().map(|(group, _)| *group).collect();
     assert_eq!(groups.len(), versions.len(), "one version per group");
+}
+
+/// Group and version, and the kinds of it, one row a group.
+fn rows(kept: impl Fn(&crate::registry::resource::Resource) -> bool) -> String {
+    let mut groups: std::collections::BTreeMap<(String, String), BTreeSet<String>> =
+        std::collections::BTreeMap::new();
+    for resource in builtin().iter().filter(|resource| kept(resource)) {
+        groups
+            .entry((resource.group.clone(), resource.version.clone()))
+            .or_default()
+            .insert(resource.kind.clone());
+    }
+    let mut table = "| Group | Version | Kinds |\n|---|---|---|\n".to_owned();
+    for ((group, version), kinds) in groups {
+        let group = if group.is_empty() { "core" } else { &group };
+        let kinds: Vec<String> = kinds.into_iter().collect();
+        table += &format!("| {group} | {version} | {} |\n", kinds.join(", "));
+    }
+    table
+}
+
+#[test]
+fn the_reference_page_says_what_is_served_and_what_is_only_stored() {
+    let page = "docs/reference/embedded.md";
+    let served = rows(|resource| resource.stored_only.is_none());
+    warp_testkit::page::check_part(page, "kinds served", &served).unwrap();
+    let stored = rows(|resource| resource.stored_only.is_some());
+    warp_testkit::page::check_part(page, "kinds stored only", &stored).unwrap();
 }
 
 #[test]

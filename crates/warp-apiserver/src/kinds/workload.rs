@@ -1,13 +1,14 @@
-//! Deployment, ReplicaSet, StatefulSet and Job.
+//! Deployment, ReplicaSet, StatefulSet, ReplicationController and Job.
 
 mod job;
+mod replication_controller;
 
 use serde_json::{Value, json};
 
 use super::checks::{Errors, count_or_percent, immutable, not_negative, not_over_whole};
 use super::fields::{at, entries, list, number, text};
 use super::{Described, columns, describe, empty_status, keep_status, metadata, pod, typed};
-use crate::registry::resource::{ScalePaths, SelectableField, Strategy, Subresource};
+use crate::registry::resource::{Column, ScalePaths, SelectableField, Strategy, Subresource};
 use crate::schema::{FieldError, Path};
 
 pub(super) fn descriptors() -> Vec<Described> {
@@ -16,6 +17,7 @@ pub(super) fn descriptors() -> Vec<Described> {
         replica_set(),
         stateful_set(),
         job::descriptor(),
+        replication_controller::descriptor(),
         pod_template(),
     ]
 }
@@ -251,9 +253,10 @@ fn is_nothing(value: Option<&Value>) -> bool {
     }
 }
 
-fn replica_set() -> Described {
+/// Desired, current and ready: what plain output of replicated pods shows.
+fn replica_columns() -> Vec<Column> {
     let with = columns::with;
-    let mut all = vec![
+    vec![
         columns::name(),
         with("Desired", "integer", 0, |o, _| {
             json!(count(o, "spec.replicas"))
@@ -265,7 +268,11 @@ fn replica_set() -> Described {
             json!(count(o, "status.readyReplicas"))
         }),
         columns::age(),
-    ];
+    ]
+}
+
+fn replica_set() -> Described {
+    let mut all = replica_columns();
     all.extend(columns::template_columns(true));
     describe("apps", "v1", "ReplicaSet", "replicasets")
         .short("rs")

@@ -47,6 +47,7 @@ pub(super) fn of(group: &str, kind: &str) -> Value {
         ("apps", "ReplicaSet") => {
             json!({"spec": {"selector": null, "template": template()}, "status": {"replicas": 0}})
         }
+        ("", "ReplicationController") => json!({"spec": {}, "status": {"replicas": 0}}),
         ("apps", "StatefulSet") => json!({
             "spec": {"selector": null, "template": template(), "updateStrategy": {}},
             "status": {"replicas": 0, "availableReplicas": 0},

@@ -62,6 +62,7 @@ pub(crate) fn start(api: &Arc<Api>, stop: CancellationToken) {
                     // Too many changes at once: start over from the present state.
                     let (page, fresh) = table.list_and_watch(None);
                     cursor = fresh;
+                    withdraw_missing(&api, &page.objects);
                     for stored in page.objects {
                         observe(&api, &stored, &stop).await;
                     }
@@ -92,6 +93,18 @@ fn withdraw(api: &Api, definition: &Value) {
     api.registry.replace_custom(group, plural, Vec::new());
 }
 
+/// Withdraws what is served without a definition.
+fn withdraw_missing(api: &Api, present: &[Arc<Stored>]) {
+    for entry in api.registry.served().entries() {
+        let resource = &entry.resource;
+        let name = super::resource::qualified(&resource.plural, &resource.group);
+        if resource.custom.is_some() && !present.iter().any(|stored| *stored.key == *name) {
+            api.registry
+                .replace_custom(&resource.group, &resource.plural, Vec::new());
+        }
+    }
+}
+
 async fn observe(api: &Arc<Api>, stored: &Arc<Stored>, stop: &CancellationToken) {
     // An older event may arrive after newer writes: always judge the present state.
     let Some(current) = api.store.latest(&api.store.table(TABLE), &stored.key) else {
@@ -99,6 +112,9 @@ async fn observe(api: &Arc<Api>, stored: &Arc<Stored>, stop: &CancellationToken)
     };
     let definition = current.value();
     if definition["metadata"]["deletionTimestamp"].is_string() {
+        let group = text(&definition, "/spec/group");
+        let plural = text(&definition, "/spec/names/plural");
+        api.registry.refuse_creates(group, plural);
         let cleaning = definition["metadata"]["finalizers"]
             .as_array()
             .is_some_and(|list| list.iter().any(|name| name == CLEANUP));
@@ -393,8 +409,15 @@ async fn clean_up(api: &Arc<Api>, key: &Arc<str>) {
             cursor.changed().await;
         }
     }
-    // Nothing may be created any more once the last object is gone.
+    // Creates were refused before the first object went; one that was already on its way may have
+    // arrived since, and nobody could see it any more.
     api.registry.replace_custom(group, plural, Vec::new());
+    for stored in objects.all(None) {
+        let _ = api
+            .store
+            .delete(&objects, stored.redraft(), stored.revision)
+            .await;
+    }
     release(api, key).await;
 }
 

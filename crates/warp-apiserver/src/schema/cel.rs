@@ -8,6 +8,7 @@ mod cost;
 mod depth;
 mod evaluate;
 mod functions;
+mod problem;
 mod scope;
 mod types;
 mod value;
@@ -53,8 +54,15 @@ impl Program {
     fn check<'a>(
         &self,
         environment: &check::Environment<'a>,
-    ) -> Result<check::Checked<'a>, String> {
-        self.depth.walk(|| environment.check(&self.expression))?
+    ) -> Result<check::Checked<'a>, Vec<problem::Problem>> {
+        let walked = self.depth.walk(|| environment.check(&self.expression));
+        walked.unwrap_or_else(|text| Err(vec![problem::Problem { id: 0, text }]))
+    }
+
+    /// The problems with their places in the source, which is read once more to find them.
+    fn describe(&self, source: &str, problems: &[problem::Problem]) -> String {
+        let walked = self.depth.walk(|| problem::describe(source, problems));
+        walked.unwrap_or_else(|why| why)
     }
 
     fn execute(&self, context: &Context<'_>) -> Result<CelValue, ExecutionError> {
@@ -92,15 +100,25 @@ fn compile(text: &str) -> Result<Program, String> {
     // The parser recurses; an absurdly long or deep expression is refused before it gets there.
     const LONGEST: usize = 64 * 1024;
     if text.len() > LONGEST {
-        return Err("expression is too long".to_owned());
+        return Err("ERROR: <input>:1:1: expression is too long".to_owned());
     }
     let depth = depth::of(text);
     if depth.too_deep() {
-        return Err("expression nests too deeply: expression recursion limit exceeded".to_owned());
+        return Err(
+            "ERROR: <input>:1:1: expression nests too deeply: expression recursion limit exceeded"
+                .to_owned(),
+        );
     }
     let parsed = depth.walk(|| {
         let parser = Parser::new().enable_optional_syntax(true);
-        parser.parse(text).map_err(|errors| errors.to_string())
+        parser.parse(text).map_err(|refused| {
+            let refused: Vec<_> = refused
+                .errors
+                .into_iter()
+                .map(|error| (error.pos.0, error.pos.1, error.msg))
+                .collect();
+            problem::describe_syntax(text, &refused)
+        })
     })?;
     parsed.map(|expression| Program { expression, depth })
 }
@@ -182,8 +200,9 @@ pub(super) fn check_rule(
         }
     };
     match program.check(&environment) {
-        Err(error) => {
-            let detail = format!("compilation failed: ERROR: <input>: {error}");
+        Err(problems) => {
+            let shown = program.describe(text("rule"), &problems);
+            let detail = format!("compilation failed: {shown}");
             errors.push(FieldError::invalid(&rule_path, whole(), detail).as_struct());
         }
         Ok(checked) if matches!(checked.shape.kind, types::Type::Bool | types::Type::Dyn) => {
@@ -204,8 +223,9 @@ pub(super) fn check_rule(
                 )));
             }
             Ok(program) => match program.check(&environment) {
-                Err(error) => errors.push(refuse(format!(
-                    "messageExpression compilation failed: ERROR: <input>: {error}"
+                Err(problems) => errors.push(refuse(format!(
+                    "messageExpression compilation failed: {}",
+                    program.describe(text("messageExpression"), &problems)
                 ))),
                 Ok(checked)
                     if matches!(checked.shape.kind, types::Type::String | types::Type::Dyn) =>

@@ -90,6 +90,7 @@ fn run(
     receiver: &mpsc::Receiver<Message>,
 ) {
     let mut finishing = false;
+    let mut failed: Option<WriteError> = None;
     while !finishing {
         let Ok(first) = receiver.recv() else { break };
         let mut writes: Vec<Write> = Vec::new();
@@ -115,6 +116,13 @@ fn run(
         if writes.is_empty() {
             continue;
         }
+        if let Some(error) = &failed {
+            // What is queued was built on writes that never reached the disk.
+            for done in waiting.into_iter().flatten() {
+                let _ = done.send(Err(error.clone()));
+            }
+            continue;
+        }
         let result = disk.commit(&writes);
         let Some(shared) = shared.upgrade() else {
             continue;
@@ -131,12 +139,18 @@ fn run(
                 let reason = error.to_string();
                 tracing::error!(%reason, "failed to commit");
                 shared.fail(&reason);
-                Err(WriteError::Disk(reason.into()))
+                let error = WriteError::Disk(reason.into());
+                failed = Some(error.clone());
+                Err(error)
             }
         };
         for done in waiting.into_iter().flatten() {
             let _ = done.send(answer.clone());
         }
+    }
+    if failed.is_some() {
+        // Not closed cleanly: revisions were handed out that the file does not know.
+        return;
     }
     if let Err(error) = disk.close() {
         tracing::warn!(%error, "failed to mark the database as closed");

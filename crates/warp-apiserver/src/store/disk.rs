@@ -1,5 +1,6 @@
 //! The disk image: one row per current object, and the revision.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,6 +14,8 @@ use super::object::{Index, Stored};
 const OBJECTS: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("objects");
 const META: TableDefinition<'static, &str, u64> = TableDefinition::new("meta");
 const FORMAT: u64 = 1;
+/// Bytes of pages kept in memory. Objects are there already, and rows are only read when opening.
+const CACHE: usize = 16 << 20;
 /// Revisions skipped after a crash: more than relaxed writes can have handed out and lost.
 const CRASH_GAP: u64 = 1_000_000;
 
@@ -31,7 +34,11 @@ pub(super) fn open(path: &Path) -> Result<(Image, Disk), OpenError> {
         path: path.to_owned(),
         source: Box::new(error),
     };
-    let database = Database::create(path).map_err(|error| failed(error.into()))?;
+    private(path).map_err(|error| failed(redb::Error::Io(error)))?;
+    let database = Database::builder()
+        .set_cache_size(CACHE)
+        .create(path)
+        .map_err(|error| failed(error.into()))?;
     let disk = Disk { database };
     let (format, clean, stored) = disk.prepare().map_err(failed)?;
     if format != FORMAT {
@@ -50,6 +57,23 @@ pub(super) fn open(path: &Path) -> Result<(Image, Disk), OpenError> {
             row,
         })?;
     Ok((Image { revision, tables }, disk))
+}
+
+/// Makes the file, readable by its owner only, when it is not there: it will hold every Secret.
+fn private(path: &Path) -> std::io::Result<()> {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    match std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+    {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            std::fs::set_permissions(path, mode)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 impl Disk {

@@ -344,7 +344,7 @@ impl Inner {
 
     fn remember(&mut self, event: Arc<Event>) {
         self.last = event.revision();
-        self.ring_bytes += event.object.bytes.len();
+        self.ring_bytes += event.weight();
         self.ring.push_back(event);
         while self.ring.len() > self.ring_events
             || (self.ring_bytes > RING_BYTES && self.ring.len() > RING_FLOOR)
@@ -354,7 +354,7 @@ impl Inner {
             };
             self.first += 1;
             self.base = oldest.revision();
-            self.ring_bytes -= oldest.object.bytes.len();
+            self.ring_bytes -= oldest.weight();
         }
     }
 }

@@ -51,6 +51,15 @@ impl Event {
         self.object.revision
     }
 
+    /// Bytes the event may keep alive: the object, its line, and the version before.
+    pub(super) fn weight(&self) -> usize {
+        let before = self
+            .previous
+            .as_ref()
+            .map_or(0, |object| object.bytes.len());
+        2 * self.object.bytes.len() + before
+    }
+
     /// The event as plain watchers receive it; encoded once for all of them.
     pub fn line(&self) -> Bytes {
         self.line

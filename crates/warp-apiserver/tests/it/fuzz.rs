@@ -2,7 +2,7 @@
 //! JSON object; a refusal is always a whole Status. Seeded and bounded; the same generators can be
 //! pointed at a longer run with `WARP_FUZZ_ROUNDS`.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::exchange::{Reply, Sent, send};
 
@@ -125,6 +125,11 @@ fn judge(sent: &Sent<'_>, reply: &Reply) {
         sent.method, sent.path, sent.content_type
     );
     let body = reply.json();
+    assert!(
+        reply.body.len() < 8 << 20,
+        "{line}: {} bytes",
+        reply.body.len()
+    );
     if reply.code < 400 {
         return;
     }
@@ -140,16 +145,241 @@ fn judge(sent: &Sent<'_>, reply: &Reply) {
     assert!(body["metadata"].is_object(), "{line}\n{body}");
 }
 
+fn rounds(usual: usize) -> usize {
+    let asked = std::env::var("WARP_FUZZ_ROUNDS").ok();
+    asked.and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// Offers a definition with this schema, without keeping it.
+async fn define(client: &kube::Client, schema: &Value) {
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "things.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Namespaced",
+            "names": {"plural": "things", "kind": "Thing"},
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                          "schema": {"openAPIV3Schema": schema}}],
+        },
+    });
+    let sent = Sent {
+        method: "POST",
+        path: "/apis/apiextensions.k8s.io/v1/customresourcedefinitions?dryRun=All",
+        content_type: "application/json",
+        accept: "application/json",
+        body: definition.to_string().into_bytes(),
+    };
+    judge(&sent, &send(client, &sent).await);
+}
+
+const WORDS: &[&str] = &[
+    "self",
+    "oldSelf",
+    "self.n",
+    "self.s",
+    "self.l",
+    "self.m",
+    "x",
+    "'a'",
+    "1",
+    "-1",
+    "2.5",
+    "true",
+    "null",
+    "[",
+    "]",
+    "{",
+    "}",
+    "(",
+    ")",
+    ".",
+    ",",
+    ":",
+    "?",
+    "==",
+    "!=",
+    "<",
+    "&&",
+    "||",
+    "!",
+    "+",
+    "/ 0",
+    "in",
+    "has(self.s)",
+    ".all(x, ",
+    ".map(x, ",
+    ".exists_one(x, ",
+    ".size()",
+    "size(",
+    ".matches('(a+)+$')",
+    ".format([1])",
+    "dyn(",
+    "type(",
+    "quantity('1Gi')",
+    "duration('1h')",
+    ".?s.orValue('')",
+    "[?0]",
+    "optional.of(1)",
+    "// c",
+    "\"\\u00e9\"",
+    "\n",
+    "cel.bind(y, 1, ",
+];
+
+#[tokio::test]
+async fn any_rule_is_accepted_or_refused_with_a_status() {
+    let server = crate::api::server().await;
+    let client = server.client("default");
+    let mut random = Random(0x5eed_1234_abcd_0002);
+    for _ in 0..rounds(400) {
+        let mut text = |most: usize| {
+            let count = 1 + random.next(most);
+            (0..count).map(|_| random.pick(WORDS)).collect::<String>()
+        };
+        let (rule, message) = (text(9), text(4));
+        let schema = json!({"type": "object", "properties": {"spec": {
+            "type": "object",
+            "properties": {
+                "n": {"type": "integer"}, "s": {"type": "string", "maxLength": 20},
+                "l": {"type": "array", "maxItems": 5, "items": {"type": "string", "maxLength": 9}},
+                "m": {"type": "object", "additionalProperties": {"type": "integer"}},
+            },
+            "x-kubernetes-validations": [{"rule": rule, "messageExpression": message}],
+        }}});
+        define(&client, &schema).await;
+    }
+}
+
+/// A schema of random keywords with random values.
+fn random_schema(random: &mut Random, depth: usize) -> Value {
+    const KEYWORDS: &[&str] = &[
+        "type",
+        "format",
+        "minimum",
+        "maxLength",
+        "maxItems",
+        "pattern",
+        "enum",
+        "default",
+        "nullable",
+        "required",
+        "x-kubernetes-int-or-string",
+        "x-kubernetes-list-type",
+        "x-kubernetes-list-map-keys",
+        "x-kubernetes-preserve-unknown-fields",
+        "x-kubernetes-embedded-resource",
+        "x-kubernetes-map-type",
+        "uniqueItems",
+        "$ref",
+        "title",
+    ];
+    const VALUES: &[&str] = &[
+        "\"object\"",
+        "\"array\"",
+        "\"string\"",
+        "\"integer\"",
+        "\"map\"",
+        "\"set\"",
+        "true",
+        "false",
+        "null",
+        "-1",
+        "3",
+        "1e999",
+        "[\"a\"]",
+        "[]",
+        "{}",
+        "\"(\"",
+        "\"date-time\"",
+        "{\"a\": null}",
+        "[null, 1]",
+        "99999999999999999999",
+    ];
+    const NESTED: &[&str] = &[
+        "items",
+        "additionalProperties",
+        "not",
+        "allOf",
+        "anyOf",
+        "properties",
+    ];
+    let mut schema = json!({"type": random.pick(&["object", "array", "string", "integer"])});
+    for _ in 0..random.next(5) {
+        let value = random.pick(VALUES);
+        let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+        schema[random.pick(KEYWORDS)] = value;
+    }
+    if depth > 0 {
+        for _ in 0..=random.next(2) {
+            let below = random_schema(random, depth - 1);
+            let name = random.pick(NESTED);
+            schema[name] = match name {
+                "properties" => json!({"a": below, "metadata": random_schema(random, 0)}),
+                "allOf" | "anyOf" => json!([below]),
+                _ => below,
+            };
+        }
+    }
+    schema
+}
+
+#[tokio::test]
+async fn any_schema_is_accepted_or_refused_with_a_status() {
+    let server = crate::api::server().await;
+    let client = server.client("default");
+    let mut random = Random(0x5eed_1234_abcd_0003);
+    for _ in 0..rounds(600) {
+        let schema = random_schema(&mut random, 3);
+        define(&client, &schema).await;
+    }
+}
+
+/// A field of a protobuf message.
+fn field(number: u8, content: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(content.len()).expect("short");
+    [&[number << 3 | 2, length], content].concat()
+}
+
+#[tokio::test]
+async fn any_protobuf_body_is_decoded_or_refused_with_a_status() {
+    let server = crate::api::server().await;
+    let client = server.client("default");
+    let mut random = Random(0x5eed_1234_abcd_0004);
+    let kind = [field(1, b"v1"), field(2, b"ConfigMap")].concat();
+    let data = field(2, &[field(1, b"key"), field(2, b"value")].concat());
+    let map = [field(1, &field(1, b"name")), data].concat();
+    let whole = [field(1, &kind), field(2, &map)].concat();
+    let mut accepted = 0;
+    for _ in 0..rounds(1500) {
+        let mut body = whole.clone();
+        for _ in 0..random.next(3) {
+            let at = random.next(body.len());
+            match random.next(3) {
+                0 => body[at] = u8::try_from(random.next(256)).expect("a byte"),
+                1 => body.truncate(at.max(1)),
+                _ => body.insert(at, u8::try_from(random.next(256)).expect("a byte")),
+            }
+        }
+        let sent = Sent {
+            method: "POST",
+            path: "/api/v1/namespaces/default/configmaps?dryRun=All",
+            content_type: "application/vnd.kubernetes.protobuf",
+            accept: "application/json",
+            body: [b"k8s\0".as_slice(), &body].concat(),
+        };
+        let reply = send(&client, &sent).await;
+        judge(&sent, &reply);
+        accepted += u32::from(reply.code == 201);
+    }
+    assert!(accepted > 0, "the unchanged body is a config map");
+}
+
 #[tokio::test]
 async fn any_request_is_answered_with_an_object_or_a_status() {
     let server = crate::api::server().await;
     let client = server.client("default");
-    let rounds = std::env::var("WARP_FUZZ_ROUNDS")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(3000);
     let mut random = Random(0x5eed_1234_abcd_0001);
-    for _ in 0..rounds {
+    for _ in 0..rounds(3000) {
         let mut path = random.pick(PATHS).to_owned();
         if random.next(10) == 0 {
             let at = 1 + random.next(path.len() - 1);

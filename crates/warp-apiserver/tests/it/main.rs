@@ -16,5 +16,8 @@ mod fuzz;
 mod hostile;
 mod intruders;
 mod kubectl;
+mod page;
 mod recorded;
+mod safety;
 mod third_party;
+mod tokens;

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -23,6 +23,8 @@ pub(crate) enum SyncError {
         what: String,
         source: Box<kube::Error>,
     },
+    #[error("failed to finish: the task panicked")]
+    Panicked,
 }
 
 /// One controller: a name, and what to do about one key.
@@ -36,6 +38,43 @@ pub(crate) trait Controller: Send + Sync + 'static {
         &self,
         key: &Self::Key,
     ) -> impl Future<Output = Result<Option<Timestamp>, SyncError>> + Send;
+}
+
+/// A key being worked on. However the work ends, by a panic too, the queue hears of it: a key it does not hear of is
+/// never worked on again.
+struct Work<C: Controller> {
+    queue: Arc<Queue<C::Key>>,
+    key: C::Key,
+    failed: bool,
+}
+
+impl<C: Controller> Work<C> {
+    fn end(&mut self, outcome: Result<Option<Timestamp>, SyncError>, now: Timestamp) {
+        let key = &self.key;
+        match outcome {
+            Ok(again) => {
+                if let Some(at) = again {
+                    self.queue.add_after(key.clone(), until(at, now));
+                }
+                self.failed = false;
+            }
+            Err(SyncError::Execute(error)) if error.is_conflict() => {
+                tracing::debug!(controller = C::NAME, ?key, %error, "changed meanwhile");
+            }
+            Err(error) => {
+                tracing::warn!(controller = C::NAME, ?key, %error, "will try again");
+            }
+        }
+    }
+}
+
+impl<C: Controller> Drop for Work<C> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!(controller = C::NAME, key = ?self.key, "panicked, will try again");
+        }
+        self.queue.done(&self.key, self.failed);
+    }
 }
 
 /// Works off `queue` until `shutdown`, then waits for the workers to end.
@@ -55,41 +94,28 @@ pub(crate) async fn drive<C: Controller>(
             () = shutdown.cancelled() => break,
             key = queue.next() => key,
         };
-        let (controller, queue, clock, shutdown) = (
-            controller.clone(),
-            queue.clone(),
-            clock.clone(),
-            shutdown.clone(),
-        );
+        let (controller, clock, shutdown) = (controller.clone(), clock.clone(), shutdown.clone());
+        let mut work = Work::<C> {
+            queue: queue.clone(),
+            key,
+            failed: true,
+        };
         tasks.spawn(async move {
             let _permit = permit;
             let outcome = tokio::select! {
                 () = shutdown.cancelled() => return,
-                outcome = controller.sync(&key) => outcome,
+                outcome = controller.sync(&work.key) => outcome,
             };
-            let failed = match outcome {
-                Ok(again) => {
-                    if let Some(at) = again {
-                        queue.add_after(key.clone(), until(at, clock.now()));
-                    }
-                    false
-                }
-                Err(error) => {
-                    let conflict =
-                        matches!(&error, SyncError::Execute(error) if error.is_conflict());
-                    if conflict {
-                        tracing::debug!(controller = C::NAME, ?key, %error, "changed meanwhile");
-                    } else {
-                        tracing::warn!(controller = C::NAME, ?key, %error, "will try again");
-                    }
-                    true
-                }
-            };
-            queue.done(&key, failed);
+            work.end(outcome, clock.now());
         });
     }
     tasks.close();
     tasks.wait().await;
+}
+
+/// `at` and some time more. Users may ask for any time: what lies past the end of time is the end of time.
+pub(crate) fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
+    at.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
 /// The time from `now` to `at`; a moment more, so that the clock has passed `at` when the key comes back.
@@ -98,4 +124,43 @@ pub(crate) fn until(at: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(left).map_or(Duration::from_millis(1), |left| {
         left + Duration::from_millis(1)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    struct PanicsOnce(AtomicUsize, CancellationToken);
+
+    impl Controller for PanicsOnce {
+        type Key = &'static str;
+        const NAME: &'static str = "panics-once";
+
+        async fn sync(&self, _key: &&'static str) -> Result<Option<Timestamp>, SyncError> {
+            if self.0.fetch_add(1, Ordering::SeqCst) == 0 {
+                panic!("for the test");
+            }
+            self.1.cancel();
+            Ok(None)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_whose_work_panics_is_tried_again() {
+        let stop = CancellationToken::new();
+        let queue = Arc::new(Queue::new());
+        queue.add("key");
+        let controller = Arc::new(PanicsOnce(AtomicUsize::new(0), stop.clone()));
+        drive(controller.clone(), queue, Clock::system(), stop).await;
+        assert_eq!(controller.0.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn times_past_the_end_of_time_are_its_end() {
+        let now = Timestamp::UNIX_EPOCH;
+        assert_eq!(later(now, SignedDuration::from_secs(9)).as_second(), 9);
+        assert_eq!(later(now, SignedDuration::MAX), Timestamp::MAX);
+    }
 }

@@ -57,12 +57,8 @@ struct Memory {
 
 enum Write {
     New(Box<Event>),
-    Repeat {
-        namespace: String,
-        name: String,
-        count: i32,
-        at: jiff::Timestamp,
-    },
+    /// Said before: the Event with its new count.
+    Repeat(Box<Event>),
 }
 
 async fn write(
@@ -107,12 +103,9 @@ impl Memory {
         let said = (component, uid, note.reason.clone(), note.message.clone());
         if let Some((name, count)) = self.said.get_mut(&said) {
             *count += 1;
-            return Some(Write::Repeat {
-                namespace,
-                name: name.clone(),
-                count: *count,
-                at: now,
-            });
+            let mut event = event(component, note, namespace, name.clone(), now);
+            event.count = Some(*count);
+            return Some(Write::Repeat(Box::new(event)));
         }
         if self.said.len() >= REMEMBERED {
             self.said.clear();
@@ -178,24 +171,27 @@ fn event(
 }
 
 async fn post(client: &kube::Client, write: Write) {
-    let outcome = match write {
-        Write::New(event) => {
-            let namespace = event.metadata.namespace.clone().unwrap_or_default();
-            let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
-            api.create(&PostParams::default(), &event).await.map(|_| ())
+    let (Write::New(event) | Write::Repeat(event)) = &write;
+    let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
+    let name = event.metadata.name.as_deref().unwrap_or_default();
+    let api: Api<Event> = Api::namespaced(client.clone(), namespace);
+    let repeated = match &write {
+        Write::New(_) => None,
+        Write::Repeat(event) => {
+            let patch = json!({ "count": event.count, "lastTimestamp": event.last_timestamp });
+            let patched = api
+                .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+                .await;
+            Some(patched)
         }
-        Write::Repeat {
-            namespace,
-            name,
-            count,
-            at,
-        } => {
-            let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
-            let patch = Patch::Merge(json!({ "count": count, "lastTimestamp": Time(at) }));
-            api.patch(&name, &PatchParams::default(), &patch)
-                .await
-                .map(|_| ())
+    };
+    let outcome = match repeated {
+        // Events do not live for ever: one that is gone is said anew.
+        Some(Err(kube::Error::Api(status))) if status.is_not_found() => {
+            api.create(&PostParams::default(), event).await
         }
+        Some(outcome) => outcome,
+        None => api.create(&PostParams::default(), event).await,
     };
     if let Err(error) = outcome {
         tracing::debug!(%error, "event not written");
@@ -232,7 +228,7 @@ mod tests {
         ));
         assert!(matches!(
             memory.next("c", note("a"), now),
-            Some(Write::Repeat { count: 2, .. })
+            Some(Write::Repeat(event)) if event.count == Some(2)
         ));
         let written = (0..100)
             .filter(|n| memory.next("c", note(&n.to_string()), now).is_some())

@@ -168,7 +168,7 @@ impl Controller for Garbage {
                 self.warn_of_wrong_namespace(uid, &node, reference);
                 self.graph
                     .lock()
-                    .remember_absent(&node.key.namespace, &reference.uid);
+                    .remember_absent(&node.key.namespace, reference);
             }
             owners.push(owner);
         }

@@ -2,9 +2,8 @@
 //! What remains, and why, is said in the namespace's conditions.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition, NamespaceStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DeleteParams, ListParams, ObjectList, PartialObjectMeta};
@@ -12,7 +11,7 @@ use kube::core::Request;
 use kube::discovery::verbs;
 use serde_json::Value;
 
-use super::drive::{Controller, SyncError};
+use super::drive::{Controller, SyncError, later};
 use super::plan::{Action, Kind, Plan, as_json};
 use super::served::{Served, served};
 use super::{Shared, wired};
@@ -20,7 +19,7 @@ use crate::informer::Key;
 
 const FINALIZER: &str = "kubernetes";
 /// How long to wait for others' finalizers before looking again.
-const FINALIZERS_WAIT: Duration = Duration::from_secs(5);
+const FINALIZERS_WAIT: SignedDuration = SignedDuration::from_secs(5);
 
 #[derive(Debug)]
 pub(crate) struct Namespaces(Shared);
@@ -341,11 +340,11 @@ fn plan(namespace: &Namespace, content: &Content, now: Timestamp) -> Plan {
         && content.discovery_error.is_none()
         && content.finalizers.is_empty()
     {
-        Duration::from_secs(u64::try_from(content.grace_seconds / 2 + 1).unwrap_or(1))
+        SignedDuration::from_secs(content.grace_seconds / 2 + 1)
     } else {
         FINALIZERS_WAIT
     };
-    plan.look_again(now + wait);
+    plan.look_again(later(now, wait));
     plan
 }
 
@@ -419,7 +418,7 @@ mod tests {
         let second = plan(
             &again,
             &content,
-            Timestamp::UNIX_EPOCH + Duration::from_secs(9),
+            Timestamp::UNIX_EPOCH + SignedDuration::from_secs(9),
         );
         assert!(
             second.actions.is_empty() && second.again.is_some(),

@@ -3,21 +3,25 @@
 
 use std::path::{Path, PathBuf};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{
     HostPathVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeClaim,
     PersistentVolumeClaimStatus, PersistentVolumeSpec, PersistentVolumeStatus, Pod,
 };
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::Api;
 use serde_json::json;
-use warp_core::resources::Resources;
 
+use self::facts::{capacity, fits, is_default, is_ours, policy, refers_to};
 use super::drive::{Controller, SyncError};
-use super::ownership::selects;
 use super::plan::{Action, Encoding, Kind, Plan, Removal, about};
 use super::{Shared, pods, wired};
 use crate::informer::Key;
+
+mod facts;
+#[cfg(test)]
+mod tests;
 
 /// The provisioner this controller answers for; a StorageClass names it.
 pub const PROVISIONER: &str = "gpu.warp.dev/local-directory";
@@ -27,6 +31,8 @@ const BOUND_BY: &str = "pv.kubernetes.io/bound-by-controller";
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 const CLAIM_PROTECTION: &str = "kubernetes.io/pvc-protection";
 const VOLUME_PROTECTION: &str = "kubernetes.io/pv-protection";
+/// When to look again at a volume that cannot be removed yet.
+const STILL_USED: SignedDuration = SignedDuration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Subject {
@@ -98,13 +104,13 @@ impl Volumes {
         };
         let mut plan = Plan::default();
         if claim.metadata.deletion_timestamp.is_some() {
-            let in_use =
-                caches.pods.in_namespace(&key.namespace).iter().any(|pod| {
-                    !pods::is_finished(pod) && used_by(pod).any(|name| *name == *key.name)
-                });
-            if !in_use {
+            if !self.in_use(key) {
                 drop_finalizer(&*claim, CLAIM_PROTECTION, &mut plan);
             }
+            return self.0.execute(Self::NAME, plan).await;
+        }
+        // Before anything is bound: a claim deleted while a pod uses it must not go before the pod.
+        if add_finalizer(&*claim, CLAIM_PROTECTION, &mut plan) {
             return self.0.execute(Self::NAME, plan).await;
         }
         match volume_name(&claim) {
@@ -116,6 +122,33 @@ impl Volumes {
             None => self.find(&claim, &mut plan),
         }
         self.0.execute(Self::NAME, plan).await
+    }
+
+    /// Does a pod that has not ended use this claim?
+    fn in_use(&self, claim: &Key) -> bool {
+        let pods = self.0.caches.pods.in_namespace(&claim.namespace);
+        pods.iter()
+            .any(|pod| !pods::is_finished(pod) && used_by(pod).any(|name| *name == *claim.name))
+    }
+
+    /// Is the claim that a volume names really gone, and does nobody write to its directory any more? Asked of the API
+    /// itself: data are not removed on the word of a cache.
+    async fn is_given_up(&self, reference: &ObjectReference) -> Result<bool, SyncError> {
+        let namespace = reference.namespace.as_deref().unwrap_or_default();
+        let name = reference.name.as_deref().unwrap_or_default();
+        if self.in_use(&Key::new(namespace, name)) {
+            return Ok(false);
+        }
+        let claims: Api<PersistentVolumeClaim> =
+            Api::namespaced(self.0.client().clone(), namespace);
+        let found = claims
+            .get_opt(name)
+            .await
+            .map_err(|source| SyncError::Read {
+                what: format!("PersistentVolumeClaim {namespace}/{name}"),
+                source: Box::new(source),
+            })?;
+        Ok(found.is_none_or(|claim| claim.metadata.uid != reference.uid))
     }
 
     /// A volume for a claim: one that fits, or a new directory.
@@ -177,19 +210,36 @@ impl Volumes {
             }
             return self.0.execute(Self::NAME, plan).await;
         }
+        if add_finalizer(&*volume, VOLUME_PROTECTION, &mut plan) {
+            return self.0.execute(Self::NAME, plan).await;
+        }
         let bound = reference.is_some_and(|reference| reference.uid.is_some());
         let state = match (&claim, bound) {
             (Some(_), _) => "Bound",
             (None, true) => "Released",
             (None, false) => "Available",
         };
-        phase(&volume, state, &mut plan);
-        if state == "Released" && is_ours(&volume) && policy(&volume) == "Delete" {
-            if let Some(path) = self.own_directory(&volume) {
-                remove(path).await;
+        phase(&volume, state, "", &mut plan);
+        let to_remove = state == "Released" && is_ours(&volume) && policy(&volume) == "Delete";
+        let Some(reference) = reference.filter(|_| to_remove) else {
+            return self.0.execute(Self::NAME, plan).await;
+        };
+        if !self.is_given_up(reference).await? {
+            plan.look_again(self.0.now() + STILL_USED);
+            return self.0.execute(Self::NAME, plan).await;
+        }
+        let removed = match self.own_directory(&volume) {
+            Some(path) => remove(&path).await,
+            None => Ok(()),
+        };
+        plan.actions.clear();
+        match removed {
+            Ok(()) => plan.delete(&*volume, Removal::default(), None),
+            // The volume stays as long as its directory does: it is the only trace of the data.
+            Err(message) => {
+                phase(&volume, "Failed", &message, &mut plan);
+                plan.look_again(self.0.now() + STILL_USED);
             }
-            plan.actions.clear();
-            plan.delete(&*volume, Removal::default(), None);
         }
         self.0.execute(Self::NAME, plan).await
     }
@@ -202,11 +252,14 @@ impl Volumes {
     }
 }
 
-async fn remove(path: PathBuf) {
-    if let Err(error) = tokio::fs::remove_dir_all(&path).await
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        tracing::warn!(path = %path.display(), %error, "failed to remove the directory of a volume");
+async fn remove(path: &Path) -> Result<(), String> {
+    match tokio::fs::remove_dir_all(path).await {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            let path = path.display();
+            tracing::warn!(%path, %error, "failed to remove the directory of a volume");
+            Err(format!("failed to remove {path}: {error}"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -246,6 +299,23 @@ fn used_by(pod: &Pod) -> impl Iterator<Item = &String> {
     })
 }
 
+/// True when it was missing.
+fn add_finalizer<K: kube::Resource<DynamicType = ()>>(
+    object: &K,
+    finalizer: &str,
+    plan: &mut Plan,
+) -> bool {
+    let known = object.meta().finalizers.as_deref().unwrap_or_default();
+    if known.iter().any(|known| known == finalizer) {
+        return false;
+    }
+    let mut finalizers: Vec<&str> = known.iter().map(String::as_str).collect();
+    finalizers.push(finalizer);
+    let patch = json!({ "metadata": { "finalizers": finalizers, "resourceVersion": object.meta().resource_version } });
+    plan.patch(object, Encoding::Merge, patch);
+    true
+}
+
 fn drop_finalizer<K: kube::Resource<DynamicType = ()>>(
     object: &K,
     finalizer: &str,
@@ -260,97 +330,6 @@ fn drop_finalizer<K: kube::Resource<DynamicType = ()>>(
         let patch = json!({ "metadata": { "finalizers": left, "resourceVersion": object.meta().resource_version } });
         plan.patch(object, Encoding::Merge, patch);
     }
-}
-
-fn size(
-    amounts: Option<
-        &std::collections::BTreeMap<
-            String,
-            k8s_openapi::apimachinery::pkg::api::resource::Quantity,
-        >,
-    >,
-) -> i64 {
-    let mut resources = Resources::default();
-    match amounts
-        .and_then(|amounts| amounts.get("storage"))
-        .map(|amount| resources.set("storage", &amount.0))
-    {
-        Some(Ok(())) => resources.extended("storage"),
-        _ => 0,
-    }
-}
-
-fn capacity(volume: &PersistentVolume) -> i64 {
-    size(volume.spec.as_ref().and_then(|spec| spec.capacity.as_ref()))
-}
-
-fn asked(claim: &PersistentVolumeClaim) -> i64 {
-    size(
-        claim
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.resources.as_ref()?.requests.as_ref()),
-    )
-}
-
-fn refers_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
-    volume
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.claim_ref.as_ref())
-        .is_some_and(|reference| {
-            reference.name == claim.metadata.name
-                && reference.namespace == claim.metadata.namespace
-                && (reference.uid.is_none() || reference.uid == claim.metadata.uid)
-        })
-}
-
-fn fits(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
-    let (Some(offered), Some(wanted)) = (&volume.spec, &claim.spec) else {
-        return false;
-    };
-    let class = |name: Option<&String>| name.cloned().unwrap_or_default();
-    let modes = offered.access_modes.as_deref().unwrap_or_default();
-    let labelled = wanted
-        .selector
-        .as_ref()
-        .is_none_or(|selector| selects(selector, volume.metadata.labels.as_ref()));
-    offered.claim_ref.is_none()
-        && volume.metadata.deletion_timestamp.is_none()
-        && class(offered.storage_class_name.as_ref()) == class(wanted.storage_class_name.as_ref())
-        && wanted
-            .access_modes
-            .iter()
-            .flatten()
-            .all(|mode| modes.contains(mode))
-        && capacity(volume) >= asked(claim)
-        && labelled
-}
-
-fn is_default(class: &StorageClass) -> bool {
-    class
-        .metadata
-        .annotations
-        .as_ref()
-        .and_then(|all| all.get(DEFAULT_CLASS))
-        .is_some_and(|value| value == "true")
-}
-
-fn is_ours(volume: &PersistentVolume) -> bool {
-    volume
-        .metadata
-        .annotations
-        .as_ref()
-        .and_then(|all| all.get(PROVISIONED_BY))
-        .is_some_and(|by| by == PROVISIONER)
-}
-
-fn policy(volume: &PersistentVolume) -> &str {
-    volume
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref())
-        .unwrap_or("Retain")
 }
 
 fn reference(claim: &PersistentVolumeClaim) -> ObjectReference {
@@ -375,8 +354,13 @@ fn bind(claim: &PersistentVolumeClaim, volume: &PersistentVolume, plan: &mut Pla
             json!({ "metadata": metadata, "spec": { "claimRef": reference(claim) } }),
         );
     }
+    let mut annotations = json!({ BIND_COMPLETED: "yes" });
+    // Said only where the controller chose: a claim that names its volume was bound by its author.
+    if volume_name(claim).is_none() {
+        annotations[BOUND_BY] = json!("yes");
+    }
     let patch = json!({
-        "metadata": { "annotations": { BIND_COMPLETED: "yes", BOUND_BY: "yes" } },
+        "metadata": { "annotations": annotations },
         "spec": { "volumeName": volume.metadata.name },
     });
     plan.patch(claim, Encoding::Merge, patch);
@@ -408,10 +392,11 @@ fn pending(claim: &PersistentVolumeClaim, plan: &mut Plan) {
     plan.status(claim, claim.status.as_ref(), &status);
 }
 
-fn phase(volume: &PersistentVolume, phase: &str, plan: &mut Plan) {
+fn phase(volume: &PersistentVolume, phase: &str, message: &str, plan: &mut Plan) {
     let old = volume.status.clone().unwrap_or_default();
     let new = PersistentVolumeStatus {
         phase: Some(phase.to_owned()),
+        message: (!message.is_empty()).then(|| message.to_owned()),
         ..old.clone()
     };
     let change =
@@ -473,58 +458,4 @@ fn provision(claim: &PersistentVolumeClaim, class: &StorageClass, root: &Path, p
         format!("Successfully provisioned volume {name}"),
     );
     bind(claim, &volume, plan);
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use serde_json::Value;
-
-    use super::*;
-
-    fn claim() -> PersistentVolumeClaim {
-        serde_json::from_value(json!({
-            "metadata": { "name": "c", "namespace": "n", "uid": "u" },
-            "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } }, "storageClassName": "local" }
-        }))
-        .unwrap()
-    }
-
-    fn volume(storage: &str, class: &str, modes: &Value) -> Arc<PersistentVolume> {
-        Arc::new(
-            serde_json::from_value(json!({
-                "metadata": { "name": "v" },
-                "spec": { "capacity": { "storage": storage }, "storageClassName": class, "accessModes": modes }
-            }))
-            .unwrap(),
-        )
-    }
-
-    #[test]
-    fn a_volume_fits_by_class_mode_and_size() {
-        let modes = json!(["ReadWriteOnce", "ReadOnlyMany"]);
-        assert!(fits(&volume("2Gi", "local", &modes), &claim()));
-        assert!(!fits(&volume("500Mi", "local", &modes), &claim()));
-        assert!(!fits(&volume("2Gi", "other", &modes), &claim()));
-        assert!(!fits(
-            &volume("2Gi", "local", &json!(["ReadOnlyMany"])),
-            &claim()
-        ));
-    }
-
-    #[test]
-    fn a_directory_is_made_for_the_claim_and_named_by_its_uid() {
-        let class = StorageClass {
-            provisioner: PROVISIONER.to_owned(),
-            ..StorageClass::default()
-        };
-        let mut plan = Plan::default();
-        provision(&claim(), &class, Path::new("/data"), &mut plan);
-        let Some(Action::Create { object, .. }) = plan.actions.first() else {
-            panic!("{plan:?}")
-        };
-        assert_eq!(object["spec"]["hostPath"]["path"], "/data/pvc-u");
-        assert_eq!(object["spec"]["claimRef"]["uid"], "u");
-    }
 }

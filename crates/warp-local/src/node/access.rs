@@ -33,6 +33,26 @@ pub trait Access: Send + Sync + std::fmt::Debug {
         options: &ExecOptions,
     ) -> Result<ExecSession, Status>;
 
+    /// What the container prints from now on. None of ours keeps a standard input to write to.
+    fn attach(
+        &self,
+        pod: &Pod,
+        container: &str,
+        options: &ExecOptions,
+    ) -> Result<ExecSession, Status> {
+        if options.stdin {
+            return Err(Status::not_implemented(
+                "containers of local nodes have no standard input to attach to; run a command beside it with `warp exec -i`",
+            ));
+        }
+        let log = LogOptions {
+            follow: true,
+            tail_lines: Some(0),
+            ..LogOptions::default()
+        };
+        Ok(streamed(self.logs(pod, container, &log)?))
+    }
+
     /// The address ports of the pod are reached at, if they are.
     fn address(&self, pod: &Pod) -> Option<String>;
 }
@@ -86,10 +106,11 @@ impl NodeHooks for Hooks {
         )
     }
 
-    fn attach(&self, _target: ContainerRef, _options: ExecOptions) -> HookFuture<ExecSession> {
-        ready(Err(Status::not_implemented(
-            "local nodes keep no terminal to attach to: read the logs with `warp logs -f`, or run a command with `warp exec`",
-        )))
+    fn attach(&self, target: ContainerRef, options: ExecOptions) -> HookFuture<ExecSession> {
+        ready(
+            self.find(&target)
+                .and_then(|(access, pod, container)| access.attach(&pod, &container, &options)),
+        )
     }
 
     fn connect(&self, target: ContainerRef, port: u16) -> HookFuture<DuplexStream> {
@@ -129,6 +150,28 @@ pub(crate) fn said(output: &str, code: i32) -> ExecSession {
         inside.write_all(output.as_bytes()).await.ok();
         drop(inside);
         send.send(Exit::Code(code)).ok();
+    });
+    ExecSession {
+        stdin: None,
+        stdout: Some(stdout),
+        stderr: None,
+        resize: None,
+        exit,
+    }
+}
+
+/// A session that prints a stream and ends with it.
+fn streamed(mut stream: LogStream) -> ExecSession {
+    let (mut inside, stdout) = tokio::io::duplex(BUFFER);
+    let (send, exit) = oneshot::channel();
+    tokio::spawn(async move {
+        while let Some(Ok(text)) = stream.next().await {
+            if inside.write_all(&text).await.is_err() {
+                break;
+            }
+        }
+        drop(inside);
+        send.send(Exit::Code(0)).ok();
     });
     ExecSession {
         stdin: None,

@@ -4,30 +4,32 @@
 mod access;
 mod api;
 mod create;
+mod credentials;
 mod pod;
 mod socket;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::contents::fields::Machine;
 use super::devices::Devices;
 use super::facts::Facts;
 use super::lifecycle::Action;
+use super::process::health::Watch;
 use super::process::machine;
 use super::runtime::{Due, Health, Refusal, Report, Runtime};
+use super::task::{Order, Record, Tasks, live_runs, stops};
 
 pub use api::{Docker as Api, DockerError};
 pub use socket::{Search, find};
 
 /// On every container of ours, with the data directory it belongs to.
-pub(crate) const OWNER: &str = "gpu.warp.dev/owner";
+pub const OWNER: &str = "gpu.warp.dev/owner";
 pub(crate) const POD: &str = "gpu.warp.dev/pod-uid";
 pub(crate) const CONTAINER: &str = "gpu.warp.dev/container";
 pub(crate) const ATTEMPT: &str = "gpu.warp.dev/attempt";
@@ -45,7 +47,9 @@ pub(crate) struct Shared {
     pub(crate) root: PathBuf,
     pub(crate) machine: Machine,
     pub(crate) reports: mpsc::UnboundedSender<Report>,
-    pods: Mutex<BTreeMap<String, mpsc::UnboundedSender<pod::Order>>>,
+    pub(crate) tasks: Tasks,
+    pub(crate) render: Vec<String>,
+    watch: Watch,
 }
 
 impl std::fmt::Debug for Docker {
@@ -71,20 +75,44 @@ impl Docker {
             root: root.to_owned(),
             machine: machine::share(),
             reports,
-            pods: Mutex::default(),
+            tasks: Tasks::default(),
+            render: machine::amd_render_devices(Path::new("/sys")),
+            watch: Watch::start(),
         });
         tokio::spawn(pod::watch(Arc::downgrade(&shared)));
         (Self { shared }, receive)
     }
 
-    fn order(&self, pod: &Arc<Pod>, facts: &Facts, order: pod::Order) {
-        let uid = pod.metadata.uid.clone().unwrap_or_default();
-        let mut pods = self.shared.pods.lock();
-        let task = pods
-            .entry(uid)
-            .or_insert_with(|| pod::start(self.shared.clone(), pod.clone(), facts.devices.clone()));
-        task.send(order).ok();
+    fn order(&self, pod: &Arc<Pod>, facts: &Facts, order: Order) {
+        self.shared.tasks.order(pod, order, || {
+            pod::Task::new(&self.shared, pod, &facts.devices)
+        });
     }
+}
+
+/// Containers of a data directory, by the engine that answers.
+async fn owned(root: &Path) -> Result<(Api, Vec<api::Listed>), DockerError> {
+    let api = find(&Search::from_environment(None)).await?;
+    let listed = api.list(&format!("{OWNER}={}", root.display())).await?;
+    Ok((api, listed))
+}
+
+/// How many containers of a data directory run.
+pub async fn running(root: &Path) -> Result<usize, DockerError> {
+    let (_, listed) = owned(root).await?;
+    Ok(listed
+        .iter()
+        .filter(|container| container.state == "running")
+        .count())
+}
+
+/// Removes every container of a data directory; how many there were.
+pub async fn end_all(root: &Path) -> Result<usize, DockerError> {
+    let (api, listed) = owned(root).await?;
+    for container in &listed {
+        api.remove(&container.id).await?;
+    }
+    Ok(listed.len())
 }
 
 impl Shared {
@@ -94,17 +122,6 @@ impl Shared {
 
     pub(crate) fn folder(&self, uid: &str) -> PathBuf {
         self.root.join("pods").join(uid)
-    }
-
-    /// Passes an order on to a pod that is known.
-    pub(crate) fn tell(&self, uid: &str, order: pod::Order) {
-        if let Some(task) = self.pods.lock().get(uid) {
-            task.send(order).ok();
-        }
-    }
-
-    pub(crate) fn known(&self) -> Vec<String> {
-        self.pods.lock().keys().cloned().collect()
     }
 }
 
@@ -123,32 +140,24 @@ impl Runtime for Docker {
     }
 
     fn act(&self, pod: &Arc<Pod>, facts: &Facts, action: &Action, _now: Timestamp) -> Vec<Due> {
-        self.order(pod, facts, pod::Order::Do(action.clone()));
+        self.order(pod, facts, Order::Do(action.clone()));
         Vec::new()
     }
 
     fn adopt(&self, pod: &Arc<Pod>, facts: &Facts, _now: Timestamp) -> Vec<Due> {
-        let live = facts
-            .containers
-            .iter()
-            .filter_map(|(name, seen)| {
-                let run = seen.run.as_ref().filter(|run| run.exit.is_none())?;
-                Some((name.clone(), run.attempt))
-            })
-            .collect();
-        self.order(pod, facts, pod::Order::Adopt { live });
+        let live = live_runs(facts);
+        self.order(pod, facts, Order::Adopt { live });
         Vec::new()
     }
 
     fn held_devices(&self, pod: &Pod) -> Option<Devices> {
-        pod::Record::read(&self.shared.folder(pod.metadata.uid.as_deref()?))
-            .map(|record| record.devices)
+        Record::read(&self.shared.folder(pod.metadata.uid.as_deref()?)).map(|record| record.devices)
     }
 
     fn forget(&self, pod: &Pod) {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
-        if let Some(task) = self.shared.pods.lock().remove(&uid) {
-            task.send(pod::Order::Forget).ok();
+        if !self.shared.tasks.forget(&uid) {
+            tokio::spawn(pod::remove_all(self.shared.clone(), uid));
         }
     }
 
@@ -158,16 +167,22 @@ impl Runtime for Docker {
     }
 
     fn health(&self, _node: &Node) -> Health {
-        Health::default()
+        Health {
+            lost: false,
+            broken: self.shared.watch.broken(),
+        }
     }
 
     fn device_lost(
         &self,
-        _pod: &Arc<Pod>,
-        _facts: &Facts,
-        _containers: &[String],
+        pod: &Arc<Pod>,
+        facts: &Facts,
+        containers: &[String],
         _now: Timestamp,
     ) -> Vec<Due> {
+        for action in stops(facts, containers) {
+            self.order(pod, facts, Order::Do(action));
+        }
         Vec::new()
     }
 }

@@ -15,6 +15,15 @@ pub const FIRST_BACKOFF: Duration = Duration::from_secs(10);
 /// ... up to this.
 pub const LONGEST_BACKOFF: Duration = Duration::from_mins(5);
 
+/// A time after another; one beyond the calendar is its end. Times come from statuses and lengths from
+/// specs, both of which people write.
+pub(crate) fn later(at: Timestamp, by: Duration) -> Timestamp {
+    jiff::SignedDuration::try_from(by)
+        .ok()
+        .and_then(|by| at.checked_add(by).ok())
+        .unwrap_or(Timestamp::MAX)
+}
+
 /// Something a runtime observed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -30,6 +39,11 @@ pub enum Event {
     Pulled {
         container: String,
         image_id: String,
+    },
+    /// How far a pull is; for people only.
+    Pulling {
+        container: String,
+        message: String,
     },
     PullFailed {
         container: String,
@@ -63,6 +77,10 @@ pub enum Event {
         ok: bool,
         message: String,
         at: Timestamp,
+    },
+    /// The node needs what the pod uses (disk, memory) and ends it.
+    Evicted {
+        message: String,
     },
     /// Nothing of the pod is left but its logs.
     TornDown,
@@ -284,6 +302,8 @@ pub struct Facts {
     pub accepted: Timestamp,
     /// Why the node will not run it: reason and message.
     pub refused: Option<(String, String)>,
+    /// Why the node ends it before its time.
+    pub evicted: Option<String>,
     pub sandbox: Sandbox,
     pub ip: Option<String>,
     pub devices: Devices,
@@ -302,6 +322,7 @@ impl Facts {
                 .and_then(|status| status.start_time.as_ref())
                 .map_or(now, |time| time.0),
             refused: None,
+            evicted: None,
             sandbox: Sandbox::Absent,
             ip: None,
             devices: Devices::default(),
@@ -432,6 +453,7 @@ impl Facts {
                     self.sandbox = Sandbox::Failed { message, at };
                 }
             }
+            Event::Pulling { .. } => {}
             Event::Pulled {
                 container,
                 image_id,
@@ -505,6 +527,12 @@ impl Facts {
                 let entry = self.entry(&container);
                 if entry.live_attempt(attempt).is_some() {
                     entry.probe_mut(kind).note(probe, ok, &message, at);
+                }
+            }
+            Event::Evicted { message } => {
+                // A pod whose containers have ended has nothing left to be taken from it.
+                if self.containers.values().any(ContainerFacts::is_live) {
+                    self.evicted.get_or_insert(message);
                 }
             }
             Event::TornDown => self.sandbox = Sandbox::Gone,

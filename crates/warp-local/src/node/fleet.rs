@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
+use super::faults::Fault;
 use super::simulated::Defaults;
 
 pub use labels::{of as device_labels, product};
@@ -44,6 +45,8 @@ pub struct Shape {
 pub struct Fleet {
     pub nodes: Vec<Shape>,
     pub defaults: Defaults,
+    /// What happens to the nodes, and when.
+    pub faults: Vec<Fault>,
 }
 
 impl Fleet {

@@ -6,6 +6,7 @@ mod leases;
 mod nodes;
 mod notes;
 mod pods;
+mod room;
 mod writes;
 
 use std::collections::BTreeSet;

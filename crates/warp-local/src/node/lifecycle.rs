@@ -14,7 +14,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus, Probe};
 
-use super::facts::{ContainerFacts, Facts, Image, Sandbox};
+use super::facts::{ContainerFacts, Facts, Image, Sandbox, later};
 
 pub use restart::restarts;
 
@@ -95,6 +95,8 @@ pub(crate) enum Ending {
     Refused,
     Deleted,
     Deadline,
+    /// The node needs what it uses.
+    Evicted,
     /// Its containers are done (or an init container failed for good).
     Done,
 }
@@ -229,6 +231,9 @@ impl<'a> Plan<'a> {
         if self.facts.refused.is_some() {
             return Some(Ending::Refused);
         }
+        if self.facts.evicted.is_some() {
+            return Some(Ending::Evicted);
+        }
         if let Some(deadline) = self.deadline() {
             // A pod that was done in time stays done.
             let in_time = self.done_since().is_some_and(|at| at < deadline);
@@ -308,7 +313,7 @@ impl<'a> Plan<'a> {
         match &self.facts.sandbox {
             Sandbox::Absent => return self.actions.push(Action::Prepare),
             Sandbox::Failed { at, .. } => {
-                let due = *at + RETRY;
+                let due = later(*at, RETRY);
                 if self.now >= due {
                     self.actions.push(Action::Prepare);
                 } else {
@@ -400,14 +405,14 @@ impl<'a> Plan<'a> {
             if !restarts(self.pod_policy(), container, is_init, exit) {
                 return;
             }
-            let due = exit.at + seen.restarts.delay_after(exit.at);
+            let due = later(exit.at, seen.restarts.delay_after(exit.at));
             if self.now < due {
                 return self.look_again(due);
             }
-            attempt = run.attempt + 1;
+            attempt = run.attempt.saturating_add(1);
         }
         if let Some((_, _, at)) = &seen.misconfigured {
-            let due = *at + RETRY;
+            let due = later(*at, RETRY);
             if self.now < due {
                 return self.look_again(due);
             }
@@ -418,10 +423,10 @@ impl<'a> Plan<'a> {
             }),
             Image::Pulling => {}
             Image::Failed { at, .. } => {
-                let due = *at + pull_delay(seen, *at);
+                let due = later(*at, pull_delay(seen, *at));
                 if self.now < due {
                     // The wording changes from the error to the back-off a moment after it.
-                    let worded = *at + status::PULL_ERROR_SHOWN;
+                    let worded = later(*at, status::PULL_ERROR_SHOWN);
                     self.look_again(if self.now < worded { worded } else { due });
                 } else {
                     self.actions.push(Action::Pull {

@@ -3,10 +3,13 @@
 //!
 //! It runs commands, it does not contain them: no image, no own file system, no own network.
 
+mod admit;
 mod cgroup;
 mod container;
+pub mod health;
 mod log;
 pub mod machine;
+mod memory;
 mod pod;
 mod probe;
 mod serve;
@@ -18,24 +21,24 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::contents::fields::Machine;
 use super::devices::Devices;
-use super::facts::{Facts, containers};
-use super::lifecycle::{Action, ProbeKind};
+use super::facts::Facts;
+use super::lifecycle::Action;
 use super::runtime::{Due, Health, Refusal, Report, Runtime};
+use super::task::{Order, Record, Tasks, live_runs, stops};
 
 pub use cgroup::Cgroups;
 pub use container::run as run_container;
-pub(crate) use probe::{port_only as probe_port, unsupported as unsupported_probe};
+pub(crate) use probe::{port_only as probe_port, unavailable};
 pub use supervisor::run as run_supervisor;
 
 /// The hidden verbs the binary must answer with [`run_supervisor`] and [`run_container`].
@@ -56,7 +59,16 @@ pub enum ProcessError {
         #[source]
         source: std::io::Error,
     },
+    #[error(
+        "the path {path} is too long for the sockets of its pods by {over} characters; choose a shorter one with --data"
+    )]
+    LongPath { path: PathBuf, over: usize },
 }
+
+/// A pod's socket, as long as any of them gets below the data directory.
+const LONGEST_SOCKET: usize = "/pods/00000000-0000-0000-0000-000000000000/socket".len();
+/// What the system takes as the path of a socket.
+const SOCKET_LIMIT: usize = 107;
 
 /// See the module.
 #[derive(Clone)]
@@ -74,7 +86,8 @@ pub(crate) struct Shared {
     pub(crate) machine: Machine,
     pub(crate) cgroups: Cgroups,
     pub(crate) reports: mpsc::UnboundedSender<Report>,
-    tasks: Mutex<BTreeMap<String, mpsc::UnboundedSender<pod::Order>>>,
+    watch: health::Watch,
+    tasks: Tasks,
 }
 
 impl std::fmt::Debug for Process {
@@ -94,10 +107,15 @@ impl Process {
         address: &str,
         cgroups: Cgroups,
     ) -> Result<(Self, mpsc::UnboundedReceiver<Report>), ProcessError> {
+        if let Some(over) = too_long(root) {
+            let path = root.to_owned();
+            return Err(ProcessError::LongPath { path, over });
+        }
         let pods = root.join("pods");
         std::fs::create_dir_all(&pods)
             .map_err(|source| ProcessError::Folder { path: pods, source })?;
         let (reports, receive) = mpsc::unbounded_channel();
+        let watch = health::Watch::start();
         let runtime = Self {
             shared: Arc::new(Shared {
                 client,
@@ -107,21 +125,25 @@ impl Process {
                 machine: machine::share(),
                 cgroups,
                 reports,
-                tasks: Mutex::default(),
+                watch,
+                tasks: Tasks::default(),
             }),
         };
         Ok((runtime, receive))
     }
 
-    fn order(&self, pod: &Arc<Pod>, facts: &Facts, order: pod::Order) {
-        let uid = pod.metadata.uid.clone().unwrap_or_default();
-        let mut tasks = self.shared.tasks.lock();
-        let task = tasks
-            .entry(uid)
-            .or_insert_with(|| pod::start(self.shared.clone(), pod.clone(), facts.devices.clone()));
-        // A task ends only when its pod is forgotten.
-        task.send(order).ok();
+    fn order(&self, pod: &Arc<Pod>, facts: &Facts, order: Order) {
+        self.shared.tasks.order(pod, order, || {
+            pod::Task::new(&self.shared, pod, &facts.devices)
+        });
     }
+}
+
+/// By how many characters a data directory's path is too long for the sockets of its pods.
+pub fn too_long(root: &Path) -> Option<usize> {
+    (root.as_os_str().len() + LONGEST_SOCKET)
+        .checked_sub(SOCKET_LIMIT)
+        .filter(|over| *over > 0)
 }
 
 /// Pods with files below `root`, whether or not an API still knows them.
@@ -151,6 +173,12 @@ impl Shared {
     pub(crate) fn folder(&self, uid: &str) -> PathBuf {
         self.root.join("pods").join(uid)
     }
+
+    /// Ends a pod that has no task, and removes its files.
+    fn sweep(self: &Arc<Self>, uid: String) {
+        let shared = self.clone();
+        tokio::spawn(async move { pod::end_folder(&shared.root, &shared.cgroups, &uid).await });
+    }
 }
 
 impl Runtime for Process {
@@ -159,93 +187,62 @@ impl Runtime for Process {
     }
 
     fn admit(&self, pod: &Pod) -> Result<(), Refusal> {
-        let refuse = |message: String| {
+        admit::unsupported(pod).map_or(Ok(()), |message| {
             Err(Refusal {
                 reason: "UnsupportedOnProcessNode".to_owned(),
                 message,
             })
-        };
-        let Some(spec) = &pod.spec else {
-            return Ok(());
-        };
-        for container in containers(spec) {
-            for kind in ProbeKind::ALL {
-                if let Some(probe) = kind.of(container)
-                    && let Some(what) = probe::unsupported(probe)
-                {
-                    return refuse(format!(
-                        "container {}: {} probes are not available on a process node; use exec, httpGet over http or tcpSocket",
-                        container.name, what
-                    ));
-                }
-            }
-            let hook = container
-                .lifecycle
-                .as_ref()
-                .and_then(|lifecycle| lifecycle.post_start.as_ref());
-            if hook.is_some() {
-                return refuse(format!(
-                    "container {}: postStart hooks are not available on a process node; start the work in the command",
-                    container.name
-                ));
-            }
-        }
-        Ok(())
+        })
     }
 
     fn act(&self, pod: &Arc<Pod>, facts: &Facts, action: &Action, _now: Timestamp) -> Vec<Due> {
-        self.order(pod, facts, pod::Order::Do(action.clone()));
+        self.order(pod, facts, Order::Do(action.clone()));
         Vec::new()
     }
 
     fn adopt(&self, pod: &Arc<Pod>, facts: &Facts, _now: Timestamp) -> Vec<Due> {
-        let live = facts
-            .containers
-            .iter()
-            .filter_map(|(name, seen)| {
-                let run = seen.run.as_ref().filter(|run| run.exit.is_none())?;
-                Some((name.clone(), run.attempt))
-            })
-            .collect();
-        self.order(pod, facts, pod::Order::Adopt { live });
+        let live = live_runs(facts);
+        self.order(pod, facts, Order::Adopt { live });
         Vec::new()
     }
 
     fn held_devices(&self, pod: &Pod) -> Option<Devices> {
         let uid = pod.metadata.uid.as_deref()?;
-        pod::Record::read(&self.shared.folder(uid)).map(|record| record.devices)
+        Record::read(&self.shared.folder(uid)).map(|record| record.devices)
     }
 
     fn forget(&self, pod: &Pod) {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
-        let task = self.shared.tasks.lock().remove(&uid);
-        if let Some(task) = task {
-            task.send(pod::Order::Forget).ok();
+        if !self.shared.tasks.forget(&uid) {
+            self.shared.sweep(uid);
         }
     }
 
     fn keep_only(&self, known: &BTreeSet<String>) {
         for uid in left_behind(&self.shared.root) {
             if !known.contains(&uid) {
-                let shared = self.shared.clone();
-                tokio::spawn(
-                    async move { pod::end_folder(&shared.root, &shared.cgroups, &uid).await },
-                );
+                self.shared.sweep(uid);
             }
         }
     }
 
     fn health(&self, _node: &Node) -> Health {
-        Health::default()
+        Health {
+            lost: false,
+            broken: self.shared.watch.broken(),
+        }
     }
 
     fn device_lost(
         &self,
-        _pod: &Arc<Pod>,
-        _facts: &Facts,
-        _containers: &[String],
+        pod: &Arc<Pod>,
+        facts: &Facts,
+        containers: &[String],
         _now: Timestamp,
     ) -> Vec<Due> {
+        for action in stops(facts, containers) {
+            self.order(pod, facts, Order::Do(action));
+        }
         Vec::new()
     }
 }

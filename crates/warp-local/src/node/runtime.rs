@@ -54,6 +54,12 @@ pub trait Runtime: Send + Sync + std::fmt::Debug + 'static {
     /// A pod that was under way when this process started: reports what became of its containers.
     fn adopt(&self, pod: &Arc<Pod>, facts: &Facts, now: Timestamp) -> Vec<Due>;
 
+    /// The pod's annotations were changed while it is under way: everything that will happen to it by
+    /// itself, in place of what was said before. `None`: nothing this runtime said depends on them.
+    fn changed(&self, _pod: &Arc<Pod>, _facts: &Facts, _now: Timestamp) -> Option<Vec<Due>> {
+        None
+    }
+
     /// The devices a pod under way was given before this process started.
     fn held_devices(&self, pod: &Pod) -> Option<Devices>;
 

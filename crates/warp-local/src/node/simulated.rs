@@ -20,20 +20,31 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use parking_lot::RwLock;
 
 use super::devices::Devices;
-use super::facts::{Event, Exit, Facts, containers};
+use super::facts::{Event, Exit, Facts, Image, containers, later};
 use super::lifecycle::{Action, ProbeKind};
 use super::runtime::{Due, Health, Refusal, Runtime};
 
 pub use annotations::PREFIX;
+pub(in crate::node) use annotations::{LOST_GPUS, NAMES, NODE_LOST};
 pub use behaviour::{Behaviour, Defaults, Fate, Pull};
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Simulated {
     defaults: Defaults,
     next_ip: AtomicU32,
     /// Behaviour set on node objects, by node name; absent for nodes without any.
     nodes: RwLock<BTreeMap<String, BTreeMap<String, String>>>,
+    /// For those who follow a log until its container ends.
+    client: Option<kube::Client>,
+}
+
+impl std::fmt::Debug for Simulated {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Simulated")
+            .field("defaults", &self.defaults)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Simulated {
@@ -41,6 +52,15 @@ impl Simulated {
         Self {
             defaults,
             ..Self::default()
+        }
+    }
+
+    /// Lets logs be followed, with a client of the cluster the nodes are in.
+    #[must_use]
+    pub fn followed_through(self, client: kube::Client) -> Self {
+        Self {
+            client: Some(client),
+            ..self
         }
     }
 
@@ -71,6 +91,20 @@ impl Simulated {
 
     fn start(&self, pod: &Pod, container: &str, attempt: u32, now: Timestamp) -> Vec<Due> {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        if let Ok(behaviour) = self.behaviour(pod, container)
+            && let Some(message) = behaviour.config_error
+        {
+            return vec![Due {
+                at: now,
+                event: Event::Misconfigured {
+                    container: container.to_owned(),
+                    attempt,
+                    reason: "CreateContainerConfigError".to_owned(),
+                    message,
+                    at: now,
+                },
+            }];
+        }
         let started = Due {
             at: now,
             event: Event::Started {
@@ -81,23 +115,34 @@ impl Simulated {
             },
         };
         let mut due = vec![started];
-        due.extend(self.end_of(pod, container, attempt, now));
+        due.extend(self.ends_of(pod, container, attempt, now));
         due
     }
 
-    /// When and how a run that began at `started` ends by itself.
-    fn end_of(&self, pod: &Pod, container: &str, attempt: u32, started: Timestamp) -> Option<Due> {
-        let behaviour = self.behaviour(pod, container).ok()?;
+    /// When and how a run that began at `started` ends by itself, or its whole pod with it.
+    fn ends_of(&self, pod: &Pod, container: &str, attempt: u32, started: Timestamp) -> Vec<Due> {
+        let Ok(behaviour) = self.behaviour(pod, container) else {
+            return Vec::new();
+        };
         let fate = behaviour.fate(attempt);
-        let at = started + fate.after?;
-        Some(exited(container, attempt, fate.exit(at)))
+        let own = fate.after.map(|after| {
+            let at = later(started, after);
+            exited(container, attempt, fate.exit(at))
+        });
+        let evicted = behaviour.evict_after.map(|after| Due {
+            at: later(started, after),
+            event: Event::Evicted {
+                message: "The node was low on resource: ephemeral-storage.".to_owned(),
+            },
+        });
+        own.into_iter().chain(evicted).collect()
     }
 
     fn pull(&self, pod: &Pod, facts: &Facts, container: &str, now: Timestamp) -> Vec<Due> {
         let Ok(behaviour) = self.behaviour(pod, container) else {
             return Vec::new();
         };
-        let Some(at) = behaviour.pull.time.map(|time| now + time) else {
+        let Some(at) = behaviour.pull.time.map(|time| later(now, time)) else {
             return Vec::new();
         };
         let image = containers(
@@ -120,7 +165,7 @@ impl Simulated {
             {
                 Event::PullFailed {
                     container: container.to_owned(),
-                    reason: "ErrImagePull".to_owned(),
+                    reason: behaviour.pull.reason.clone(),
                     message: format!("failed to pull image \"{image}\": {error}"),
                     at,
                 }
@@ -145,8 +190,10 @@ impl Simulated {
             .behaviour(pod, container)
             .map_or(Some(Duration::ZERO), |behaviour| behaviour.stop_time);
         let (at, code) = match time {
-            Some(time) if time < grace || time.is_zero() && grace.is_zero() => (now + time, 143),
-            _ => (now + grace, 137),
+            Some(time) if time < grace || time.is_zero() && grace.is_zero() => {
+                (later(now, time), 143)
+            }
+            _ => (later(now, grace), 137),
         };
         vec![exited(container, attempt, Exit::with_code(code, at))]
     }
@@ -167,10 +214,12 @@ impl Simulated {
         let ok = self
             .behaviour(pod, container)
             .map_or(true, |behaviour| match kind {
-                ProbeKind::Liveness => behaviour.live_for.is_none_or(|time| now < started + time),
+                ProbeKind::Liveness => behaviour
+                    .live_for
+                    .is_none_or(|time| now < later(started, time)),
                 ProbeKind::Startup | ProbeKind::Readiness => behaviour
                     .ready_after
-                    .is_some_and(|time| now >= started + time),
+                    .is_some_and(|time| now >= later(started, time)),
             });
         let message = if ok {
             String::new()
@@ -247,14 +296,25 @@ impl Runtime for Simulated {
     }
 
     fn adopt(&self, pod: &Arc<Pod>, facts: &Facts, _now: Timestamp) -> Vec<Due> {
-        facts
-            .containers
-            .iter()
-            .filter_map(|(name, seen)| {
-                let run = seen.run.as_ref().filter(|run| run.exit.is_none())?;
-                self.end_of(pod, name, run.attempt, run.started?)
-            })
-            .collect()
+        let mut due = Vec::new();
+        for (name, seen) in &facts.containers {
+            if let Some(run) = seen.run.as_ref().filter(|run| run.exit.is_none())
+                && let Some(started) = run.started
+            {
+                due.extend(self.ends_of(pod, name, run.attempt, started));
+            }
+        }
+        due
+    }
+
+    fn changed(&self, pod: &Arc<Pod>, facts: &Facts, now: Timestamp) -> Option<Vec<Due>> {
+        let mut due = self.adopt(pod, facts, now);
+        for (name, seen) in &facts.containers {
+            if seen.image == Image::Pulling {
+                due.extend(self.pull(pod, facts, name, now));
+            }
+        }
+        Some(due)
     }
 
     fn held_devices(&self, _pod: &Pod) -> Option<Devices> {

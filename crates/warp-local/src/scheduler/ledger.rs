@@ -22,13 +22,12 @@ impl Scheduler {
                 Change::Node(key) => self.take_node(&key),
                 Change::Pod(key) => self.take_pod(&key),
                 Change::Namespace(key) => {
-                    if let Some(namespace) = self.shared.caches.namespaces.get(&key) {
-                        self.fleet.set_namespace(
-                            &key.name,
-                            request::labels(namespace.metadata.labels.as_ref()),
-                        );
-                    }
-                    false
+                    let namespace = self.shared.caches.namespaces.get(&key);
+                    let labels = namespace.and_then(|namespace| namespace.metadata.labels.clone());
+                    let labels = request::labels(labels.as_ref());
+                    let changed = self.fleet.namespace_labels(&key.name) != Some(&labels);
+                    self.fleet.set_namespace(&key.name, labels);
+                    changed
                 }
                 Change::Volume => true,
             };
@@ -53,6 +52,8 @@ impl Scheduler {
                 self.bound.retain(|_, uid| !gone.contains(uid));
                 self.nominees
                     .retain(|_, nominee| !gone.contains(&nominee.work.id));
+                // Whoever had to stay away from its pods, or to spread over it too, may fit now.
+                return true;
             }
             return false;
         };

@@ -79,7 +79,7 @@ fn resources(spec: &PodSpec) -> Resources {
     let mut starting = Resources::default();
     for container in spec.init_containers.iter().flatten() {
         let mut needs = of_container(container);
-        if container.restart_policy.as_deref() == Some("Always") {
+        if is_sidecar(&container) {
             running.add(&needs);
             sidecars.add(&needs);
             needs = sidecars.clone();
@@ -101,6 +101,7 @@ fn resources(spec: &PodSpec) -> Resources {
     if whole.memory_bytes > 0 {
         running.memory_bytes = whole.memory_bytes;
     }
+    running.extended.extend(whole.extended);
     running.add(&read(spec.overhead.as_ref()));
     running
 }
@@ -162,8 +163,21 @@ fn constraints(spec: &PodSpec) -> Constraints {
             .filter(|spread| spread.when_unsatisfiable == "DoNotSchedule")
             .map(spread)
             .collect(),
-        host_ports: spec.containers.iter().flat_map(host_ports).collect(),
+        host_ports: spec
+            .containers
+            .iter()
+            .chain(spec.init_containers.iter().flatten().filter(is_sidecar))
+            .flat_map(host_ports)
+            .collect(),
     }
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "an iterator's filter hands out references"
+)]
+fn is_sidecar(container: &&Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
 }
 
 fn host_ports(container: &Container) -> impl Iterator<Item = HostPort> {
@@ -173,7 +187,7 @@ fn host_ports(container: &Container) -> impl Iterator<Item = HostPort> {
             .filter(|number| *number > 0)?;
         Some(HostPort {
             ip: port.host_ip.as_deref().unwrap_or_default().into(),
-            protocol: port.protocol.as_deref().unwrap_or_default().into(),
+            protocol: port.protocol.as_deref().unwrap_or("TCP").into(),
             port: number,
         })
     })

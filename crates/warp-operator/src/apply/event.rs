@@ -45,7 +45,8 @@ impl Regarding {
 
 pub(super) struct Recorder {
     identity: String,
-    counts: Mutex<BTreeMap<String, i32>>,
+    /// How often each was told, and when in the order of telling.
+    counts: Mutex<BTreeMap<String, (i32, u64)>>,
 }
 
 impl Recorder {
@@ -65,41 +66,76 @@ impl Recorder {
         let now = executor.clock.now();
         let event = self.event(about, note, now);
         let name = event.name_any();
-        let seen = self.counts.lock().get(&name).copied();
-        if seen.is_none() {
-            let want = Want::of(&event);
-            let api = executor.api(&want.resource, &want.namespace);
-            let params = kube::api::PostParams::default();
-            let call = api.create(&params, &want.body);
-            match executor
-                .call("create", &want.resource, "", &want.name, call)
-                .await
-            {
-                Ok(_) => {
-                    self.remember(name, 1);
-                    return Ok(());
-                }
-                Err(error) if is_reason(&error, "AlreadyExists") => {}
-                Err(error) => return Err(error),
-            }
+        let seen = self.counts.lock().get(&name).map(|count| count.0);
+        let counted = match seen {
+            None => false,
+            Some(count) => self.count_up(executor, about, &name, count, now).await?,
+        };
+        if counted || self.make(executor, &event).await? {
+            return Ok(());
         }
-        let count = seen.unwrap_or(1).saturating_add(1);
+        // Written by an earlier process, and perhaps gone again by now: then the next one is made.
+        self.count_up(executor, about, &name, 1, now).await?;
+        Ok(())
+    }
+
+    /// Makes the Event; false when it exists.
+    async fn make(&self, executor: &Executor, event: &Event) -> Result<bool, ApplyError> {
+        let want = Want::of(event);
+        let api = executor.api(&want.resource, &want.namespace);
+        let params = kube::api::PostParams::default();
+        let call = api.create(&params, &want.body);
+        match executor
+            .call("create", &want.resource, "", &want.name, call)
+            .await
+        {
+            Ok(_) => {
+                self.remember(want.name, 1);
+                Ok(true)
+            }
+            Err(error) if is_reason(&error, "AlreadyExists") => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Raises the count of an Event that exists; false when it is gone: Events live an hour.
+    async fn count_up(
+        &self,
+        executor: &Executor,
+        about: &Regarding,
+        name: &str,
+        seen: i32,
+        now: Timestamp,
+    ) -> Result<bool, ApplyError> {
+        let count = seen.saturating_add(1);
         let resource = ApiResource::erase::<Event>(&());
         let api = executor.api(&resource, about.0.namespace.as_deref().unwrap_or("default"));
         let body = json!({"series": {"count": count, "lastObservedTime": MicroTime(now)}});
         let (params, patch) = (PatchParams::default(), Patch::Merge(&body));
-        let call = api.patch(&name, &params, &patch);
-        executor.call("patch", &resource, "", &name, call).await?;
-        self.remember(name, count);
-        Ok(())
+        let call = api.patch(name, &params, &patch);
+        match executor.call("patch", &resource, "", name, call).await {
+            Ok(_) => {
+                self.remember(name.to_owned(), count);
+                Ok(true)
+            }
+            Err(error) if error.status().is_some_and(|status| status.code == 404) => {
+                self.counts.lock().remove(name);
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn remember(&self, name: String, count: i32) {
         let mut counts = self.counts.lock();
+        let order = counts.values().map(|(_, order)| order + 1).max();
         if counts.len() >= REMEMBERED {
-            counts.pop_first();
+            let oldest = counts.iter().min_by_key(|(_, (_, order))| *order);
+            if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
+                counts.remove(&oldest);
+            }
         }
-        counts.insert(name, count);
+        counts.insert(name, (count, order.unwrap_or_default()));
     }
 
     fn event(&self, about: &Regarding, note: &Note, now: Timestamp) -> Event {

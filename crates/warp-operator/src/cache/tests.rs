@@ -114,9 +114,14 @@ fn a_relist_drops_what_is_gone_and_keeps_newer_own_writes() {
 }
 
 #[test]
-fn an_own_write_nobody_confirms_is_forgotten_in_time() {
+fn an_own_write_a_later_list_does_not_show_is_forgotten_in_time() {
     let cache = listed(&[]);
     cache.note(node("a", 5, "own"), at(0));
+    // A watch that is silent shows nothing, which proves nothing.
+    cache.forget_unconfirmed(at(100 * OWN_SECONDS));
+    assert_eq!(cache.all().len(), 1);
+    cache.step(Step::Listing);
+    cache.step(Step::ListDone);
     cache.forget_unconfirmed(at(OWN_SECONDS - 1));
     assert_eq!(cache.all().len(), 1);
     cache.forget_unconfirmed(at(OWN_SECONDS));

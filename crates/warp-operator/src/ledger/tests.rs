@@ -65,6 +65,14 @@ fn bound_nominated_pinned_and_terminating_pods_all_hold_their_gpus() {
             6,
         ),
         (
+            json!({"affinity": pinned("a"), "containers": asking(2)}),
+            json!({"phase": "Pending", "conditions": [{
+                "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                "message": "persistentvolumeclaim \"data\" not found",
+            }]}),
+            8,
+        ),
+        (
             json!({"containers": asking(2)}),
             json!({"phase": "Pending"}),
             8,

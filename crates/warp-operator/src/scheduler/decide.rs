@@ -1,6 +1,6 @@
 //! Decisions of one pass, in queue order, each seeing the ones before it. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -10,13 +10,16 @@ use warp_api::workload::{GpuAsk, SchedulingStrategy};
 use warp_api::{GPUWorkload, label, reason};
 use warp_core::fleet::{Expression, GpuRequest, NodeTerm, Operator, Request, WorkState};
 use warp_core::random::Fingerprint;
-use warp_core::schedule::fit::Filter;
-use warp_core::schedule::{Ask, Mix, Placement, Planner, Policy, Reason};
+use warp_core::schedule::{Ask, Mix, Placement, Planner, Policy};
 
 use super::Verdict;
+use super::explain::{explain, fold, hint};
 use crate::config::Settings;
 use crate::ledger::{self, Ledger, model_name, provider_of};
 use crate::workload::{Place, Shell, attempt, shell};
+
+/// Workloads told the smallest change in one pass: finding it looks at every node many times.
+const HINTS: usize = 8;
 
 /// What happens to one workload.
 #[derive(Clone, Debug)]
@@ -38,35 +41,56 @@ pub(crate) fn all(
     settings: &Settings,
     now: Timestamp,
 ) -> Vec<(Arc<GPUWorkload>, Decision)> {
-    let mut planners = BTreeMap::new();
-    let decide = |workload: &Arc<GPUWorkload>| {
-        let decision = match shell(workload) {
-            Ok(shell) => one(ledger, &mut planners, workload, &shell, settings, now),
-            Err(_) => Decision::Skip,
+    let shells: Vec<_> = wanted.iter().map(|workload| shell(workload).ok()).collect();
+    let asked = wanted.iter().zip(&shells).filter_map(|(workload, shell)| {
+        let request = base_request(ledger, workload, shell.as_ref()?);
+        Some(Ask::new(&ledger.fleet, &request))
+    });
+    let mut desk = Desk {
+        mix: mix(ledger, asked),
+        planners: BTreeMap::new(),
+        hints: HINTS,
+        settings,
+        now,
+    };
+    let decide = |(workload, shell): (&Arc<GPUWorkload>, &Option<Shell>)| {
+        let decision = match shell {
+            Some(shell) => one(ledger, &mut desk, workload, shell),
+            None => Decision::Skip,
         };
         (Arc::clone(workload), decision)
     };
-    wanted.iter().map(decide).collect()
+    wanted.iter().zip(&shells).map(decide).collect()
+}
+
+/// What the decisions of one pass share.
+struct Desk<'a> {
+    /// What is asked for: the queue and what runs already.
+    mix: Mix,
+    planners: BTreeMap<Policy, Planner>,
+    /// Workloads that may still be told the smallest change in this pass.
+    hints: usize,
+    settings: &'a Settings,
+    now: Timestamp,
 }
 
 fn one(
     ledger: &mut Ledger,
-    planners: &mut BTreeMap<Policy, Planner>,
+    desk: &mut Desk<'_>,
     workload: &GPUWorkload,
     shell: &Shell,
-    settings: &Settings,
-    now: Timestamp,
 ) -> Decision {
     let strategy = workload
         .spec
         .scheduling_strategy
-        .unwrap_or(settings.default_strategy);
-    let base = base_request(ledger, workload, shell, now);
+        .unwrap_or(desk.settings.default_strategy);
+    let base = base_request(ledger, workload, shell);
+    let refused = refused_nodes(workload, desk.now);
     let providers = providers(workload);
     let mut tried = Vec::new();
     for provider in &providers {
         let request = restricted(&base, provider.as_deref());
-        match choose(ledger, planners, workload, &request, strategy) {
+        match choose_elsewhere(ledger, desk, workload, &request, &refused, strategy) {
             Some(placement) => {
                 return placed(
                     ledger, workload, shell, request, &placement, strategy, &tried,
@@ -74,16 +98,52 @@ fn one(
             }
             None => tried.push((
                 provider.clone(),
-                explain(ledger, &request, &shell.ask, provider.as_deref()),
+                explain(ledger, &request, &shell.ask, provider.as_deref(), &refused),
             )),
         }
     }
-    Decision::Wait(fold(tried))
+    let mut verdict = fold(tried);
+    if verdict.reason == reason::WAITING_FOR_CAPACITY
+        && desk.hints > 0
+        && let [only] = providers.as_slice()
+    {
+        desk.hints -= 1;
+        let request = restricted(&base, only.as_deref());
+        let own = workload.spec.pod_template.as_ref();
+        let own = own.and_then(|template| template.spec.as_ref()?.affinity.as_ref());
+        let affinity = own.is_some_and(|affinity| affinity.node_affinity.is_some());
+        if let Some(hint) = hint(ledger, &request, affinity) {
+            verdict.message = format!("{}; {hint}", verdict.message);
+        }
+    }
+    Decision::Wait(verdict)
+}
+
+/// The best place that the cluster's scheduler has not refused lately.
+fn choose_elsewhere(
+    ledger: &Ledger,
+    desk: &mut Desk<'_>,
+    workload: &GPUWorkload,
+    request: &Request,
+    refused: &[Arc<str>],
+    strategy: SchedulingStrategy,
+) -> Option<Placement> {
+    if refused.is_empty() {
+        return choose(ledger, desk, workload, request, strategy);
+    }
+    let elsewhere = Expression {
+        key: Arc::from("metadata.name"),
+        operator: Operator::NotIn,
+        values: refused.to_vec(),
+    };
+    let mut request = request.clone();
+    require(&mut request, None, Some(&elsewhere));
+    choose(ledger, desk, workload, &request, strategy)
 }
 
 fn choose(
     ledger: &Ledger,
-    planners: &mut BTreeMap<Policy, Planner>,
+    desk: &mut Desk<'_>,
     workload: &GPUWorkload,
     request: &Request,
     strategy: SchedulingStrategy,
@@ -99,18 +159,19 @@ fn choose(
             .get();
         return Planner::new(policy, seed).choose(&ledger.fleet, request);
     }
-    let planner = planners.entry(policy).or_insert_with(|| {
-        let mix = mix(ledger, request);
-        Planner::with_strategy(policy.live(0, &ledger.fleet, &mix), 0)
-    });
+    let Desk { planners, mix, .. } = desk;
+    let fresh = || Planner::with_strategy(policy.live(0, &ledger.fleet, mix), 0);
+    let planner = planners.entry(policy).or_insert_with(fresh);
     planner.choose(&ledger.fleet, request)
 }
 
-/// What the cluster runs, as the best guess of what it will be asked for next. Read from the
-/// snapshot alone, so that a restart changes no decision.
-fn mix(ledger: &Ledger, asked: &Request) -> Mix {
+/// What waits and what the cluster runs, as the best guess of what it will be asked for next. Read
+/// from the snapshot alone, so that a restart changes no decision.
+fn mix(ledger: &Ledger, asked: impl Iterator<Item = Ask>) -> Mix {
     let mut mix = Mix::default();
-    mix.see(&Ask::new(&ledger.fleet, asked));
+    for ask in asked {
+        mix.see(&ask);
+    }
     for work in ledger.fleet.works() {
         mix.see(&Ask::new(&ledger.fleet, &work.request));
     }
@@ -176,32 +237,28 @@ fn placed(
     }
 }
 
-/// The request without its provider: the pod's own, the GPUs asked for, and not the nodes that were
-/// refused lately.
-fn base_request(ledger: &Ledger, workload: &GPUWorkload, shell: &Shell, now: Timestamp) -> Request {
+/// The request without its provider: the pod's own and the GPUs asked for.
+fn base_request(ledger: &Ledger, workload: &GPUWorkload, shell: &Shell) -> Request {
     let spec = shell.template.spec.clone().unwrap_or_default();
-    let mut meta = shell.template.metadata.clone().unwrap_or_default();
+    // With the labels its pod will carry: spread and anti-affinity may select by them.
+    let mut meta = shell.labelled(workload, attempt(workload));
     meta.name = Some(workload.name_any());
     meta.namespace = workload.namespace();
     let mut request = ledger::request(&meta, &spec);
     request.gpu = Some(gpu_request(ledger, &shell.ask));
+    request
+}
+
+/// Nodes the cluster's scheduler refused lately.
+fn refused_nodes(workload: &GPUWorkload, now: Timestamp) -> Vec<Arc<str>> {
     let refused = workload
         .status
         .iter()
         .flat_map(|status| &status.refused_nodes);
-    let refused: Vec<Arc<str>> = refused
+    refused
         .filter(|refused| refused.until.0 > now)
         .map(|refused| Arc::from(refused.name.as_str()))
-        .collect();
-    if !refused.is_empty() {
-        let elsewhere = Expression {
-            key: Arc::from("metadata.name"),
-            operator: Operator::NotIn,
-            values: refused,
-        };
-        require(&mut request, None, Some(&elsewhere));
-    }
-    request
+        .collect()
 }
 
 /// Models the fleet has that meet the ask, mixed groups included; where it has none, the ones asked
@@ -257,149 +314,5 @@ fn require(request: &mut Request, label: Option<&Expression>, node: Option<&Expr
     for term in terms {
         term.match_expressions.extend(label.cloned());
         term.match_fields.extend(node.cloned());
-    }
-}
-
-/// Why a request fits nowhere, as a reason people can act on and one sentence.
-fn explain(ledger: &Ledger, request: &Request, ask: &GpuAsk, provider: Option<&str>) -> Verdict {
-    let nodes: Vec<_> = ledger
-        .fleet
-        .nodes()
-        .filter(|(_, node)| provider.is_none_or(|provider| provider_of(node) == provider))
-        .collect();
-    if let (Some(provider), true) = (provider, nodes.is_empty()) {
-        let known: BTreeSet<&str> = ledger
-            .fleet
-            .nodes()
-            .map(|(_, node)| provider_of(node))
-            .collect();
-        let known: Vec<&str> = known.into_iter().collect();
-        return Verdict {
-            reason: reason::NO_SUCH_PROVIDER,
-            message: format!(
-                "no node belongs to provider {provider} (the cluster has: {}); label a node {}={provider} or change the workload's",
-                known.join(", "),
-                label::PROVIDER
-            ),
-        };
-    }
-    let largest = nodes
-        .iter()
-        .filter_map(|(_, node)| ledger.gpus.get(&*node.name))
-        .flat_map(|gpus| &gpus.devices)
-        .filter(|device| ask.met_by(device))
-        .map(|device| device.count)
-        .max();
-    match largest {
-        None => Verdict {
-            reason: reason::NO_SUCH_GPU,
-            message: format!(
-                "no node has {}; the cluster has: {}",
-                GpuAsk {
-                    count: 1,
-                    ..ask.clone()
-                }
-                .describe(),
-                inventory(ledger)
-            ),
-        },
-        Some(largest) if largest < u64::from(ask.count) => Verdict {
-            reason: reason::NEVER_FITS,
-            message: format!(
-                "it asks for {}, but the largest node has {largest}; ask for at most {largest} or add larger nodes",
-                ask.describe()
-            ),
-        },
-        Some(_) => by_reasons(ledger, request, &nodes),
-    }
-}
-
-type NodeEntry<'a> = (warp_core::fleet::NodeId, &'a Arc<warp_core::fleet::Node>);
-
-/// Folds every node's first reason into one sentence.
-fn by_reasons(ledger: &Ledger, request: &Request, nodes: &[NodeEntry<'_>]) -> Verdict {
-    let filter = Filter::new(&ledger.fleet, request);
-    let mut folded: BTreeMap<String, usize> = BTreeMap::new();
-    let mut waits = false;
-    for (id, _) in nodes {
-        let reasons = filter.reasons(*id);
-        waits |= reasons.iter().all(passes);
-        if let Some(first) = reasons.first() {
-            *folded.entry(first.label()).or_default() += 1;
-        }
-    }
-    let mut folded: Vec<(String, usize)> = folded.into_iter().collect();
-    folded.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
-    let list: Vec<String> = folded
-        .iter()
-        .map(|(label, count)| format!("{count} {label}"))
-        .collect();
-    let sentence = format!("0 of {} nodes fit: {}", nodes.len(), list.join(", "));
-    if waits {
-        Verdict {
-            reason: reason::WAITING_FOR_CAPACITY,
-            message: sentence,
-        }
-    } else {
-        let next = "change what the workload requires or add nodes";
-        Verdict {
-            reason: reason::NEVER_FITS,
-            message: format!("{sentence}; {next}"),
-        }
-    }
-}
-
-/// Whether a reason passes by itself when running work ends.
-fn passes(reason: &Reason) -> bool {
-    match reason {
-        Reason::Insufficient { needed, total, .. } => needed <= total,
-        Reason::FewGpus { needed, total, .. } => needed <= total,
-        other => other.is_capacity() || matches!(other, Reason::NotReady | Reason::Unschedulable),
-    }
-}
-
-/// `16 nvidia H100-80GB, 4 nvidia (unknown model)`.
-fn inventory(ledger: &Ledger) -> String {
-    let mut totals: BTreeMap<String, u64> = BTreeMap::new();
-    for device in ledger.devices() {
-        let mut name = model_name(device);
-        if name.is_empty() {
-            "(unknown model)".clone_into(&mut name);
-        }
-        if device.sharing != warp_core::gpu::Sharing::Exclusive {
-            name.push_str(" (shared or sliced)");
-        }
-        *totals
-            .entry(format!("{} {name}", device.vendor))
-            .or_default() += device.count;
-    }
-    if totals.is_empty() {
-        return "no GPU at all".to_owned();
-    }
-    let list: Vec<String> = totals
-        .iter()
-        .map(|(name, count)| format!("{count} {name}"))
-        .collect();
-    list.join(", ")
-}
-
-/// One verdict for all providers tried: the most hopeful reason, every explanation.
-fn fold(tried: Vec<(Option<String>, Verdict)>) -> Verdict {
-    let hopeful = tried.iter().map(|(_, verdict)| verdict.reason);
-    let reason = hopeful
-        .clone()
-        .find(|reason| *reason == reason::WAITING_FOR_CAPACITY)
-        .or_else(|| hopeful.clone().next())
-        .unwrap_or(reason::WAITING_FOR_CAPACITY);
-    let parts: Vec<String> = tried
-        .into_iter()
-        .map(|(provider, verdict)| match provider {
-            Some(provider) => format!("provider {provider}: {}", verdict.message),
-            None => verdict.message,
-        })
-        .collect();
-    Verdict {
-        reason,
-        message: parts.join("; "),
     }
 }

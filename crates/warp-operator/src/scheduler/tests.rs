@@ -215,6 +215,37 @@ fn refused_nodes_are_left_out_until_their_time() {
 }
 
 #[test]
+fn a_refused_node_that_would_fit_is_waited_for_and_said_so() {
+    let spec = json!({
+        "status": {"refusedNodes": [{"name": "a", "jobUid": "j", "until": "2026-11-15T12:00:01Z"}]},
+    });
+    let mut ledger = ledger::build(&[node("a", 8, json!({}))], &[], &[]);
+    let decisions = decide(&mut ledger, &[workload("w", spec)]);
+    let (found, message) = verdict(&decisions[0]);
+    assert_eq!(found, reason::WAITING_FOR_CAPACITY);
+    assert!(
+        message.contains("1 refused by the cluster's scheduler"),
+        "{message}"
+    );
+}
+
+#[test]
+fn who_waits_is_told_the_smallest_change_that_would_place_it_now() {
+    let nodes = [node("a", 8, json!({}))];
+    let mut ledger = ledger::build(&nodes, &[], &[]);
+    let wanted = [
+        workload("first", json!({"gpuCount": 5})),
+        workload("second", json!({"gpuCount": 4})),
+    ];
+    let (found, message) = verdict(&decide(&mut ledger, &wanted)[1]);
+    assert_eq!(found, reason::WAITING_FOR_CAPACITY);
+    assert!(
+        message.ends_with("to be placed now: ask for 3 GPUs"),
+        "{message}"
+    );
+}
+
+#[test]
 fn the_cheapest_fitting_node_is_chosen_by_price() {
     let price = |text: &str| json!({"gpu.warp.dev/gpu-hour-price": text});
     let nodes = [

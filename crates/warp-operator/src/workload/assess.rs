@@ -1,5 +1,7 @@
 //! What the current attempt's Job and pods mean. Pure.
 
+use std::sync::Arc;
+
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -227,6 +229,18 @@ fn without_live_pod(
         .find(|pod| !ended(pod) && node_of(pod).is_some());
     if let Some(pod) = lost {
         let node = node_of(pod).unwrap_or_default();
+        let answers =
+            |node: &Arc<Node>| !out_of_service(node) && silent_until(node, settings).is_none();
+        if seen.nodes.get(node).is_some_and(answers) {
+            return Standing::Failed(Failure {
+                reason: reason::EVICTED,
+                message: format!(
+                    "its pod {} on node {node} was deleted by force",
+                    pod.name_any()
+                ),
+                retry: true,
+            });
+        }
         return Standing::Failed(Failure {
             reason: reason::NODE_LOST,
             message: format!(
@@ -286,7 +300,7 @@ fn with_pod(job: &Job, pod: &Pod, seen: &Seen, settings: &Settings, now: Timesta
             },
             reason: reason::NODE_LOST,
             message: format!(
-                "node {node} does not answer; if it stays silent the attempt counts as failed at {deadline:.0}"
+                "node {node} does not answer or is not ready; if it stays so the attempt counts as failed at {deadline:.0}"
             ),
             deadline,
         });
@@ -316,7 +330,25 @@ fn with_pod(job: &Job, pod: &Pod, seen: &Seen, settings: &Settings, now: Timesta
     )
 }
 
-/// A pod the cluster's scheduler has not bound.
+/// Whether the cluster's scheduler cannot bind a pod because of a claim: missing, unbound, or with a
+/// volume that is not there.
+pub(crate) fn waits_for_volume(pod: &Pod) -> bool {
+    let conditions = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|found| {
+        found.type_ == "PodScheduled"
+            && found.status == "False"
+            && found
+                .message
+                .as_deref()
+                .is_some_and(|text| text.to_ascii_lowercase().contains("persistentvolumeclaim"))
+    })
+}
+
+/// A pod the cluster's scheduler has not bound. One it makes room for, by preempting others, is on its
+/// way.
 fn unbound(job: &Job, pod: &Pod, settings: &Settings, now: Timestamp) -> Standing {
     let node = pinned(job);
     let conditions = pod
@@ -330,9 +362,14 @@ fn unbound(job: &Job, pod: &Pod, settings: &Settings, now: Timestamp) -> Standin
     let refused = scheduled.filter(|found| {
         found.status == "False" && found.reason.as_deref() == Some("Unschedulable")
     });
-    if let Some(refused) = refused {
+    let making_room = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.nominated_node_name.as_ref())
+        .is_some_and(|nominated| *nominated == node);
+    if let Some(refused) = refused.filter(|_| !making_room) {
         let message = refused.message.clone().unwrap_or_default();
-        if message.contains("persistentvolumeclaim") || message.contains("PersistentVolumeClaim") {
+        if waits_for_volume(pod) {
             let message = format!(
                 "a volume claim is missing or unbound: {message}; create it or correct its name"
             );

@@ -25,6 +25,8 @@ const NAME: usize = 63;
 pub(crate) struct Shell {
     pub(crate) ask: GpuAsk,
     pub(crate) template: PodTemplateSpec,
+    /// Position of the container that gets the GPUs.
+    main: usize,
 }
 
 /// Where a Job's pod goes and what decided it.
@@ -53,7 +55,8 @@ pub(crate) fn shell(workload: &GPUWorkload) -> Result<Shell, BadSpec> {
         return Err(BadSpec("spec.podTemplate needs a spec".to_owned()));
     };
     pod.restart_policy = Some("Never".to_owned());
-    let container = main_container(pod)?;
+    let main = main_container(pod, &ask)?;
+    let container = &mut pod.containers[main];
     for (name, value) in [
         ("MODEL_NAME", &workload.spec.model_name),
         ("GPU_COUNT", &ask.count.to_string()),
@@ -67,7 +70,6 @@ pub(crate) fn shell(workload: &GPUWorkload) -> Result<Shell, BadSpec> {
             });
         }
     }
-    own_gpus(pod, &ask)?;
     let tolerations = pod.tolerations.get_or_insert_default();
     for key in ask.vendor.taints() {
         let tolerated = tolerations
@@ -82,60 +84,81 @@ pub(crate) fn shell(workload: &GPUWorkload) -> Result<Shell, BadSpec> {
             });
         }
     }
-    Ok(Shell { ask, template })
+    Ok(Shell {
+        ask,
+        template,
+        main,
+    })
 }
 
-/// GPUs a template asks for itself must agree with `gpuCount`; they are then taken out, because the
-/// node decides the resource's name.
-fn own_gpus(pod: &mut PodSpec, ask: &GpuAsk) -> Result<(), BadSpec> {
-    let mut asking = 0;
-    let all = pod
-        .containers
-        .iter_mut()
-        .chain(pod.init_containers.iter_mut().flatten());
-    for container in all {
-        let Some(resources) = container.resources.as_mut() else {
-            continue;
-        };
-        let before = asking;
-        for list in [&mut resources.limits, &mut resources.requests]
-            .into_iter()
-            .flatten()
-        {
-            let named: Vec<String> = list
-                .keys()
-                .filter(|key| Vendor::of_resource(key).is_some())
-                .cloned()
-                .collect();
-            for key in named {
-                let asked = list
-                    .remove(&key)
-                    .map(|quantity| quantity.0)
-                    .unwrap_or_default();
-                let same =
-                    Vendor::of_resource(&key) == Some(ask.vendor) && asked == ask.count.to_string();
-                asking = before + 1;
-                if !same || asking > 1 {
-                    return Err(BadSpec(format!(
-                        "podTemplate asks for {asked} of {key} in container {}, but the workload for {} in one container; leave the GPUs out of podTemplate",
-                        container.name,
-                        ask.describe()
-                    )));
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-fn main_container(pod: &mut PodSpec) -> Result<&mut Container, BadSpec> {
+/// The container that gets the GPUs: the one that asks for them, else the one named like ours, else
+/// the first. GPUs a template asks for itself must agree with `gpuCount`; they are then taken out,
+/// because the node decides the resource's name.
+fn main_container(pod: &mut PodSpec, ask: &GpuAsk) -> Result<usize, BadSpec> {
     let named = pod
         .containers
         .iter()
         .position(|container| container.name == CONTAINER);
-    pod.containers
-        .get_mut(named.unwrap_or(0))
-        .ok_or_else(|| BadSpec("spec.podTemplate.spec.containers is empty".to_owned()))
+    let mut asking = None;
+    for (at, container) in pod.containers.iter_mut().enumerate() {
+        if own_gpus(container, ask)? && asking.replace(at).is_some() {
+            return Err(BadSpec(format!(
+                "podTemplate asks for GPUs in container {} too; ask in one container only",
+                container.name
+            )));
+        }
+    }
+    for container in pod.init_containers.iter_mut().flatten() {
+        if own_gpus(container, ask)? {
+            return Err(BadSpec(format!(
+                "podTemplate asks for GPUs in init container {}; ask in the container that does the work",
+                container.name
+            )));
+        }
+    }
+    let main = asking.or(named).unwrap_or(0);
+    if main < pod.containers.len() {
+        Ok(main)
+    } else {
+        Err(BadSpec(
+            "spec.podTemplate.spec.containers is empty".to_owned(),
+        ))
+    }
+}
+
+/// Takes a container's own request for GPUs out; whether it had one.
+fn own_gpus(container: &mut Container, ask: &GpuAsk) -> Result<bool, BadSpec> {
+    let Some(resources) = container.resources.as_mut() else {
+        return Ok(false);
+    };
+    let mut asking = None;
+    for list in [&mut resources.limits, &mut resources.requests]
+        .into_iter()
+        .flatten()
+    {
+        let named: Vec<String> = list
+            .keys()
+            .filter(|key| Vendor::of_resource(key).is_some())
+            .cloned()
+            .collect();
+        for key in named {
+            let asked = list
+                .remove(&key)
+                .map(|quantity| quantity.0)
+                .unwrap_or_default();
+            let same =
+                Vendor::of_resource(&key) == Some(ask.vendor) && asked == ask.count.to_string();
+            let once = asking.get_or_insert_with(|| key.clone()) == &key;
+            if !same || !once {
+                return Err(BadSpec(format!(
+                    "podTemplate asks for {asked} of {key} in container {}, but the workload for {}; leave the GPUs out of podTemplate",
+                    container.name,
+                    ask.describe()
+                )));
+            }
+        }
+    }
+    Ok(asking.is_some())
 }
 
 fn simple(workload: &GPUWorkload, image: &str) -> PodTemplateSpec {
@@ -206,14 +229,38 @@ fn volume(volume: &WorkloadVolume) -> Volume {
 }
 
 impl Shell {
+    /// The pod's metadata with our labels; `app` is ours only where the owner sets none.
+    pub(crate) fn labelled(&self, workload: &GPUWorkload, attempt: i32) -> ObjectMeta {
+        let mut meta = self.template.metadata.clone().unwrap_or_default();
+        let have = meta.labels.get_or_insert_default();
+        for (key, value) in labels(workload, attempt) {
+            if key == "app" {
+                have.entry(key).or_insert(value);
+            } else {
+                have.insert(key, value);
+            }
+        }
+        meta
+    }
+
+    fn give_gpus(&self, pod: &mut PodSpec, resource: &str) {
+        if let Some(container) = pod.containers.get_mut(self.main) {
+            let resources = container.resources.get_or_insert_default();
+            let amount = Quantity(self.ask.count.to_string());
+            for list in [&mut resources.limits, &mut resources.requests] {
+                list.get_or_insert_default()
+                    .insert(resource.to_owned(), amount.clone());
+            }
+        }
+    }
+
     /// The Job of one attempt, its pod pinned to a node.
     pub(crate) fn job(&self, workload: &GPUWorkload, attempt: i32, place: &Place<'_>) -> Job {
         let labels = labels(workload, attempt);
         let mut template = self.template.clone();
-        let meta = template.metadata.get_or_insert_default();
-        meta.labels.get_or_insert_default().extend(labels.clone());
+        template.metadata = Some(self.labelled(workload, attempt));
         if let Some(pod) = template.spec.as_mut() {
-            give_gpus(pod, place.resource, self.ask.count);
+            self.give_gpus(pod, place.resource);
             pin(pod, place);
         }
         let annotations = [
@@ -251,21 +298,6 @@ impl Shell {
             }),
             status: None,
         }
-    }
-}
-
-fn give_gpus(pod: &mut PodSpec, resource: &str, count: u32) {
-    if let Ok(container) = main_container(pod) {
-        let resources = container.resources.get_or_insert_default();
-        let amount = Quantity(count.to_string());
-        resources
-            .limits
-            .get_or_insert_default()
-            .insert(resource.to_owned(), amount.clone());
-        resources
-            .requests
-            .get_or_insert_default()
-            .insert(resource.to_owned(), amount);
     }
 }
 

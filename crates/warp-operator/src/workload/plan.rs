@@ -32,6 +32,8 @@ const RESYNC: i64 = 600;
 /// A workload nobody has looked at gets a status after this long, so that one which is placed at
 /// once costs no write for having waited.
 const PATIENCE: i64 = 1;
+/// Seconds for which a node is left out whose room was taken by somebody else meanwhile.
+const ROOM: u64 = 10;
 /// Refused nodes remembered at once.
 const REFUSED: usize = 16;
 
@@ -226,7 +228,15 @@ impl Pass<'_> {
         }
         let wish = wish(self.workload, self.seen, self.settings, self.now);
         let held = self.seen.held_until.filter(|until| *until > self.now);
-        let resync = held.unwrap_or_else(|| clock::after(self.now, RESYNC));
+        let refused = self
+            .status
+            .refused_nodes
+            .iter()
+            .map(|refused| refused.until.0);
+        let open_again = refused.filter(|until| *until > self.now).min();
+        let resync = held
+            .or(open_again)
+            .unwrap_or_else(|| clock::after(self.now, RESYNC));
         match (wish, self.seen.verdict.clone()) {
             (Wish::No, _) => {
                 let pods: Vec<String> = live(self.seen, self.settings, self.now)
@@ -325,7 +335,11 @@ impl Pass<'_> {
         if known {
             writes.push(delete(job, "the cluster's scheduler refused its node"));
         } else {
-            let (now, wait) = (self.now, self.settings.refusal_timeout.as_secs());
+            // Lack of room is what the ledger knows best: as soon as it sees some, the node is as good
+            // as any. Other reasons it may know nothing of.
+            let room = message.contains("Insufficient ");
+            let wait = self.settings.refusal_timeout.as_secs();
+            let (now, wait) = (self.now, if room { wait.min(ROOM) } else { wait });
             let until = clock::after(now, i64::try_from(wait).unwrap_or(i64::MAX));
             let refused = &mut self.status.refused_nodes;
             refused.retain(|old| old.until.0 > now && old.name != node);

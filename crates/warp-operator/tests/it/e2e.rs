@@ -1,9 +1,15 @@
 //! The end-to-end suite: what a user sees on a cluster, with the operator as a process of its own.
 //!
-//! Scenarios are written against a [`World`] and do not know what runs the cluster. Those that leave
-//! the operator alone share one and run side by side, each in its own namespace; those that kill
-//! it, lose nodes or uninstall have a cluster of their own. Everything belongs to one test because
-//! the last judgement needs all of it: the verbs the operator used must be the shipped role's.
+//! Scenarios are written against a [`World`] and do not know what runs the cluster: every one of them
+//! is played on a real control plane and on the embedded engine. Those that leave the operator alone
+//! share a cluster and run side by side, each in its own namespace; those that kill it, lose nodes or
+//! uninstall have a cluster of their own. Everything on one engine belongs to one test because the
+//! last judgement needs all of it: the verbs the operator used must be the shipped role's.
+//!
+//! What the embedded engine does not have is asked for by name with [`World::has`], here and nowhere
+//! else, and listed in `docs/reference/embedded.md`: RBAC is stored and not evaluated (so that a
+//! request is *allowed* by the shipped role is judged on the real control plane alone), and there are
+//! no admission webhooks and no Pod Security levels.
 //!
 //! `WARP_SCENARIOS=part-of-a-name,…` runs some of them and leaves out that judgement.
 
@@ -25,7 +31,7 @@ mod world;
 
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -33,7 +39,7 @@ use futures::future::{BoxFuture, FutureExt};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use warp_testkit::audit::Action;
-use warp_testkit::{Builder, Cluster, NodeShape};
+use warp_testkit::{Builder, Cluster, Engine, NodeShape};
 
 use world::World;
 
@@ -69,6 +75,9 @@ const SHARED: &[Scenario] = &scenarios![
     failure::a_container_that_cannot_start_says_why,
     failure::a_missing_claim_is_named_and_then_found,
     failure::pods_refused_by_admission_are_explained,
+    failure::pods_refused_by_a_webhook_are_explained,
+    failure::a_missing_claim_keeps_no_gpu_from_others,
+    failure::a_job_that_cannot_be_made_says_why,
     retry::a_second_attempt_may_succeed,
     retry::attempts_are_exhausted_and_no_more,
     stop::a_suspended_workload_gives_its_gpus_back_and_resumes,
@@ -91,6 +100,11 @@ fn shared_cluster(builder: Builder) -> Builder {
         .nodes(NodeShape::a100_40(1), 1)
         // Two alike that no other scenario uses: to be refused on one of them.
         .nodes(NodeShape::l4(4), 2)
+        // One GPU of a model no other scenario uses: to be taken while its first owner waits.
+        .nodes(
+            NodeShape::nvidia("a10", "NVIDIA-A10", 23_028, "ampere", 1),
+            1,
+        )
         .nodes(place::priced("dear", "9.90"), 1)
         .nodes(place::priced("cheap", "0.40"), 1)
         .nodes(place::docker(), 1)
@@ -138,7 +152,7 @@ async fn attempt<T>(name: &str, scenario: impl Future<Output = Result<T>>) -> Re
 }
 
 /// Every scenario of [`SHARED`] beside each other, then what can only be judged afterwards.
-async fn shared(wanted: Arc<Wanted>) -> Result<Used> {
+async fn shared(engine: Engine, wanted: Arc<Wanted>) -> Result<Used> {
     let chosen: Vec<Scenario> = SHARED
         .iter()
         .copied()
@@ -147,7 +161,7 @@ async fn shared(wanted: Arc<Wanted>) -> Result<Used> {
     if chosen.is_empty() {
         return Ok(Used::new());
     }
-    let cluster = shared_cluster(Cluster::real()).start().await?;
+    let cluster = shared_cluster(Cluster::on(engine)).start().await?;
     let world = Arc::new(World::install(cluster, &[]).await?);
     let operator = world.operator(&["--leader-elect", "--log-format=json"])?;
     let slots = Arc::new(Semaphore::new(AT_ONCE));
@@ -186,14 +200,17 @@ async fn shared(wanted: Arc<Wanted>) -> Result<Used> {
 }
 
 /// The parts of the suite that need a cluster of their own.
-fn parts(wanted: &Arc<Wanted>) -> Vec<(&'static str, BoxFuture<'static, Result<Used>>)> {
+fn parts(
+    engine: Engine,
+    wanted: &Arc<Wanted>,
+) -> Vec<(&'static str, BoxFuture<'static, Result<Used>>)> {
     let mut parts: Vec<(&'static str, BoxFuture<'static, Result<Used>>)> = vec![
-        ("crash", Box::pin(crash::killed_in_every_phase())),
-        ("loss", Box::pin(loss::lost_nodes())),
-        ("leader", Box::pin(leader::two_operators())),
-        ("install", Box::pin(install::upgrade_and_uninstall())),
-        ("crowd", Box::pin(crowd::two_hundred_at_once())),
-        ("namespaced", Box::pin(role::namespaced_role())),
+        ("crash", Box::pin(crash::killed_in_every_phase(engine))),
+        ("loss", Box::pin(loss::lost_nodes(engine))),
+        ("leader", Box::pin(leader::two_operators(engine))),
+        ("install", Box::pin(install::upgrade_and_uninstall(engine))),
+        ("crowd", Box::pin(crowd::two_hundred_at_once(engine))),
+        ("namespaced", Box::pin(role::namespaced_role(engine))),
     ];
     parts.retain(|(name, _)| wanted.includes(name));
     parts
@@ -201,22 +218,33 @@ fn parts(wanted: &Arc<Wanted>) -> Vec<(&'static str, BoxFuture<'static, Result<U
 
 #[test]
 fn every_scenario_holds_on_a_real_control_plane() {
+    run_on(Engine::Real);
+}
+
+#[test]
+fn every_scenario_holds_on_the_embedded_engine() {
+    run_on(Engine::Embedded);
+}
+
+/// One engine at a time: more clusters than cores only make each other slow.
+fn run_on(engine: Engine) {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .unwrap();
-    runtime.block_on(suite()).unwrap();
+    runtime.block_on(suite(engine)).unwrap();
 }
 
-async fn suite() -> Result<()> {
+async fn suite(engine: Engine) -> Result<()> {
     // Before anything is timed or run beside it.
     tokio::task::spawn_blocking(operator::binary).await??;
     let wanted = Arc::new(Wanted::from_environment());
-    // Two parts at a time: more clusters than cores only make each other slow.
     let slots = Arc::new(Semaphore::new(2));
     let mut running = JoinSet::new();
-    let shared = Box::pin(shared(wanted.clone())) as BoxFuture<'static, Result<Used>>;
-    for (name, part) in std::iter::once(("shared", shared)).chain(parts(&wanted)) {
+    let shared = Box::pin(shared(engine, wanted.clone())) as BoxFuture<'static, Result<Used>>;
+    for (name, part) in std::iter::once(("shared", shared)).chain(parts(engine, &wanted)) {
         let slots = slots.clone();
         running.spawn(async move {
             let _slot = slots.acquire_owned().await?;
@@ -231,7 +259,7 @@ async fn suite() -> Result<()> {
         }
     }
     if !failures.is_empty() {
-        bail!("{}", failures.join("\n\n"));
+        bail!("on {engine:?}\n{}", failures.join("\n\n"));
     }
     if wanted.everything() {
         role::equals_what_was_used(&used).await?;

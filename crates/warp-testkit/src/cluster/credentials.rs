@@ -13,6 +13,9 @@ use serde_json::{Value, json};
 /// The administrator's token. The API server listens on loopback for the length of one test.
 pub(super) const ADMIN_TOKEN: &str = "administrator";
 
+/// The administrator's kubeconfig in a cluster's folder.
+pub(super) const ADMIN_KUBECONFIG: &str = "admin.kubeconfig";
+
 /// Every component has a user of its own so that the API server's records tell them apart.
 const USERS: [(&str, &str); 4] = [
     (ADMIN_TOKEN, "admin"),
@@ -73,14 +76,25 @@ impl Access {
     /// Access to the API server on `port` with the files of [`write_server_files`] in `folder`;
     /// writes a kubeconfig for every component.
     pub(super) fn new(folder: &Path, port: u16) -> Result<Self> {
-        let access = Self {
-            url: format!("https://127.0.0.1:{port}"),
-            authority: folder.join("ca.crt"),
-        };
+        let access = Self::at(folder, port);
         for (token, user) in USERS {
             access.write_kubeconfig(&folder.join(format!("{user}.kubeconfig")), token)?;
         }
         Ok(access)
+    }
+
+    /// Access to a server that has no components beside it.
+    pub(super) fn admin_only(folder: &Path, port: u16) -> Result<Self> {
+        let access = Self::at(folder, port);
+        access.write_kubeconfig(&folder.join(ADMIN_KUBECONFIG), ADMIN_TOKEN)?;
+        Ok(access)
+    }
+
+    fn at(folder: &Path, port: u16) -> Self {
+        Self {
+            url: format!("https://127.0.0.1:{port}"),
+            authority: folder.join("ca.crt"),
+        }
     }
 
     fn kubeconfig(&self, token: &str) -> Value {

@@ -14,10 +14,10 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::credentials::{self, Access};
-use super::{Builder, Components, NodeLoss, PATIENCE};
+use super::{Builder, Components, NodeLoss};
 use crate::node::GROUP_LABEL;
 use crate::process::Process;
-use crate::wait::until;
+use crate::wait::{PATIENCE, until};
 use crate::{audit, binaries, stages};
 
 /// Ports are chosen before the programs bind them, so another program may be quicker.
@@ -90,12 +90,8 @@ impl ControlPlane {
         self.folder.path()
     }
 
-    pub(super) fn binary(&self, name: &str) -> PathBuf {
-        self.binaries.join(name)
-    }
-
-    pub(super) fn audit_log(&self) -> PathBuf {
-        self.folder().join("audit.log")
+    pub(super) fn binaries(&self) -> &Path {
+        &self.binaries
     }
 
     /// Starts the KWOK process that plays the kubelets of a group, unless it runs already.
@@ -108,7 +104,7 @@ impl ControlPlane {
             NodeLoss::Patient => 40,
             NodeLoss::Quick => 4,
         };
-        let mut command = Command::new(self.binary("kwok"));
+        let mut command = Command::new(self.binaries.join("kwok"));
         command.args([
             &kubeconfig(self.folder(), "kwok"),
             &format!("--config={}", self.folder().join("stages.yaml").display()),
@@ -248,8 +244,8 @@ fn controllers(builder: &Builder, binaries: &Path, folder: &Path) -> Result<Proc
     if builder.node_loss == NodeLoss::Quick {
         command.args([
             "--node-monitor-period=1s",
-            "--node-monitor-grace-period=10s",
-            "--node-startup-grace-period=20s",
+            "--node-monitor-grace-period=20s",
+            "--node-startup-grace-period=40s",
             // A test loses most of its few nodes; by default that stops all evictions.
             "--unhealthy-zone-threshold=1",
             "--node-eviction-rate=100",

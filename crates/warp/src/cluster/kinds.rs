@@ -3,6 +3,9 @@
 use anyhow::{Context, bail};
 use kube::Client;
 use serde_json::Value;
+use warp_local::node::spelling::nearest;
+
+use super::encode;
 
 const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
@@ -32,11 +35,12 @@ impl Kind {
                 .into_iter()
                 .filter(|part| !part.is_empty()),
         );
-        if let Some(namespace) = namespace.filter(|_| self.namespaced) {
+        let (namespace, name) = (namespace.map(encode), name.map(encode));
+        if let Some(namespace) = namespace.as_ref().filter(|_| self.namespaced) {
             parts.extend(["namespaces", namespace]);
         }
         parts.push(&self.plural);
-        parts.extend(name);
+        parts.extend(name.as_deref());
         parts.join("/")
     }
 
@@ -88,20 +92,24 @@ impl Kinds {
         if let Some(found) = self.0.iter().find(|kind| kind.is_called(&wanted)) {
             return Ok(found);
         }
-        let near = self
-            .0
-            .iter()
-            .map(|kind| kind.plural.as_str())
-            .find(|plural| {
-                plural.starts_with(wanted.trim_end_matches('s'))
-                    || wanted.starts_with(plural.trim_end_matches('s'))
-            });
-        match near {
+        match nearest(&wanted, self.0.iter().map(|kind| kind.plural.as_str())) {
             Some(near) => bail!("the cluster serves no \"{name}\"; did you mean \"{near}\"?"),
             None => {
                 bail!("the cluster serves no \"{name}\"; `warp get --kinds` lists what it does")
             }
         }
+    }
+
+    /// The kind a manifest may have meant.
+    pub(crate) fn near(&self, kind: &str) -> Option<String> {
+        let near = nearest(kind, self.0.iter().map(|known| known.kind.as_str()))?;
+        let known = self.0.iter().find(|known| known.kind == near)?;
+        let version = if known.group.is_empty() {
+            known.version.clone()
+        } else {
+            format!("{}/{}", known.group, known.version)
+        };
+        Some(format!("{near} in {version}"))
     }
 
     /// The kind of a manifest.

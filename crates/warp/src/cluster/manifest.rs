@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use serde_json::Value;
 
 /// One object and where it was read.
@@ -74,8 +74,14 @@ fn read_file(path: &Path, found: &mut Vec<Manifest>) -> anyhow::Result<()> {
 }
 
 fn parse(text: &str, source: &str, found: &mut Vec<Manifest>) -> anyhow::Result<()> {
-    let objects: Vec<Value> =
-        serde_saphyr::from_multiple(text).with_context(|| format!("failed to read {source}"))?;
+    let objects: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| {
+        let place = error
+            .location()
+            .map_or_else(String::new, |place| format!(", line {}", place.line()));
+        let what = error.without_snippet().to_string();
+        let what = what.lines().next().unwrap_or_default();
+        anyhow!("failed to read {source}{place}: {what}")
+    })?;
     for object in objects {
         add(object, source, found)?;
     }

@@ -1,7 +1,9 @@
 //! `warp apiserver`: the embedded Kubernetes API alone, without controllers or nodes.
 
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -86,7 +88,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         if file.as_os_str() == "-" {
             output::text(&text);
         } else {
-            std::fs::write(file, text)
+            write_private(file, &text)
                 .with_context(|| format!("failed to write {}", file.display()))?;
         }
         server.shutdown().await;
@@ -118,6 +120,18 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     server.shutdown().await;
     let _ = accepting.await;
     Ok(())
+}
+
+/// An export holds every Secret: only its owner may read it.
+fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?;
+    file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+    file.write_all(text.as_bytes())
 }
 
 /// An address a client on this machine can use.

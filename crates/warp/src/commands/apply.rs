@@ -79,7 +79,14 @@ pub(crate) fn resolve<'a>(manifest: &Manifest, kinds: &'a Kinds) -> anyhow::Resu
     let version = manifest.field("/apiVersion").unwrap_or_default();
     let kind = manifest.field("/kind").unwrap_or_default();
     kinds.of(version, kind).with_context(|| {
-        format!("{}: the cluster serves no {kind} in {version}; is its definition installed? (`warp install`)", manifest.source)
+        let fix = kinds.near(kind).map_or_else(
+            || "is its definition installed? (`warp install`)".to_owned(),
+            |near| format!("did you mean {near}?"),
+        );
+        format!(
+            "{}: the cluster serves no {kind} in {version}; {fix}",
+            manifest.source
+        )
     })
 }
 
@@ -128,7 +135,7 @@ async fn one(
     let label = format!("{}/{}", kind.label(), manifest.name()?);
     let get = http::Request::get(&path).body(Vec::new())?;
     let before = match connection.client.request::<Value>(get).await {
-        Ok(object) => Some(version(&object)),
+        Ok(object) => Some(own_part(object)),
         Err(kube::Error::Api(status)) if status.is_not_found() => None,
         Err(error) => {
             return Err(cluster::told(error)).with_context(|| format!("failed to read {label}"));
@@ -158,15 +165,20 @@ async fn one(
     };
     Ok(match before {
         None => "created",
-        Some(before) if before == version(&after) => "unchanged",
+        Some(before) if before == own_part(after) => "unchanged",
         Some(_) => "configured",
     })
 }
 
-fn version(object: &Value) -> String {
+/// An object without what others write while one looks: controllers their status, the server its
+/// bookkeeping.
+fn own_part(mut object: Value) -> Value {
+    if let Some(object) = object.as_object_mut() {
+        object.remove("status");
+    }
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("resourceVersion");
+        metadata.remove("managedFields");
+    }
     object
-        .pointer("/metadata/resourceVersion")
-        .and_then(Value::as_str)
-        .unwrap_or_default()
-        .to_owned()
 }

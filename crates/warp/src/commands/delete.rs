@@ -8,8 +8,8 @@ use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
 use super::apply::{path, resolve};
-use super::get::{encode, wanted};
-use crate::cluster::{self, Connection, Kinds, Manifest, Target};
+use super::get::wanted;
+use crate::cluster::{self, Connection, Kinds, Manifest, Target, encode};
 use crate::output;
 
 #[derive(clap::Args, Debug)]
@@ -77,11 +77,12 @@ async fn delete(args: Args) -> anyhow::Result<ExitCode> {
     let mut waiting = Vec::new();
     for mut object in doomed {
         match delete_one(&args, &connection, &object).await {
-            Ok(uid) => {
-                object.uid = uid;
+            Ok(Some(uid)) => {
+                object.uid = Some(uid);
                 output::line(&format!("{} deleted", object.label));
                 waiting.push(object);
             }
+            Ok(None) => output::note(&format!("{} was not there", object.label)),
             Err(error) => {
                 output::error(&error);
                 failed = true;
@@ -109,6 +110,12 @@ async fn by_name(
     for (kind, names) in wanted(&args.what)? {
         let kind = kinds.named(&kind)?;
         let mut names = names;
+        if !names.is_empty() && (args.all || args.selector.is_some()) {
+            bail!(
+                "name the {}, or say --all or --selector, not both",
+                kind.plural
+            );
+        }
         if names.is_empty() {
             if !args.all && args.selector.is_none() {
                 bail!(
@@ -159,7 +166,8 @@ async fn delete_one(
             let uid = answer
                 .pointer("/metadata/uid")
                 .or_else(|| answer.pointer("/details/uid"));
-            Ok(uid.and_then(Value::as_str).map(str::to_owned))
+            let uid = uid.and_then(Value::as_str).unwrap_or_default();
+            Ok(Some(uid.to_owned()))
         }
         Err(kube::Error::Api(status)) if status.is_not_found() && args.ignore_not_found => Ok(None),
         Err(error) => {
@@ -176,7 +184,7 @@ async fn wait_gone(connection: &Connection, object: &Doomed) -> anyhow::Result<(
         match connection.client.request::<Value>(request).await {
             Ok(found) => {
                 let uid = found.pointer("/metadata/uid").and_then(Value::as_str);
-                if object.uid.is_none() || uid != object.uid.as_deref() {
+                if uid != object.uid.as_deref() {
                     return Ok(());
                 }
             }

@@ -14,6 +14,12 @@ use crate::output::{self, Table};
 
 /// The oldest kubectl that the embedded API serves.
 const OLDEST_KUBECTL: u64 = 30;
+/// The version of Kubernetes the embedded API answers as; kubectl may be one ahead of it.
+const SERVED: u64 = 35;
+/// Below this the first large object fills the disk.
+const LITTLE: u64 = 64 << 20;
+/// Below this a few models do.
+const SOME: u64 = 2 << 30;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -52,7 +58,7 @@ fn finding(what: &'static str, verdict: Verdict, told: impl Into<String>) -> Fin
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let instance = Instance::at(args.data)?;
     let running = instance.running().ok().flatten();
-    let mut findings = vec![data(&instance)];
+    let mut findings = vec![data(&instance), disk(&instance)];
     findings.push(match &running {
         Some(note) => finding(
             "engine",
@@ -65,6 +71,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     findings.push(cgroups());
     findings.push(cluster::block_on(async { Ok(docker().await) })?);
     findings.push(gpus());
+    findings.extend(device_files());
     findings.push(kubectl());
     findings.push(kubeconfig(&instance));
     findings.push(files());
@@ -94,6 +101,18 @@ fn data(instance: &Instance) -> Finding {
     let place = instance.folder.display().to_string();
     // Nothing is made here: the nearest parent that exists decides.
     let nearest = instance.folder.ancestors().find(|path| path.exists());
+    if instance.held().unwrap_or(false) && instance.running().is_err() {
+        let told = format!(
+            "{place} is in use by a process that is no Warp, or by one that is starting; choose another with --data"
+        );
+        return finding("data directory", Verdict::Wrong, told);
+    }
+    if let Some(over) = process::too_long(&instance.folder) {
+        let told = format!(
+            "{place} is {over} characters too long for the sockets of process nodes; choose a shorter one with --data"
+        );
+        return finding("data directory", Verdict::Less, told);
+    }
     match nearest.map(rustix_writable) {
         Some(true) => finding("data directory", Verdict::Fine, place),
         _ => finding(
@@ -105,7 +124,51 @@ fn data(instance: &Instance) -> Finding {
 }
 
 fn rustix_writable(path: &std::path::Path) -> bool {
-    rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
+    path.is_dir() && rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+fn disk(instance: &Instance) -> Finding {
+    let nearest = instance.folder.ancestors().find(|path| path.exists());
+    let free = nearest
+        .and_then(|path| rustix::fs::statvfs(path).ok())
+        .map(|found| found.f_bavail.saturating_mul(found.f_frsize));
+    match free {
+        None => finding("disk", Verdict::Less, "how much is free is not known"),
+        Some(free) if free < LITTLE => finding(
+            "disk",
+            Verdict::Wrong,
+            format!(
+                "{} MB free; make room, or choose another disk with --data",
+                free / 1_000_000
+            ),
+        ),
+        Some(free) => finding(
+            "disk",
+            if free < SOME {
+                Verdict::Less
+            } else {
+                Verdict::Fine
+            },
+            format!("{:.1} GB free", free as f64 / 1e9),
+        ),
+    }
+}
+
+/// Drivers that are loaded but whose devices this user may not open.
+fn device_files() -> Option<Finding> {
+    let closed = ["/dev/nvidiactl", "/dev/kfd"].into_iter().find(|file| {
+        let path = std::path::Path::new(file);
+        path.exists()
+            && rustix::fs::access(
+                path,
+                rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK,
+            )
+            .is_err()
+    })?;
+    let told = format!(
+        "{closed} may not be opened by this user; add yourself to its group (usually `sudo usermod -aG render,video $USER`) and log in again"
+    );
+    Some(finding("GPU access", Verdict::Less, told))
 }
 
 fn port(port: u16) -> Finding {
@@ -138,7 +201,7 @@ fn cgroups() -> Finding {
             "limits",
             Verdict::Less,
             format!(
-                "processes run without memory and cpu limits: {why}; run Warp in a delegated group (systemd-run --user --scope -p Delegate=yes) or as root"
+                "no cpu limits, and memory limits only by looking now and then: {why}; run Warp in a delegated group (systemd-run --user --scope -p Delegate=yes) or as root"
             ),
         ),
     }
@@ -196,6 +259,13 @@ fn kubectl() -> Finding {
         .nth(1)
         .and_then(|minor| minor.parse::<u64>().ok());
     match minor {
+        Some(minor) if minor > SERVED + 1 => finding(
+            "kubectl",
+            Verdict::Less,
+            format!(
+                "{version} is more than one version ahead of the API (1.{SERVED}); most commands work, use 1.{SERVED} when one does not"
+            ),
+        ),
         Some(minor) if minor >= OLDEST_KUBECTL => finding("kubectl", Verdict::Fine, version),
         _ => finding(
             "kubectl",

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
+use warp_local::node::docker::{self, DockerError};
 use warp_local::node::process;
 
 use super::up::instance::Instance;
@@ -39,17 +40,27 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         )),
     }
     if args.purge {
-        cluster::block_on(async {
-            process::end_all(&instance.folder).await;
-            Ok(())
-        })?;
-        instance.purge()?;
+        cluster::block_on(purge(&instance))?;
         output::note(&format!(
             "removed everything Warp kept in {}",
             instance.folder.display()
         ));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Ends whatever still runs for a data directory, then empties it.
+pub(crate) async fn purge(instance: &Instance) -> anyhow::Result<()> {
+    process::end_all(&instance.folder).await;
+    match docker::end_all(&instance.folder).await {
+        Ok(0) | Err(DockerError::Connect { .. } | DockerError::NoPlace) => {}
+        Ok(count) => output::note(&format!("removed {count} containers")),
+        Err(error) => output::note(&format!(
+            "containers of this data directory may still run: {error}; `docker ps --filter label={}` lists them",
+            docker::OWNER
+        )),
+    }
+    instance.purge()
 }
 
 fn wait_until_free(instance: &Instance, pid: i32) -> anyhow::Result<()> {

@@ -7,7 +7,7 @@ use futures::{AsyncBufReadExt, TryStreamExt};
 use kube::Client;
 use serde_json::Value;
 
-use crate::cluster::{self, Connection, Kind, Kinds, Target};
+use crate::cluster::{self, Connection, Kind, Kinds, Target, encode};
 use crate::output::{self, Table};
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
@@ -122,10 +122,14 @@ async fn show(
             .collect();
     }
     let mut whole = true;
+    let mut last = Value::Null;
     for (index, path) in paths.iter().enumerate() {
         let fetched = fetch(args, &connection.client, path).await;
         match fetched {
-            Ok(answer) => print(args, kind, &answer, index == 0)?,
+            Ok(answer) => {
+                print(args, kind, &answer, index == 0)?;
+                last = answer;
+            }
             Err(error) if names.len() > 1 => {
                 output::error(&error);
                 whole = false;
@@ -137,7 +141,7 @@ async fn show(
         let [path] = paths.as_slice() else {
             bail!("one kind or one object can be watched at a time");
         };
-        watch(args, &connection.client, kind, path, names.first()).await?;
+        watch(args, &connection.client, kind, path, names.first(), &last).await?;
     }
     Ok(whole)
 }
@@ -240,69 +244,73 @@ fn without_bookkeeping(answer: &Value) -> Value {
     answer
 }
 
-/// Prints changes until interrupted.
+/// Prints changes from the version of `answer` on, until interrupted.
 async fn watch(
     args: &Args,
     client: &Client,
     kind: &Kind,
     path: &str,
     name: Option<&String>,
+    answer: &Value,
 ) -> anyhow::Result<()> {
-    let answer = fetch(args, client, path).await?;
-    let from = answer
-        .pointer("/metadata/resourceVersion")
-        .and_then(Value::as_str)
-        .unwrap_or("0")
-        .to_owned();
+    let version = |answer: &Value| {
+        answer
+            .pointer("/metadata/resourceVersion")
+            .and_then(Value::as_str)
+            .map(str::to_owned)
+    };
+    let mut from = version(answer).unwrap_or_else(|| "0".to_owned());
+    // Servers name the columns once.
+    let columns = answer.get("columnDefinitions").cloned();
     let collection = match name {
-        Some(name) => path.trim_end_matches(name.as_str()).trim_end_matches('/'),
+        Some(_) => path
+            .rsplit_once('/')
+            .map_or(path, |(collection, _)| collection),
         None => path,
     };
     let field = name
-        .map(|name| format!("&fieldSelector=metadata.name%3D{name}"))
+        .map(|name| format!("&fieldSelector=metadata.name%3D{}", encode(name)))
         .unwrap_or_default();
-    let request = request(
-        args,
-        collection,
-        &format!("watch=true&resourceVersion={from}{field}"),
-    )?;
-    let stream = client
-        .request_stream(request)
-        .await
-        .map_err(cluster::told)?;
-    let mut lines = stream.lines();
     loop {
-        let line = tokio::select! {
-            line = lines.try_next() => line.context("the watch broke off")?,
-            _ = tokio::signal::ctrl_c() => return Ok(()),
-        };
-        let Some(line) = line else {
-            return Ok(());
-        };
-        let event: Value =
-            serde_json::from_str(&line).context("the server sent something that is no event")?;
-        if event.get("type").and_then(Value::as_str) == Some("ERROR") {
-            let message = event
-                .pointer("/object/message")
-                .and_then(Value::as_str)
-                .unwrap_or("unknown error");
-            bail!("the watch ended: {message}; run the command again");
-        }
-        if let Some(object) = event.get("object") {
+        let request = request(
+            args,
+            collection,
+            &format!("watch=true&resourceVersion={from}{field}"),
+        )?;
+        let stream = client
+            .request_stream(request)
+            .await
+            .map_err(cluster::told)?;
+        let mut lines = stream.lines();
+        loop {
+            let line = tokio::select! {
+                line = lines.try_next() => line.context("the watch broke off")?,
+                _ = tokio::signal::ctrl_c() => return Ok(()),
+            };
+            // A server ends every watch after a while; it goes on where it was.
+            let Some(line) = line else { break };
+            let mut event: Value = serde_json::from_str(&line)
+                .context("the server sent something that is no event")?;
+            if event.get("type").and_then(Value::as_str) == Some("ERROR") {
+                let message = event
+                    .pointer("/object/message")
+                    .and_then(Value::as_str)
+                    .unwrap_or("unknown error");
+                bail!("the watch ended: {message}; run the command again");
+            }
+            let Some(object) = event.get_mut("object") else {
+                continue;
+            };
+            let newest = version(object).or_else(|| version(object.pointer("/rows/0/object")?));
+            from = newest.unwrap_or(from);
+            if let Some(columns) = &columns
+                && object
+                    .get("columnDefinitions")
+                    .is_none_or(|told| told.as_array().is_none_or(Vec::is_empty))
+            {
+                object["columnDefinitions"] = columns.clone();
+            }
             print(args, kind, object, false)?;
         }
     }
-}
-
-/// Query text with everything but the plainest characters escaped.
-pub(crate) fn encode(text: &str) -> String {
-    let mut out = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.extend([format!("%{byte:02X}")]);
-        }
-    }
-    out
 }

@@ -9,6 +9,8 @@ use warp_api::crd;
 
 use crate::output;
 
+/// Image the files name.
+const DEFAULT_IMAGE: &str = "warp:latest";
 /// Namespace the files name.
 const NAMESPACE: &str = "warp-system";
 const MANAGER: [&str; 2] = [
@@ -44,6 +46,11 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !args.print {
         bail!("warp install only prints: use warp install --print | kubectl apply -f -");
+    }
+    if args.image.is_none() && !args.crds_only {
+        output::note(&format!(
+            "the manifests name the image {DEFAULT_IMAGE}, which no registry serves: load it into the nodes (make docker-build) or push your own and say --image REGISTRY/warp:TAG"
+        ));
     }
     output::text(&manifests(args)?);
     Ok(ExitCode::SUCCESS)
@@ -101,6 +108,11 @@ fn adapted(mut object: Value, args: &Args) -> Value {
             }
         }
         None => {}
+    }
+    // Bindings of two operators with a namespace each must not replace one another.
+    if kind == "ClusterRoleBinding" && args.namespace != NAMESPACE {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        object["metadata"]["name"] = json!(format!("{name}-{}", args.namespace));
     }
     for subject in object["subjects"].as_array_mut().into_iter().flatten() {
         subject["namespace"] = own.clone();

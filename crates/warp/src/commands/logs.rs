@@ -56,7 +56,14 @@ async fn logs(args: Args) -> anyhow::Result<ExitCode> {
     let mut sources = Vec::new();
     for pod in &found {
         let name = pod.metadata.name.clone().unwrap_or_default();
+        // Init containers are shown when they are asked for.
+        let init = pod
+            .spec
+            .iter()
+            .filter(|_| args.container.is_some())
+            .flat_map(|spec| spec.init_containers.iter().flatten());
         let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+        let containers = init.chain(containers);
         for container in containers.filter(|container| {
             args.container
                 .as_ref()
@@ -73,7 +80,7 @@ async fn logs(args: Args) -> anyhow::Result<ExitCode> {
         );
     }
     let several_pods = found.len() > 1;
-    let several = sources.len() > 1;
+    let (several, count) = (sources.len() > 1, sources.len());
     let streams = sources.into_iter().map(|(pod, container)| {
         let prefix = match (several, several_pods) {
             (false, _) => String::new(),
@@ -93,13 +100,20 @@ async fn logs(args: Args) -> anyhow::Result<ExitCode> {
         async move { print(&pods, &pod, &parameters, &prefix).await }
     });
     // Following, all at once; otherwise one after the other, so that lines of one pod stay together.
-    let at_once = if args.follow { 64 } else { 1 };
+    let at_once = if args.follow { count } else { 1 };
     let mut work = stream::iter(streams).buffered(at_once);
+    let mut code = ExitCode::SUCCESS;
     loop {
         tokio::select! {
             done = work.next() => match done {
-                Some(done) => done?,
-                None => return Ok(ExitCode::SUCCESS),
+                Some(Ok(())) => {}
+                Some(Err(error)) if several => {
+                    // One that has not started yet says nothing about the others.
+                    output::error(&error);
+                    code = ExitCode::FAILURE;
+                }
+                Some(Err(error)) => return Err(error),
+                None => return Ok(code),
             },
             _ = tokio::signal::ctrl_c() => return Ok(ExitCode::SUCCESS),
         }

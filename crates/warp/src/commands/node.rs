@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use warp_local::controllers::Clock;
 use warp_local::node::access::Access;
 use warp_local::node::docker;
+use warp_local::node::faults;
 use warp_local::node::fleet::Fleet;
 use warp_local::node::host::Options;
 use warp_local::node::process::{self, machine};
@@ -156,9 +157,15 @@ pub(crate) async fn choose(machine: &Machine) -> Result<(Chosen, String), String
     if let Some(why) = refuse_root(machine.allow_root) {
         return Err(why.to_owned());
     }
+    let limits = match process::Cgroups::find() {
+        process::Cgroups::None { why } => format!(
+            "; limits are kept for memory only and roughly ({why}; `warp doctor` says what to do)"
+        ),
+        _ => String::new(),
+    };
     Ok((
         Chosen::Process,
-        format!("this machine as a node ({with}); pods are processes, not containers"),
+        format!("this machine as a node ({with}); pods are processes, not containers{limits}"),
     ))
 }
 
@@ -231,6 +238,7 @@ async fn simulate(args: Simulate) -> anyhow::Result<ExitCode> {
     let fleet = fleet(&args.nodes)?;
     let connection = args.target.connect().await?;
     let count = fleet.nodes.len();
+    tokio::spawn(faults::play(connection.client.clone(), fleet.faults));
     let host = Host {
         client: connection.client,
         clock: Clock::system(),

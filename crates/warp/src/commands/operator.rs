@@ -51,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long, alias = "metrics-bind-address", value_name = "ADDRESS", value_parser = address)]
     metrics_addr: Option<Listen>,
     /// Strategy of workloads that name none; see docs/concepts/placement.md for all of them
-    #[arg(long, default_value = "leastLoaded")]
+    #[arg(long, default_value = "warp")]
     default_strategy: SchedulingStrategy,
     /// A placed attempt that does not run after this time has failed
     #[arg(long, default_value = "30m", value_parser = duration)]

@@ -46,6 +46,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "no Warp runs with the data of {}; start one with `warp up`",
             instance.folder.display()
         ));
+        if let Some(error) = instance.last_error() {
+            output::line(&format!("the last one ended with: {error}"));
+        }
         return Ok(ExitCode::FAILURE);
     }
     cluster::block_on(show(args.output, target, note))

@@ -1,11 +1,14 @@
 //! `warp up`: this machine as a cluster.
 
 mod engine;
+mod fleet;
 pub(crate) mod instance;
+mod log;
+mod next;
 
 use std::io::IsTerminal;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -14,12 +17,12 @@ use tokio::net::TcpListener;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt};
+use warp_local::node::docker;
 use warp_local::node::fleet::Fleet;
-use warp_local::node::process;
 
 use self::engine::{Engine, Nodes, Plan};
-use self::instance::{Instance, Note};
-use super::node;
+use self::instance::{Instance, Kind, Note};
+use super::{down, node};
 use crate::{cluster, output};
 
 const PORT: u16 = 6443;
@@ -82,10 +85,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     instance.create()?;
     if let Some(note) = instance.running()? {
         output::note(&format!(
-            "Warp is up already (process {}, since {:.0})",
-            note.pid, note.started
+            "Warp is up already (process {}, since {:.0}): {} with {}; nothing was changed",
+            note.pid, note.started, note.server, note.nodes
         ));
-        say_next(&instance, &note);
+        next::say(&instance, &note);
         return Ok(ExitCode::SUCCESS);
     }
     if args.detach {
@@ -97,10 +100,16 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 fn instance_of(args: &Args) -> anyhow::Result<Instance> {
     if args.ephemeral && args.data.is_none() {
-        let folder = std::env::temp_dir().join(format!("warp-{}", std::process::id()));
-        return Ok(Instance { folder });
+        return Instance::temporary();
     }
-    Instance::at(args.data.clone())
+    let instance = Instance::at(args.data.clone())?;
+    if args.ephemeral && instance.has_state() {
+        bail!(
+            "{} keeps the state of earlier runs, and --ephemeral would remove it; leave --data out, or choose an empty directory",
+            instance.folder.display()
+        );
+    }
+    Ok(instance)
 }
 
 async fn up(args: Args, instance: Instance, fleet: Option<Fleet>) -> anyhow::Result<ExitCode> {
@@ -115,7 +124,8 @@ async fn up(args: Args, instance: Instance, fleet: Option<Fleet>) -> anyhow::Res
     instance.remove_note();
     let started = std::time::Instant::now();
     let listener = listen(args.port).await?;
-    let (nodes, told) = nodes(&args, fleet).await;
+    let (nodes, told) = nodes(&args, fleet).await?;
+    let kind = nodes.kind();
     let plan = Plan {
         instance: instance.clone(),
         ephemeral: args.ephemeral,
@@ -129,6 +139,7 @@ async fn up(args: Args, instance: Instance, fleet: Option<Fleet>) -> anyhow::Res
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started: jiff::Timestamp::now(),
         nodes: told,
+        kind,
     };
     instance.write_note(&note)?;
     tracing::info!(server = %note.server, "up");
@@ -138,7 +149,7 @@ async fn up(args: Args, instance: Instance, fleet: Option<Fleet>) -> anyhow::Res
         note.server,
         note.nodes
     ));
-    say_next(&instance, &note);
+    next::say(&instance, &note);
     let ended = tokio::select! {
         _ = tokio::signal::ctrl_c() => Ok(()),
         () = node::terminated() => Ok(()),
@@ -147,28 +158,34 @@ async fn up(args: Args, instance: Instance, fleet: Option<Fleet>) -> anyhow::Res
     output::note("stopping …");
     instance.remove_note();
     engine.stop().await;
-    farewell(&args, &instance).await;
+    farewell(&args, &instance, note.kind).await;
     drop(lock);
     ended.map(|()| ExitCode::SUCCESS)
 }
 
 /// What is left when the engine has stopped.
-async fn farewell(args: &Args, instance: &Instance) {
+async fn farewell(args: &Args, instance: &Instance, kind: Kind) {
     if args.ephemeral {
-        process::end_all(&instance.folder).await;
-        if let Err(error) = instance.purge() {
+        if let Err(error) = down::purge(instance).await {
             output::error(&error);
         }
         return;
     }
-    let running = process::left_behind(&instance.folder)
-        .iter()
-        .filter(|uid| process::is_running(&instance.folder, uid))
-        .count();
-    if running > 0 {
-        output::note(&format!(
-            "{running} pods keep running as processes of this machine; `warp up` finds them again, `warp down --purge` ends them"
-        ));
+    let processes = fleet::still_running(instance);
+    let containers = if kind == Kind::Docker {
+        docker::running(&instance.folder).await.unwrap_or_default()
+    } else {
+        0
+    };
+    for (count, what) in [
+        (processes, "pods keep running as processes"),
+        (containers, "containers keep running"),
+    ] {
+        if count > 0 {
+            output::note(&format!(
+                "{count} {what} on this machine; `warp up` finds them again, `warp down --purge` ends them"
+            ));
+        }
     }
     output::note(&format!(
         "stopped; everything is kept in {}",
@@ -184,7 +201,7 @@ async fn listen(port: u16) -> anyhow::Result<TcpListener> {
 }
 
 /// The nodes to run and how to call them.
-async fn nodes(args: &Args, fleet: Option<Fleet>) -> (Nodes, String) {
+async fn nodes(args: &Args, fleet: Option<Fleet>) -> anyhow::Result<(Nodes, String)> {
     if let Some(fleet) = fleet {
         let gpus: u32 = fleet
             .nodes
@@ -195,46 +212,22 @@ async fn nodes(args: &Args, fleet: Option<Fleet>) -> (Nodes, String) {
             "{} simulated nodes and {gpus} simulated GPUs",
             fleet.nodes.len()
         );
-        return (Nodes::Simulated(fleet), told);
+        return Ok((Nodes::Simulated(fleet), told));
     }
     match node::choose(&args.machine).await {
-        Ok((chosen, told)) => (Nodes::Machine(chosen), told),
-        Err(why) => {
-            output::note(&format!("this machine is no node: {why}"));
-            (Nodes::None, "no nodes".to_owned())
-        }
-    }
-}
-
-fn say_next(instance: &Instance, note: &Note) {
-    let kubeconfig = instance.kubeconfig();
-    let quoted = shell_word(&kubeconfig);
-    output::note(&format!(
-        "\n  export KUBECONFIG={quoted}\n  kubectl get nodes                     # or: warp get nodes\n  kubectl apply -f deploy/examples/train.yaml && kubectl get gpuw -w\n  warp status · warp logs NAME -f · warp down\n"
-    ));
-    tracing::debug!(server = %note.server, "told what to type next");
-}
-
-fn shell_word(path: &Path) -> String {
-    let text = path.display().to_string();
-    let plain = text
-        .bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
-    if plain {
-        text
-    } else {
-        format!("'{}'", text.replace('\'', "'\\''"))
+        Ok((chosen, told)) => Ok((Nodes::Machine(chosen), told)),
+        Err(why) => match args.machine.runtime {
+            RuntimeChoice::Auto | RuntimeChoice::None => {
+                Ok((Nodes::None, format!("no nodes ({why})")))
+            }
+            RuntimeChoice::Process | RuntimeChoice::Docker => bail!("{why}"),
+        },
     }
 }
 
 /// Everything to the log file, only trouble to the terminal.
 fn start_log(instance: &Instance) -> anyhow::Result<()> {
-    let path = instance.log();
-    let file = std::fs::File::options()
-        .create(true)
-        .append(true)
-        .open(&path)
-        .with_context(|| format!("failed to open the log {}", path.display()))?;
+    let file = log::Rotating::open(instance.log())?;
     let wanted = EnvFilter::try_from_env("WARP_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     tracing_subscriber::registry()
@@ -294,16 +287,10 @@ fn detach(args: &Args, instance: &Instance) -> anyhow::Result<ExitCode> {
     let deadline = std::time::Instant::now() + START_LIMIT;
     loop {
         if let Some(status) = child.try_wait().context("failed to watch Warp start")? {
-            let log = std::fs::read_to_string(instance.log()).unwrap_or_default();
-            let last = log
-                .lines()
-                .rev()
-                .find(|line| line.contains("error:"))
-                .unwrap_or_default();
-            bail!(
-                "Warp did not start ({status}): {last}; its log is {}",
-                instance.log().display()
-            );
+            let why = instance
+                .last_error()
+                .map_or_else(|| status.to_string(), |error| error);
+            bail!("{why} (the log is {})", instance.log().display());
         }
         if let Ok(Some(note)) = instance.running()
             && i64::from(note.pid) == i64::from(child.id())
@@ -312,7 +299,7 @@ fn detach(args: &Args, instance: &Instance) -> anyhow::Result<ExitCode> {
                 "Warp is up in the background (process {}): {} with {}",
                 note.pid, note.server, note.nodes
             ));
-            say_next(instance, &note);
+            next::say(instance, &note);
             return Ok(ExitCode::SUCCESS);
         }
         if std::time::Instant::now() > deadline {

@@ -36,7 +36,7 @@ fn start(data: &Path) -> Server {
 
 /// A client once the server answers.
 async fn client(data: &Path) -> Client {
-    let deadline = Instant::now() + Duration::from_mins(1);
+    let deadline = Instant::now() + Duration::from_mins(5);
     loop {
         if let Ok(kubeconfig) = Kubeconfig::read_from(data.join("kubeconfig"))
             && let Ok(config) = Config::from_custom_kubeconfig(
@@ -107,14 +107,16 @@ async fn no_acknowledged_write_is_lost_when_the_server_is_killed() {
             .map(|writer| tokio::spawn(write(maps.clone(), round, writer)))
             .collect();
         // Let some writes through, then pull the plug in the middle of the others.
-        while maps
-            .list(&ListParams::default())
-            .await
-            .expect("a list")
-            .items
-            .len()
-            < stored.items.len() + 24
-        {}
+        let deadline = Instant::now() + Duration::from_mins(5);
+        loop {
+            let listed = maps.list(&ListParams::default()).await.expect("a list");
+            if listed.items.len() >= stored.items.len() + 24 {
+                break;
+            }
+            let writing = writers.iter().any(|writer| !writer.is_finished());
+            assert!(writing, "every writer gave up");
+            assert!(Instant::now() < deadline, "the writers got nowhere");
+        }
         drop(server);
         for writer in writers {
             known.extend(writer.await.expect("a writer"));

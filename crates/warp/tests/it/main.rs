@@ -12,5 +12,6 @@
 mod apiserver;
 mod architecture;
 mod docs;
+mod doctor;
 mod process;
 mod up;

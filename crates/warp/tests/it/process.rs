@@ -18,7 +18,7 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
 use warp_testkit::{Cluster, until, wait_for, wait_gone};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The `warp` process, ended with the test.
 struct Warp(Child);
@@ -48,6 +48,20 @@ impl Drop for Warp {
     fn drop(&mut self) {
         self.0.kill().ok();
         self.0.wait().ok();
+    }
+}
+
+/// What a test that fails leaves running is ended with it.
+struct Leftovers<'a>(&'a Path);
+
+impl Drop for Leftovers<'_> {
+    fn drop(&mut self) {
+        for uid in warp_local::node::process::left_behind(self.0) {
+            for process in processes_of(&uid) {
+                let pid = process.rsplit('/').next().unwrap_or_default().to_owned();
+                Command::new("kill").args(["-9", &pid]).status().ok();
+            }
+        }
     }
 }
 
@@ -89,13 +103,15 @@ fn log(data: &Path, uid: &str, name: &str) -> String {
         .collect()
 }
 
-/// Checkpoints on a claim, reads a Secret and a ConfigMap, fails once, then counts to the end.
+/// Checkpoints on a claim, reads a Secret and a ConfigMap, fails once, runs out of memory once, then
+/// counts to the end.
 const TRAIN: &str = r#"
 root=${WARP_ROOT}
 echo "token $TOKEN level $(cat $root/config/level) pod $POD"
 done=$(cat $root/work/checkpoint 2>/dev/null || echo 0)
 echo "resume at $done"
 if [ ! -e $root/work/failed ]; then touch $root/work/failed; echo "first try fails" >&2; exit 3; fi
+if [ ! -e $root/work/hungry ]; then touch $root/work/hungry; echo 7 > $root/work/checkpoint; head -c 300m /dev/zero | tail; exit $?; fi
 while [ $done -lt 40 ]; do done=$((done + 1)); echo $done > $root/work/checkpoint; echo "step $done"; sleep 0.1; done
 sleep 300 &
 echo finished
@@ -108,6 +124,7 @@ async fn a_training_run_survives_its_failures_and_a_killed_warp() {
     let namespace = cluster.namespace("process").await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path();
+    let _leftovers = Leftovers(data);
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
     let warp = Warp::node(&cluster.kubeconfig(), data);
     let nodes: Api<Node> = Api::all(client.clone());
@@ -124,6 +141,7 @@ async fn a_training_run_survives_its_failures_and_a_killed_warp() {
             {"name": "config", "configMap": {"name": "settings"}}],
         "containers": [{
             "name": "train", "image": "local://", "command": ["sh", "-c", TRAIN],
+            "resources": {"limits": {"memory": "64Mi"}},
             "env": [
                 {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "token", "key": "value"}}},
                 {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
@@ -131,18 +149,22 @@ async fn a_training_run_survives_its_failures_and_a_killed_warp() {
     pods.create(&PostParams::default(), &pod("train", &spec))
         .await
         .unwrap();
-    let second = |pod: Option<&Pod>| {
+    let third = |pod: Option<&Pod>| {
         container(pod).is_some_and(|status| {
-            status["restartCount"] == 1 && status["state"]["running"].is_object()
+            status["restartCount"] == 2 && status["state"]["running"].is_object()
         })
     };
-    let running = wait_for(&pods, "train", "in its second run", PATIENCE, second)
+    let running = wait_for(&pods, "train", "in its third run", PATIENCE, third)
         .await
         .unwrap()
         .unwrap();
     let uid = running.metadata.uid.unwrap();
     let first = container(pods.get_opt("train").await.unwrap().as_ref()).unwrap();
-    assert_eq!(first["lastState"]["terminated"]["exitCode"], 3);
+    let before = &first["lastState"]["terminated"];
+    assert_eq!(
+        (&before["exitCode"], &before["reason"]),
+        (&json!(137), &json!("OOMKilled"))
+    );
     // The run goes on while nobody watches, and its end is told by the next Warp.
     warp.kill();
     let work = data.join("claim/checkpoint");
@@ -157,18 +179,24 @@ async fn a_training_run_survives_its_failures_and_a_killed_warp() {
     })
     .await
     .unwrap();
-    let expected: String = (1..=40).map(|step| format!("step {step}\n")).collect();
+    let expected: String = (8..=40).map(|step| format!("step {step}\n")).collect();
     assert_eq!(
         log(data, &uid, "train.0.log"),
         "token s3cret level 7 pod train\nresume at 0\nfirst try fails\n"
     );
+    // The shell may live long enough to say what the kernel did to its child.
+    let killed = log(data, &uid, "train.1.log");
     assert_eq!(
-        log(data, &uid, "train.1.log"),
-        format!("token s3cret level 7 pod train\nresume at 0\n{expected}finished\n")
+        killed.trim_end_matches("Killed\n"),
+        "token s3cret level 7 pod train\nresume at 0\n"
+    );
+    assert_eq!(
+        log(data, &uid, "train.2.log"),
+        format!("token s3cret level 7 pod train\nresume at 7\n{expected}finished\n")
     );
     assert_eq!(processes_of(&uid), Vec::<String>::new());
     tokio::join!(
-        out_of_memory_is_told(&pods),
+        a_killed_supervisor_is_replaced(&pods),
         a_pod_is_stopped_with_its_grace(&pods, data),
         what_cannot_run_says_why(&pods),
         probes_decide_readiness(&pods),
@@ -190,6 +218,45 @@ async fn a_training_run_survives_its_failures_and_a_killed_warp() {
         .unwrap();
     }
     drop(warp);
+    simulated_nodes_join(&cluster.kubeconfig(), &nodes, &pods).await;
+}
+
+/// `warp node simulate` adds nodes to any cluster, and their pods appear to run.
+async fn simulated_nodes_join(kubeconfig: &Path, nodes: &Api<Node>, pods: &Api<Pod>) {
+    let folder = tempfile::tempdir().unwrap();
+    let fleet = folder.path().join("fleet.yaml");
+    std::fs::write(
+        &fleet,
+        "pools:\n- {name: sim, count: 2, gpu: L4, gpus: 4}\n",
+    )
+    .unwrap();
+    let child = Command::new(env!("CARGO_BIN_EXE_warp"))
+        .args(["node", "simulate", "--nodes"])
+        .arg(&fleet)
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _simulated = Warp(child);
+    wait_for(nodes, "sim-1", "registered", PATIENCE, |node| {
+        node.is_some()
+    })
+    .await
+    .unwrap();
+    let spec = json!({"nodeSelector": {"gpu.warp.dev/provider": "simulated"}, "restartPolicy": "Never",
+        "containers": [{"name": "c", "image": "train", "command": ["sh", "-c", "exit 4"],
+            "resources": {"limits": {"nvidia.com/gpu": "4"}}}]});
+    pods.create(&PostParams::default(), &pod("pretended", &spec))
+        .await
+        .unwrap();
+    let ended = wait_for(pods, "pretended", "failed", PATIENCE, |pod| {
+        phase(pod) == Some("Failed")
+    })
+    .await
+    .unwrap();
+    let status = container(ended.as_ref()).unwrap();
+    assert_eq!(status["state"]["terminated"]["exitCode"], 4);
 }
 
 async fn provide(client: &kube::Client, namespace: &str, data: &Path) {
@@ -239,31 +306,53 @@ async fn provide(client: &kube::Client, namespace: &str, data: &Path) {
     .unwrap();
 }
 
-async fn out_of_memory_is_told(pods: &Api<Pod>) {
-    let spec = json!({"restartPolicy": "Never", "containers": [{
-        "name": "c", "image": "local://", "command": ["sh", "-c", "head -c 200m /dev/zero | tail"],
-        "resources": {"limits": {"memory": "32Mi"}}}]});
-    pods.create(&PostParams::default(), &pod("hungry", &spec))
+/// A supervisor that was killed, as by a reboot, costs a restart and not the pod.
+async fn a_killed_supervisor_is_replaced(pods: &Api<Pod>) {
+    let spec = json!({"restartPolicy": "Always", "containers": [{
+        "name": "c", "image": "local://", "command": ["sh", "-c", "sleep 600"]}]});
+    pods.create(&PostParams::default(), &pod("bereft", &spec))
         .await
         .unwrap();
-    let ended = wait_for(pods, "hungry", "failed", PATIENCE, |pod| {
-        phase(pod) == Some("Failed")
-    })
-    .await
-    .unwrap();
-    let status = container(ended.as_ref()).unwrap();
-    assert_eq!(
-        status["state"]["terminated"]["reason"], "OOMKilled",
-        "{status}"
+    let runs = |count: i64| {
+        move |pod: Option<&Pod>| {
+            container(pod).is_some_and(|status| {
+                status["restartCount"] == count && status["state"]["running"].is_object()
+            })
+        }
+    };
+    let running = wait_for(pods, "bereft", "running", PATIENCE, runs(0))
+        .await
+        .unwrap();
+    let uid = running.unwrap().metadata.uid.unwrap();
+    let supervisor = processes_of(&uid)
+        .into_iter()
+        .find(|process| {
+            let words = std::fs::read(Path::new(process).join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&words).contains("__supervise")
+        })
+        .unwrap();
+    let pid = supervisor.rsplit('/').next().unwrap();
+    assert!(
+        Command::new("kill")
+            .args(["-9", pid])
+            .status()
+            .unwrap()
+            .success()
     );
+    wait_for(pods, "bereft", "running again", PATIENCE, runs(1))
+        .await
+        .unwrap();
 }
 
 /// A stubborn process gets its grace, then is ended; a daemon that left its group goes too.
 async fn a_pod_is_stopped_with_its_grace(pods: &Api<Pod>, data: &Path) {
     let script =
         "trap 'echo asked' TERM; (setsid sleep 600 &) ; echo up; while true; do sleep 0.1; done";
-    let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [{
-        "name": "c", "image": "local://", "command": ["sh", "-c", script]}]});
+    let saved = data.join("saved");
+    let hook = format!("echo saving; touch {}", saved.display());
+    let spec = json!({"terminationGracePeriodSeconds": 2, "containers": [{
+        "name": "c", "image": "local://", "command": ["sh", "-c", script],
+        "lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", hook]}}}}]});
     pods.create(&PostParams::default(), &pod("stubborn", &spec))
         .await
         .unwrap();
@@ -283,6 +372,7 @@ async fn a_pod_is_stopped_with_its_grace(pods: &Api<Pod>, data: &Path) {
         .await
         .unwrap();
     wait_gone(pods, "stubborn", PATIENCE).await.unwrap();
+    assert!(saved.exists(), "the hook that prints was not cut off");
     until("no process to be left", PATIENCE, async || {
         Ok(processes_of(&uid).is_empty().then_some(()))
     })

@@ -6,6 +6,7 @@
     reason = "a test that cannot go on has failed"
 )]
 
+use std::io::BufRead;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use warp_testkit::until;
 
 use crate::architecture::root;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A `warp up` of its own data directory, ended with the test.
 struct Up {
@@ -102,9 +103,35 @@ impl Drop for Up {
     }
 }
 
+/// A verb that goes on, ended with the test.
+struct Following(Child);
+
+impl Following {
+    /// Waits for a line with this word; the lines up to it.
+    fn reads(&mut self, word: &str) -> Vec<String> {
+        let out = self.0.stdout.take().unwrap();
+        let mut seen = Vec::new();
+        for line in std::io::BufReader::new(out).lines() {
+            seen.push(line.unwrap());
+            if seen.last().is_some_and(|line| line.contains(word)) {
+                return seen;
+            }
+        }
+        panic!("{word} is not in {seen:?}");
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
 fn refused(arguments: &[&str], words: &[&str]) {
     let output = Command::new(env!("CARGO_BIN_EXE_warp"))
         .args(arguments)
+        .env("DOCKER_HOST", "unix:///nowhere/docker.sock")
         .stdin(Stdio::null())
         .output()
         .unwrap();
@@ -129,6 +156,13 @@ async fn a_workload_runs_on_the_demo_fleet_and_nothing_is_left_of_an_ephemeral_e
         .mode();
     assert_eq!(mode & 0o777, 0o600);
     assert!(up.ok(&["get", "nodes"]).contains("mi300x-1"));
+    let watcher = Command::new(env!("CARGO_BIN_EXE_warp"))
+        .args(["get", "gpuw", "-w"])
+        .env("KUBECONFIG", data.join("kubeconfig"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut watcher = Following(watcher);
     assert!(
         up.ok(&["apply", "-f", "deploy/examples/train.yaml"])
             .contains("created")
@@ -138,6 +172,11 @@ async fn a_workload_runs_on_the_demo_fleet_and_nothing_is_left_of_an_ephemeral_e
             .contains("unchanged")
     );
     up.shows(&["get", "gpuw", "train"], "Running").await;
+    let changes = watcher.reads("Running");
+    assert!(
+        changes.iter().all(|line| !line.trim().is_empty()),
+        "{changes:?}"
+    );
     up.shows(&["status"], "1 Running").await;
     assert!(
         up.ok(&["get", "gpuw", "train", "-o", "json"])
@@ -154,10 +193,47 @@ async fn a_workload_runs_on_the_demo_fleet_and_nothing_is_left_of_an_ephemeral_e
         Some(7)
     );
     assert_eq!(up.ok(&["exec", "train", "--", "echo", "hello"]), "hello\n");
+    assert!(
+        up.ok(&["logs", "train"])
+            .contains("simulated: would run python")
+    );
+    // Who follows is let go when the container ends, not before.
+    let follower = Command::new(env!("CARGO_BIN_EXE_warp"))
+        .args(["logs", "-f", "train"])
+        .env("KUBECONFIG", data.join("kubeconfig"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut follower = Following(follower);
+    follower.reads("simulated: would run python");
+    assert!(follower.0.try_wait().unwrap().is_none());
     assert!(up.ok(&["delete", "gpuw", "train"]).contains("deleted"));
     up.shows(&["status"], "pods       none").await;
-    let typo = up.warp(&["get", "gpuwrkload"]);
-    assert!(!typo.status.success());
+    assert!(follower.0.wait().unwrap().success());
+    let told = |arguments: &[&str]| {
+        let output = up.warp(arguments);
+        assert!(!output.status.success(), "{arguments:?} succeeded");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(told(&["get", "gpuwrkload"]).contains("did you mean \"gpuworkloads\"?"));
+    let manifest = folder.path().join("typo.yaml");
+    let apply = ["apply", "-f", manifest.to_str().unwrap()];
+    std::fs::write(
+        &manifest,
+        "apiVersion: gpu.warp.dev/v1alpha1\nkind: GPUWorklod\nmetadata: {name: x}\n",
+    )
+    .unwrap();
+    assert!(told(&apply).contains("did you mean GPUWorkload in gpu.warp.dev/v1alpha1?"));
+    std::fs::write(
+        &manifest,
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n data: x\n",
+    )
+    .unwrap();
+    let said = told(&apply);
+    assert!(
+        said.contains("typo.yaml, line 5") && said.trim_end().lines().count() == 1,
+        "{said}"
+    );
     up.stop();
     assert!(!data.exists(), "an ephemeral engine leaves nothing");
 }
@@ -241,4 +317,195 @@ fn bad_input_is_answered_with_cause_and_fix() {
         ],
         &["gpus"],
     );
+}
+
+/// `warp up` under a limit on the size of files: what a full disk looks like to a program.
+fn with_small_files(blocks: u32, data: &Path) -> Command {
+    let mut command = Command::new("sh");
+    command
+        .args([
+            "-c",
+            &format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\""),
+            env!("CARGO_BIN_EXE_warp"),
+            "up",
+            "--port",
+            "0",
+            "--demo",
+            "--data",
+        ])
+        .arg(data)
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped());
+    command
+}
+
+#[tokio::test]
+async fn a_full_disk_ends_the_engine_with_a_sentence_and_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    // No room at all: told before anything starts.
+    let output = with_small_files(0, &data).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(
+        told.contains("make room there") && told.contains("--data"),
+        "{told}"
+    );
+    // Room for the beginning: full in the middle.
+    let child = with_small_files(16 * 1024, &data).spawn().unwrap();
+    let mut running = Following(child);
+    let note = data.join("up.json");
+    until("warp to be up", PATIENCE, async || {
+        Ok(note.exists().then_some(()))
+    })
+    .await
+    .unwrap();
+    let put = |number: usize| {
+        let file = folder.path().join("map.yaml");
+        let text = "x".repeat(700_000);
+        let map = format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: map-{number}}}\ndata: {{text: {text}}}\n"
+        );
+        std::fs::write(&file, map).unwrap();
+        Command::new(env!("CARGO_BIN_EXE_warp"))
+            .args(["apply", "-f"])
+            .arg(&file)
+            .env("KUBECONFIG", data.join("kubeconfig"))
+            .output()
+            .unwrap()
+            .status
+            .success()
+    };
+    let stored: Vec<usize> = (0..60).take_while(|number| put(*number)).collect();
+    assert!(!stored.is_empty() && stored.len() < 60, "{}", stored.len());
+    let mut told = String::new();
+    let stderr = running.0.stderr.take().unwrap();
+    std::io::Read::read_to_string(&mut std::io::BufReader::new(stderr), &mut told).unwrap();
+    assert!(!running.0.wait().unwrap().success());
+    assert!(
+        told.contains("takes no more writes")
+            && told.contains("everything that was accepted is kept"),
+        "{told}"
+    );
+    // With room again, everything that was accepted is there.
+    let up = Up::start(&data, &["--demo"]).await;
+    let maps = up.ok(&["get", "configmaps", "-o", "name"]);
+    for number in stored {
+        assert!(
+            maps.lines()
+                .any(|line| line.ends_with(&format!("/map-{number}"))),
+            "map-{number} of {maps}"
+        );
+    }
+    up.stop();
+}
+
+#[test]
+fn a_place_that_cannot_be_used_is_told_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    // Nobody can make a directory there, root neither.
+    refused(
+        &["up", "--demo", "--data", "/sys/warp-data"],
+        &["failed to make the data directory /sys/warp-data", "--data"],
+    );
+    // Written by a Warp that does not exist yet.
+    let data = folder.path().join("newer");
+    std::fs::create_dir(&data).unwrap();
+    let database = redb::Database::create(data.join("state.redb")).unwrap();
+    let transaction = database.begin_write().unwrap();
+    let table: redb::TableDefinition<'_, &str, u64> = redb::TableDefinition::new("meta");
+    transaction
+        .open_table(table)
+        .unwrap()
+        .insert("format", 99)
+        .unwrap();
+    transaction.commit().unwrap();
+    drop(database);
+    let place = data.display().to_string();
+    refused(
+        &["up", "--demo", "--port", "0", "--data", &place],
+        &["format 99", "export"],
+    );
+    // In the background the same sentence, not a pointer to a log.
+    refused(
+        &["up", "--demo", "--detach", "--port", "0", "--data", &place],
+        &["format 99", "export"],
+    );
+    let long = folder.path().join("x".repeat(90)).display().to_string();
+    let runtime = ["--runtime", "process", "--allow-root"];
+    let arguments = ["up", "--port", "0", "--data", &long];
+    refused(
+        &[&arguments[..], &runtime[..]].concat(),
+        &["too long for the sockets", "--data"],
+    );
+}
+
+/// A data directory may be started with another fleet: nodes nobody plays any more go.
+#[tokio::test]
+async fn another_fleet_replaces_the_nodes_of_the_one_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let up = Up::start(&data, &["--demo"]).await;
+    up.shows(&["get", "nodes"], "mi300x-1").await;
+    up.stop();
+    let fleet = folder.path().join("fleet.yaml");
+    std::fs::write(&fleet, "pools:\n- {name: small, gpu: L4, gpus: 2}\n").unwrap();
+    let up = Up::start(&data, &["--nodes", fleet.to_str().unwrap()]).await;
+    up.shows(&["get", "nodes"], "small-0").await;
+    assert!(!up.ok(&["get", "nodes"]).contains("mi300x"));
+    up.stop();
+    // As root without a word for it there is no node, and the reason is said.
+    let up = Up::start(&data, &["--runtime", "none"]).await;
+    assert!(up.ok(&["get", "nodes"]).is_empty());
+    up.stop();
+}
+
+/// Only what `warp up` made is ever removed, and a directory it did not make is not taken over.
+#[test]
+fn directories_of_others_are_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let project = folder.path().join("project");
+    std::fs::create_dir_all(project.join("volumes")).unwrap();
+    std::fs::write(project.join("volumes/mine"), "precious").unwrap();
+    let place = project.display().to_string();
+    refused(
+        &["up", "--demo", "--port", "0", "--data", &place],
+        &["\"volumes\" that is not Warp's", "--data"],
+    );
+    refused(
+        &["down", "--purge", "--data", &place],
+        &["no data directory of Warp", "nothing was removed"],
+    );
+    assert!(project.join("volumes/mine").exists());
+    let open = folder.path().join("open");
+    std::fs::create_dir(&open).unwrap();
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
+    refused(
+        &[
+            "up",
+            "--demo",
+            "--port",
+            "0",
+            "--data",
+            &open.display().to_string(),
+        ],
+        &["anybody may write"],
+    );
+    // What earlier runs stored is not thrown away by one that keeps nothing.
+    let kept = folder.path().join("kept");
+    std::fs::create_dir(&kept).unwrap();
+    std::fs::write(kept.join("state.redb"), "").unwrap();
+    refused(
+        &[
+            "up",
+            "--ephemeral",
+            "--demo",
+            "--port",
+            "0",
+            "--data",
+            &kept.display().to_string(),
+        ],
+        &["earlier runs", "--ephemeral"],
+    );
+    assert!(kept.join("state.redb").exists());
 }

@@ -60,6 +60,15 @@ pub(in crate::http) async fn modify(
     let store = &request.api.store;
     let entry = &request.entry;
     let key = request.key();
+    let counted = matches!(
+        entry.table.name(),
+        "services" | "persistentvolumeclaims" | "pods"
+    );
+    let _turn = if counted && matches!(mode, Mode::Main | Mode::Resize) {
+        request.turn().await
+    } else {
+        None
+    };
     for _ in 0..TRIES {
         let mut warnings = warnings.clone();
         let Some(current) = store.latest(&entry.table, &key) else {

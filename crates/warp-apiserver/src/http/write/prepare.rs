@@ -58,23 +58,6 @@ pub(super) fn needs_name(object: &Value) -> Option<String> {
     (!named && !prefix.is_empty()).then(|| prefix.to_owned())
 }
 
-pub(super) fn new_uid() -> String {
-    let mut bytes = [0_u8; 16];
-    // As for names: the system's randomness does not fail where we run.
-    let _ = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes);
-    bytes[6] = (bytes[6] & 0x0f) | 0x40;
-    bytes[8] = (bytes[8] & 0x3f) | 0x80;
-    let hex = crate::codec::hex(&bytes);
-    format!(
-        "{}-{}-{}-{}-{}",
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..]
-    )
-}
-
 /// Identity and times of a new object, in the order Kubernetes writes them.
 pub(super) fn stamp(request: &ResourceCall<'_>, object: &mut Value) {
     let Some(meta) = object["metadata"].as_object_mut() else {
@@ -97,7 +80,7 @@ pub(super) fn stamp(request: &ResourceCall<'_>, object: &mut Value) {
             stamped.insert(name.to_owned(), value);
         }
     }
-    stamped.insert("uid".to_owned(), new_uid().into());
+    stamped.insert("uid".to_owned(), crate::codec::new_uid().into());
     if request.entry.resource.strategy.generation {
         stamped.insert("generation".to_owned(), 1.into());
     }

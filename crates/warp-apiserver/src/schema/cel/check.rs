@@ -7,6 +7,7 @@ use kube_cel::cel::common::ast::{
 };
 use serde_json::{Map, Value};
 
+use super::problem::Problem;
 use super::types::{Shape, Size, Type, fits};
 use super::{cost, functions};
 
@@ -53,20 +54,39 @@ impl<'a> Environment<'a> {
         }
     }
 
-    pub(super) fn check(&self, expression: &IdedExpr) -> Outcome<'a> {
-        Walk {
+    pub(super) fn check(&self, expression: &IdedExpr) -> Result<Checked<'a>, Vec<Problem>> {
+        let mut walk = Walk {
             scope: self.variables.clone(),
+            problems: Vec::new(),
+        };
+        let checked = walk.visit(expression, 0);
+        if walk.problems.is_empty() {
+            Ok(checked)
+        } else {
+            Err(walk.problems)
         }
-        .visit(expression, 0)
     }
 }
 
 struct Walk<'a> {
     scope: Vec<(String, Shape<'a>)>,
+    problems: Vec<Problem>,
 }
 
 impl<'a> Walk<'a> {
-    fn visit(&mut self, expression: &IdedExpr, depth: usize) -> Outcome<'a> {
+    /// Notes what is wrong and goes on as if the expression could be anything.
+    fn visit(&mut self, expression: &IdedExpr, depth: usize) -> Checked<'a> {
+        self.shape(expression, depth).unwrap_or_else(|text| {
+            let id = expression.id;
+            self.problems.push(Problem { id, text });
+            Checked {
+                shape: Shape::of(Type::Dyn),
+                cost: 0,
+            }
+        })
+    }
+
+    fn shape(&mut self, expression: &IdedExpr, depth: usize) -> Outcome<'a> {
         if depth > DEEPEST {
             return Err("expression is nested too deeply".to_owned());
         }
@@ -105,7 +125,7 @@ impl<'a> Walk<'a> {
     }
 
     fn select(&mut self, select: &SelectExpr, depth: usize) -> Outcome<'a> {
-        let operand = self.visit(&select.operand, depth + 1)?;
+        let operand = self.visit(&select.operand, depth + 1);
         let member = operand.shape.member(&select.field)?;
         if select.test {
             // Looking whether a member is there is free.
@@ -128,7 +148,7 @@ impl<'a> Walk<'a> {
         let mut item = Shape::sized(Type::Free, Size::up_to(0));
         let mut cost = 10u64;
         for (index, element) in list.elements.iter().enumerate() {
-            let checked = self.visit(element, depth + 1)?;
+            let checked = self.visit(element, depth + 1);
             cost = cost.saturating_add(checked.cost);
             item = if index == 0 {
                 checked.shape
@@ -152,8 +172,8 @@ impl<'a> Walk<'a> {
                 return Err("a map entry is expected".to_owned());
             };
             let (k, v) = (
-                self.visit(&entry.key, depth + 1)?,
-                self.visit(&entry.value, depth + 1)?,
+                self.visit(&entry.key, depth + 1),
+                self.visit(&entry.value, depth + 1),
             );
             cost = cost.saturating_add(k.cost).saturating_add(v.cost);
             key = if index == 0 {
@@ -197,11 +217,11 @@ impl<'a> Walk<'a> {
             None => call.func_name.clone(),
         };
         let target = match (&call.target, space) {
-            (Some(target), None) => Some(self.visit(target, depth + 1)?),
+            (Some(target), None) => Some(self.visit(target, depth + 1)),
             _ => None,
         };
         for argument in &call.args {
-            arguments.push(self.visit(argument, depth + 1)?);
+            arguments.push(self.visit(argument, depth + 1));
         }
         let shapes: Vec<Shape<'a>> = arguments.iter().map(|a| a.shape.clone()).collect();
         let target_shape = target.as_ref().map(|target| &target.shape);
@@ -225,7 +245,7 @@ impl<'a> Walk<'a> {
         field: &IdedExpr,
         depth: usize,
     ) -> Outcome<'a> {
-        let operand = self.visit(operand, depth + 1)?;
+        let operand = self.visit(operand, depth + 1);
         let Expr::Literal(LiteralValue::String(name)) = &field.expr else {
             return Err("a field name is expected".to_owned());
         };
@@ -241,8 +261,8 @@ impl<'a> Walk<'a> {
     }
 
     fn comprehension(&mut self, made: &ComprehensionExpr, depth: usize) -> Outcome<'a> {
-        let range = self.visit(&made.iter_range, depth + 1)?;
-        let init = self.visit(&made.accu_init, depth + 1)?;
+        let range = self.visit(&made.iter_range, depth + 1);
+        let init = self.visit(&made.accu_init, depth + 1);
         // `cel.bind` is a loop that never runs.
         let bind = matches!(&made.iter_range.expr, Expr::List(list) if list.elements.is_empty());
         let (first, second) = match (&range.shape.kind, &made.iter_var2) {
@@ -252,10 +272,13 @@ impl<'a> Walk<'a> {
             (Type::Map(key, value), Some(_)) => ((**key).clone(), Some((**value).clone())),
             (Type::Dyn | Type::Free, _) => (Shape::of(Type::Dyn), Some(Shape::of(Type::Dyn))),
             (other, _) => {
-                return Err(format!(
+                let text = format!(
                     "expression of type '{other}' cannot be range of a \
-                                    comprehension (must be list, map, or dynamic)"
-                ));
+                     comprehension (must be list, map, or dynamic)"
+                );
+                let id = made.iter_range.id;
+                self.problems.push(Problem { id, text });
+                (Shape::of(Type::Dyn), Some(Shape::of(Type::Dyn)))
             }
         };
         let before = self.scope.len();
@@ -267,11 +290,11 @@ impl<'a> Walk<'a> {
                 self.scope.push((name.clone(), shape));
             }
         }
-        let condition = self.visit(&made.loop_cond, depth + 1)?;
+        let condition = self.visit(&made.loop_cond, depth + 1);
         let step = if bind {
             None
         } else {
-            Some(self.visit(&made.loop_step, depth + 1)?)
+            Some(self.visit(&made.loop_step, depth + 1))
         };
         self.scope.truncate(accumulator + 1);
         if let Some(step) = &step {
@@ -281,7 +304,7 @@ impl<'a> Walk<'a> {
             }
             self.scope[accumulator].1 = shape;
         }
-        let result = self.visit(&made.result, depth + 1)?;
+        let result = self.visit(&made.result, depth + 1);
         self.scope.truncate(before);
         let looped = step.map_or(0, |step| {
             let once = step.cost.saturating_add(condition.cost);

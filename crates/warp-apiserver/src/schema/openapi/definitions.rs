@@ -37,7 +37,7 @@ fn generate(generator: &mut SchemaGenerator, group: &str, version: &str, kind: &
     kinds! {
         ("", "v1"): core v1 {
             Binding ConfigMap Event LimitRange Namespace Node PersistentVolume PersistentVolumeClaim
-            Pod PodTemplate ResourceQuota Secret Service ServiceAccount
+            Pod PodTemplate ReplicationController ResourceQuota Secret Service ServiceAccount
         }
         ("apps", "v1"): apps v1 { Deployment ReplicaSet StatefulSet }
         ("batch", "v1"): batch v1 { Job }

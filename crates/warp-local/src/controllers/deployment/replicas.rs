@@ -36,11 +36,16 @@ pub(super) fn is_rolling(deployment: &Deployment) -> bool {
         == "RollingUpdate"
 }
 
+/// Users may ask for as many as a number can say: sums stop there.
+fn total(numbers: impl Iterator<Item = i32>) -> i32 {
+    numbers.fold(0, i32::saturating_add)
+}
+
 /// A number, or a share of `total`.
 fn resolve(value: Option<&IntOrString>, default: &str, total: i32, up: bool) -> i32 {
     let share = |text: &str| {
         let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(0);
-        let scaled = percent * i64::from(total);
+        let scaled = percent.saturating_mul(i64::from(total));
         i32::try_from(if up {
             scaled.div_euclid(100) + i64::from(scaled.rem_euclid(100) > 0)
         } else {
@@ -85,7 +90,7 @@ pub(super) fn bounds(deployment: &Deployment) -> (i32, i32) {
 
 /// The most pods a Deployment may have; what its sets' annotation says.
 pub(super) fn most(deployment: &Deployment) -> i32 {
-    wanted(deployment) + bounds(deployment).0
+    wanted(deployment).saturating_add(bounds(deployment).0)
 }
 
 /// How many replicas the newest set gets now.
@@ -94,8 +99,8 @@ pub(super) fn of_new(deployment: &Deployment, all: &[&ReplicaSet], new: i32) -> 
     if !is_rolling(deployment) {
         return wanted;
     }
-    let current: i32 = all.iter().map(|set| of(set)).sum();
-    let room = most(deployment) - current;
+    let current = total(all.iter().map(|set| of(set)));
+    let room = most(deployment).saturating_sub(current);
     if room <= 0 {
         new
     } else {
@@ -110,13 +115,16 @@ pub(super) fn shrink_old(
     old: &[&ReplicaSet],
 ) -> Vec<i32> {
     let mut sizes: Vec<i32> = old.iter().map(|set| of(set)).collect();
-    let old_total: i32 = sizes.iter().sum();
+    let old_total = total(sizes.iter().copied());
     if old_total == 0 {
         return sizes;
     }
     let least = wanted(deployment) - bounds(deployment).1;
-    let (new_size, new_available) = new.map_or((0, 0), |set| (of(set), available(set)));
-    let mut room = old_total + new_size - least - (new_size - new_available);
+    let new_available = new.map_or(0, available);
+    // What the new set has and what it lacks cancel out but for its available replicas.
+    let mut room = old_total
+        .saturating_add(new_available)
+        .saturating_sub(least);
     if room <= 0 {
         return sizes;
     }
@@ -125,8 +133,8 @@ pub(super) fn shrink_old(
         *size -= unhealthy;
         room -= unhealthy;
     }
-    let up: i32 = old.iter().map(|set| available(set)).sum::<i32>() + new_available;
-    let mut spare = (up - least).max(0);
+    let up = total(old.iter().map(|set| available(set))).saturating_add(new_available);
+    let mut spare = up.saturating_sub(least).max(0);
     for size in &mut sizes {
         let less = (*size).min(spare);
         *size -= less;
@@ -138,7 +146,7 @@ pub(super) fn shrink_old(
 /// Spreads a change of the Deployment's size over its sets in proportion to their own. `sets` are (size, size of the
 /// whole that was annotated on the set), largest first.
 pub(super) fn proportional(deployment: &Deployment, sets: &[(i32, Option<i32>)]) -> Vec<i32> {
-    let total: i32 = sets.iter().map(|(size, _)| size).sum();
+    let total = total(sets.iter().map(|(size, _)| *size));
     let wanted = wanted(deployment);
     let allowed = if wanted > 0 { most(deployment) } else { 0 };
     let change = allowed - total;
@@ -177,7 +185,7 @@ pub(super) fn proportional(deployment: &Deployment, sets: &[(i32, Option<i32>)])
         })
         .collect();
     if let Some(first) = sizes.first_mut() {
-        *first = (*first + change - added).max(0);
+        *first = first.saturating_add(change - added).max(0);
     }
     sizes
 }

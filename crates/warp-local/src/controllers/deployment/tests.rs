@@ -201,3 +201,14 @@ fn the_hash_of_a_template_spells_no_word_and_differs_after_a_collision() {
         "{plain}"
     );
 }
+
+#[test]
+fn as_many_replicas_as_a_number_can_say_are_no_overflow() {
+    let huge = deployment(i32::MAX, 5, 0);
+    assert_eq!(replicas::most(&huge), i32::MAX);
+    assert_eq!(replicas::of_new(&huge, &[], 0), i32::MAX);
+    assert_eq!(
+        replicas::proportional(&huge, &[(i32::MAX, Some(1)), (i32::MAX, Some(1))]),
+        [i32::MAX, i32::MAX]
+    );
+}

@@ -63,8 +63,30 @@ pub(super) enum Owner {
 pub(super) struct Graph {
     nodes: BTreeMap<String, Node>,
     dependents: BTreeMap<String, BTreeSet<String>>,
-    /// Owners known not to exist: (namespace of the dependent, uid). A uid never comes back.
-    absent: BTreeSet<(Arc<str>, String)>,
+    absent: BTreeSet<Named>,
+}
+
+/// An owner as a dependent names it. The uid alone is not enough: a reference with the right uid and a wrong name
+/// means nobody, and says nothing about the owner others name rightly.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Named {
+    namespace: Arc<str>,
+    group: String,
+    kind: String,
+    name: String,
+    uid: String,
+}
+
+impl Named {
+    fn new(namespace: &Arc<str>, reference: &OwnerReference) -> Self {
+        Self {
+            namespace: namespace.clone(),
+            group: group_of(&reference.api_version).to_owned(),
+            kind: reference.kind.clone(),
+            name: reference.name.clone(),
+            uid: reference.uid.clone(),
+        }
+    }
 }
 
 const ABSENT_REMEMBERED: usize = 10_000;
@@ -138,11 +160,12 @@ impl Graph {
         }
     }
 
-    pub(super) fn remember_absent(&mut self, namespace: &Arc<str>, uid: &str) {
+    /// Remembers that nobody is what `reference` of an object in `namespace` names: a uid never comes back.
+    pub(super) fn remember_absent(&mut self, namespace: &Arc<str>, reference: &OwnerReference) {
         if self.absent.len() >= ABSENT_REMEMBERED {
             self.absent.clear();
         }
-        self.absent.insert((namespace.clone(), uid.to_owned()));
+        self.absent.insert(Named::new(namespace, reference));
     }
 
     pub(super) fn node(&self, uid: &str) -> Option<&Node> {
@@ -151,26 +174,22 @@ impl Graph {
 
     /// What the graph itself knows of an owner of `node`; none when it must be asked for.
     pub(super) fn owner(&self, node: &Node, reference: &OwnerReference) -> Option<Owner> {
-        if self
-            .absent
-            .contains(&(node.key.namespace.clone(), reference.uid.clone()))
-        {
-            return Some(Owner::Absent);
+        let known = self.nodes.get(&reference.uid).filter(|owner| {
+            let same_place =
+                owner.key.namespace.is_empty() || owner.key.namespace == node.key.namespace;
+            same_place
+                && *owner.key.name == *reference.name
+                && owner.kind.kind == reference.kind
+                && group_of(&owner.kind.api_version) == group_of(&reference.api_version)
+        });
+        match known {
+            Some(owner) if owner.waits_for_dependents() => Some(Owner::Waiting),
+            Some(_) => Some(Owner::Solid),
+            None => self
+                .absent
+                .contains(&Named::new(&node.key.namespace, reference))
+                .then_some(Owner::Absent),
         }
-        let owner = self.nodes.get(&reference.uid)?;
-        let same_place =
-            owner.key.namespace.is_empty() || owner.key.namespace == node.key.namespace;
-        let as_named = *owner.key.name == *reference.name
-            && owner.kind.kind == reference.kind
-            && group_of(&owner.kind.api_version) == group_of(&reference.api_version);
-        if !same_place || !as_named {
-            return None;
-        }
-        Some(if owner.waits_for_dependents() {
-            Owner::Waiting
-        } else {
-            Owner::Solid
-        })
     }
 
     /// What to do about `uid`, given what is known of each of its owners, and whom to look at next.

@@ -163,3 +163,21 @@ fn an_owner_in_another_namespace_is_not_taken_from_the_graph() {
     let node = graph.node("uid-child").unwrap();
     assert_eq!(graph.owner(node, &node.owners[0]), None);
 }
+
+#[test]
+fn a_reference_with_a_wrong_name_says_nothing_about_the_owner_of_that_uid() {
+    let mut graph = Graph::default();
+    put(&mut graph, &object("owner", &[]));
+    let mut sloppy = object("sloppy", &[("owner", false)]);
+    for owner in sloppy.owner_references.iter_mut().flatten() {
+        owner.name = "wrong".to_owned();
+    }
+    put(&mut graph, &sloppy);
+    put(&mut graph, &object("right", &[("owner", false)]));
+    let sloppy = graph.node("uid-sloppy").unwrap().clone();
+    assert_eq!(graph.owner(&sloppy, &sloppy.owners[0]), None);
+    graph.remember_absent(&sloppy.key.namespace, &sloppy.owners[0]);
+    assert_eq!(graph.owner(&sloppy, &sloppy.owners[0]), Some(Owner::Absent));
+    let right = graph.node("uid-right").unwrap().clone();
+    assert_eq!(graph.owner(&right, &right.owners[0]), Some(Owner::Solid));
+}

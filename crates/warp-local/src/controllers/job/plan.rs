@@ -12,6 +12,7 @@ use super::index::{self, Indexes, index_of};
 use super::policy::{self, Verdict};
 use super::status::{self, End};
 use super::{FINALIZER, drop_finalizer, is_tracked};
+use crate::controllers::drive::later;
 use crate::controllers::ownership::claim;
 use crate::controllers::plan::{Plan, about};
 use crate::controllers::pods;
@@ -416,7 +417,8 @@ impl<'a> Pass<'a> {
         if status::holds(self.status.conditions.as_ref(), status::SUSPENDED).is_some() {
             return None;
         }
-        Some(self.status.start_time.as_ref()?.0 + SignedDuration::from_secs(seconds))
+        let started = self.status.start_time.as_ref()?.0;
+        Some(later(started, SignedDuration::from_secs(seconds)))
     }
 
     /// With restart policy OnFailure the restarts of containers count instead of failed pods.

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
-use crate::controllers::drive::{Controller, SyncError};
+use crate::controllers::drive::{Controller, SyncError, later};
 use crate::controllers::plan::{Action, Encoding, Kind, Plan, Removal, about};
 use crate::controllers::{PODS_BY_NODE, Shared, pods, wired};
 use crate::informer::Key;
@@ -102,7 +102,7 @@ pub(super) fn leaves_at(pod: &Pod, taints: &[&Taint], now: Timestamp) -> Option<
                 .iter()
                 .filter_map(|toleration| toleration.toleration_seconds)
                 .min();
-            seconds.map(|seconds| added + SignedDuration::from_secs(seconds.max(0)))
+            seconds.map(|seconds| later(added, SignedDuration::from_secs(seconds.max(0))))
         };
         earliest = match (earliest, at) {
             (Some(one), Some(other)) => Some(one.min(other)),

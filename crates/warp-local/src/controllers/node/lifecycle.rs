@@ -1,6 +1,7 @@
 //! Notices nodes that fell silent, and keeps the taints that say what state a node is in.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -35,6 +36,8 @@ const BY_CONDITION: [(&str, &str, &str); 6] = [
     ),
 ];
 const CORDONED: &str = "node.kubernetes.io/unschedulable";
+/// How often a node that is not ready is looked at.
+const UNREADY_LOOK: SignedDuration = SignedDuration::from_secs(5);
 /// The conditions a kubelet posts.
 const POSTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
@@ -49,16 +52,27 @@ struct Sign {
 #[derive(Debug)]
 pub(crate) struct Nodes {
     shared: Shared,
-    signs: Mutex<BTreeMap<Key, Sign>>,
+    signs: Arc<Mutex<BTreeMap<Key, Sign>>>,
 }
 
 impl Nodes {
     pub(crate) fn start(shared: &Shared) {
+        let signs: Arc<Mutex<BTreeMap<Key, Sign>>> = Arc::default();
+        let (heard, clock) = (signs.clone(), shared.clock.clone());
+        // A renewal counts from when it was seen, not from when somebody next looks at the node.
+        shared.caches.leases.listen(move |_, new| {
+            let Some(lease) = new else { return };
+            let key = Key::new("", lease.metadata.name.as_deref().unwrap_or_default());
+            if let Some(sign) = heard.lock().get_mut(&key) {
+                sign.renewed = renewed(lease);
+                sign.seen = clock.now();
+            }
+        });
         let queue = wired(
             shared,
             Self {
                 shared: shared.clone(),
-                signs: Mutex::default(),
+                signs,
             },
         );
         shared
@@ -69,9 +83,7 @@ impl Nodes {
 
     /// Remembers when the node last gave a sign of life.
     fn sign(&self, key: &Key, node: &Node, lease: Option<&Lease>, now: Timestamp) -> Sign {
-        let renewed = lease
-            .and_then(|lease| lease.spec.as_ref()?.renew_time.as_ref())
-            .map(|time| time.0);
+        let renewed = lease.and_then(renewed);
         let heartbeat = condition(node, "Ready")
             .and_then(|ready| ready.last_heartbeat_time.as_ref())
             .map(|time| time.0);
@@ -92,6 +104,11 @@ impl Nodes {
     }
 }
 
+fn renewed(lease: &Lease) -> Option<Timestamp> {
+    let renewed = lease.spec.as_ref()?.renew_time.as_ref()?;
+    Some(renewed.0)
+}
+
 impl Controller for Nodes {
     type Key = Key;
     const NAME: &'static str = "node-controller";
@@ -107,12 +124,14 @@ impl Controller for Nodes {
         let sign = self.sign(key, &node, lease.as_deref(), now);
         let grace = SignedDuration::try_from(self.shared.options.node_grace)
             .unwrap_or(SignedDuration::from_secs(50));
-        let others_up = caches.nodes.all().iter().any(|node| is_ready(node));
+        let others_up = caches
+            .nodes
+            .any(|other| is_ready(other) && other.metadata.name != node.metadata.name);
         let seen = Seen {
             node: &node,
             silent_since: (sign.seen + grace <= now).then_some(sign.seen),
             next_look: sign.seen + grace,
-            somebody_ready: others_up,
+            others_ready: others_up,
         };
         let mut plan = plan(&seen, now);
         if lost(&seen) && is_ready(&node) {
@@ -142,8 +161,8 @@ pub(super) struct Seen<'a> {
     /// Set when the node has been silent for longer than it may.
     pub(super) silent_since: Option<Timestamp>,
     pub(super) next_look: Timestamp,
-    /// While no node at all is ready, it is rather the network: nothing is evicted.
-    pub(super) somebody_ready: bool,
+    /// While no other node is ready, it is rather the network: nothing is evicted.
+    pub(super) others_ready: bool,
 }
 
 fn lost(seen: &Seen<'_>) -> bool {
@@ -157,10 +176,9 @@ pub(super) fn plan(seen: &Seen<'_>, now: Timestamp) -> Plan {
     if node.metadata.deletion_timestamp.is_some() {
         return plan;
     }
-    let mut judged = node.clone();
     if lost(seen) {
-        let status = silenced(node, now);
-        plan.status(node, node.status.as_ref(), &status);
+        // The taints follow in the pass this write brings about: they are written against what is there then.
+        plan.status(node, node.status.as_ref(), &silenced(node, now));
         let name = node.metadata.name.as_deref().unwrap_or_default();
         plan.note(
             about(node),
@@ -168,44 +186,34 @@ pub(super) fn plan(seen: &Seen<'_>, now: Timestamp) -> Plan {
             "NodeNotReady",
             format!("Node {name} status is now: NodeNotReady"),
         );
-        judged.status = Some(status);
+        return plan;
     }
     if seen.silent_since.is_none() {
         plan.look_again(seen.next_look);
     }
-    let taints = taints(
-        &judged,
-        seen.somebody_ready && !lost(seen) || is_lost_alone(seen),
-        now,
-    );
+    if !is_ready(node) {
+        // Whether its pods are evicted depends on other nodes, whose changes do not lead here.
+        plan.look_again(now + UNREADY_LOOK);
+    }
+    let taints = taints(node, seen.others_ready, now);
     let known = node
         .spec
         .as_ref()
         .and_then(|spec| spec.taints.clone())
         .unwrap_or_default();
     if taints != known {
-        // After a status write the version has moved: the next pass writes the taints.
-        let version = (!lost(seen))
-            .then(|| node.metadata.resource_version.clone())
-            .flatten();
-        let mut metadata = json!({});
-        if let Some(version) = version {
-            metadata["resourceVersion"] = json!(version);
-        }
         plan.push(Action::Patch {
             kind: Kind::of::<Node>(),
             key: Key::of(node),
             sub: None,
             encoding: Encoding::Merge,
-            patch: json!({ "metadata": metadata, "spec": { "taints": taints } }),
+            patch: json!({
+                "metadata": { "resourceVersion": node.metadata.resource_version },
+                "spec": { "taints": taints },
+            }),
         });
     }
     plan
-}
-
-/// Lost in this very pass: whether others are ready was judged before.
-fn is_lost_alone(seen: &Seen<'_>) -> bool {
-    lost(seen) && seen.somebody_ready
 }
 
 fn silenced(node: &Node, now: Timestamp) -> NodeStatus {

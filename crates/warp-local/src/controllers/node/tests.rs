@@ -22,7 +22,7 @@ fn seen(node: &Node, silent: bool) -> Seen<'_> {
         node,
         silent_since: silent.then_some(now),
         next_look: now,
-        somebody_ready: true,
+        others_ready: true,
     }
 }
 
@@ -57,26 +57,44 @@ fn a_ready_node_loses_the_taint_it_was_born_with_and_keeps_foreign_ones() {
 }
 
 #[test]
-fn a_silent_node_becomes_unknown_and_unreachable() {
-    let plan = plan(
+fn a_silent_node_becomes_unknown_first_and_unreachable_in_the_next_pass() {
+    let first = plan(
         &seen(&node("True", &json!([])), true),
         Timestamp::UNIX_EPOCH,
     );
-    let unreachable = "node.kubernetes.io/unreachable";
-    assert_eq!(
-        written_taints(&plan),
-        [
-            pair(unreachable, "NoSchedule"),
-            pair(unreachable, "NoExecute")
-        ]
-    );
-    assert!(plan.actions.iter().any(|action| matches!(
+    assert!(first.actions.iter().any(|action| matches!(
         action,
         Action::Patch {
             sub: Some("status"),
             ..
         }
     )));
+    assert_eq!(written_taints(&first), []);
+    let next = plan(
+        &seen(&node("Unknown", &json!([])), true),
+        Timestamp::UNIX_EPOCH,
+    );
+    let unreachable = "node.kubernetes.io/unreachable";
+    assert_eq!(
+        written_taints(&next),
+        [
+            pair(unreachable, "NoSchedule"),
+            pair(unreachable, "NoExecute")
+        ]
+    );
+}
+
+#[test]
+fn the_only_node_is_not_emptied_when_it_falls_silent() {
+    let lost = node("Unknown", &json!([]));
+    let alone = Seen {
+        others_ready: false,
+        ..seen(&lost, true)
+    };
+    assert_eq!(
+        written_taints(&plan(&alone, Timestamp::UNIX_EPOCH)),
+        [pair("node.kubernetes.io/unreachable", "NoSchedule")]
+    );
 }
 
 #[test]
@@ -110,4 +128,22 @@ fn a_pod_leaves_when_its_shortest_toleration_ends() {
         leaves_at(&bounded, &[&taint], now),
         Some(now + SignedDuration::from_secs(20))
     );
+}
+
+#[test]
+fn a_toleration_without_end_never_ends() {
+    let now = Timestamp::UNIX_EPOCH;
+    let taint = Taint {
+        key: "k".to_owned(),
+        effect: "NoExecute".to_owned(),
+        value: None,
+        time_added: Some(Time(now)),
+    };
+    let pod: Pod = serde_json::from_value(
+        json!({ "metadata": {}, "spec": { "containers": [], "tolerations": [
+        { "key": "k", "operator": "Exists", "tolerationSeconds": i64::MAX }
+    ] } }),
+    )
+    .unwrap();
+    assert_eq!(leaves_at(&pod, &[&taint], now), Some(Timestamp::MAX));
 }

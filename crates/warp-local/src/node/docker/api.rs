@@ -2,6 +2,7 @@
 //! that restarts or dies never leaves a stale one behind.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::Stream;
@@ -17,6 +18,9 @@ use tokio::net::UnixStream;
 
 /// Old enough for every engine still in use.
 const VERSION: &str = "/v1.41";
+/// An engine that has not begun to answer by then hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+const PULL_LIMIT: Duration = Duration::from_secs(300);
 
 #[derive(Debug, thiserror::Error)]
 pub enum DockerError {
@@ -31,6 +35,8 @@ pub enum DockerError {
     },
     #[error("the connection to Docker ended in the middle of {what}: {source}")]
     Broken { what: String, source: hyper::Error },
+    #[error("Docker did not answer {what} within {seconds} seconds; restart it if it hangs")]
+    Silent { what: String, seconds: u64 },
     #[error("{message}")]
     Refused { status: StatusCode, message: String },
     #[error("Docker's answer to {what} cannot be read: {source}")]
@@ -91,6 +97,8 @@ pub(crate) struct Listed {
     pub(crate) id: String,
     #[serde(default)]
     pub(crate) labels: std::collections::BTreeMap<String, String>,
+    #[serde(default)]
+    pub(crate) state: String,
 }
 
 impl Docker {
@@ -102,11 +110,41 @@ impl Docker {
         &self.socket
     }
 
+    /// A call whose answer begins within a time; what streams takes its own.
     async fn send(
         &self,
         method: Method,
         path: &str,
         body: Option<&Value>,
+    ) -> Result<Response<Incoming>, DockerError> {
+        self.send_with(method, path, body, None, LIMIT).await
+    }
+
+    async fn send_with(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        credentials: Option<&str>,
+        limit: Duration,
+    ) -> Result<Response<Incoming>, DockerError> {
+        let answer = self.exchange(method, path, body, credentials);
+        tokio::time::timeout(limit, answer)
+            .await
+            .unwrap_or_else(|_| {
+                Err(DockerError::Silent {
+                    what: path.split('?').next().unwrap_or(path).to_owned(),
+                    seconds: limit.as_secs(),
+                })
+            })
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        credentials: Option<&str>,
     ) -> Result<Response<Incoming>, DockerError> {
         let stream =
             UnixStream::connect(&self.socket)
@@ -130,6 +168,9 @@ impl Docker {
             .uri(format!("{VERSION}{path}"))
             .header("Host", "docker")
             .header("Content-Type", "application/json");
+        if let Some(credentials) = credentials {
+            request = request.header("X-Registry-Auth", credentials);
+        }
         if path.starts_with("/exec/") && path.ends_with("/start") {
             request = request
                 .header("Connection", "Upgrade")
@@ -210,6 +251,7 @@ impl Docker {
     pub(crate) async fn pull(
         &self,
         image: &str,
+        credentials: Option<&str>,
         mut progress: impl FnMut(u64, u64),
     ) -> Result<(), DockerError> {
         let (name, tag) = split_reference(image);
@@ -218,7 +260,9 @@ impl Docker {
             escape(name),
             escape(tag)
         );
-        let response = match self.send(Method::POST, &path, None).await {
+        // The engine answers only after it has asked the registry.
+        let asked = self.send_with(Method::POST, &path, None, credentials, PULL_LIMIT);
+        let response = match asked.await {
             // Cut off before the first message: the same trouble under the same name.
             Err(DockerError::Broken { source, .. }) => {
                 return Err(DockerError::Broken {
@@ -283,13 +327,10 @@ impl Docker {
 
     /// Returns when the container has stopped; one that is not there has.
     pub(crate) async fn stop(&self, container: &str, seconds: u64) -> Result<(), DockerError> {
-        match self
-            .order(
-                Method::POST,
-                &format!("/containers/{}/stop?t={seconds}", escape(container)),
-            )
-            .await
-        {
+        let path = format!("/containers/{}/stop?t={seconds}", escape(container));
+        // Answered when it has stopped, or was made to.
+        let limit = LIMIT.saturating_add(Duration::from_secs(seconds));
+        match self.send_with(Method::POST, &path, None, None, limit).await {
             Err(error) if !error.is_missing() => Err(error),
             _ => Ok(()),
         }

@@ -6,41 +6,19 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use serde_json::{Map, Value, json};
 use warp_core::resources::Quantity;
 
-use super::super::contents::volumes::Volumes;
+use super::super::contents::ContentError;
+use super::super::contents::volumes::{Volumes, mounted};
 use super::super::devices::Devices;
 use super::super::facts::containers;
-use super::super::lifecycle::ProbeKind;
-use super::super::process::unsupported_probe;
+use super::super::process::unavailable;
 use super::{ATTEMPT, CONTAINER, OWNER, POD};
-
-/// The first render device of the DRM subsystem.
-const FIRST_RENDER_NODE: u32 = 128;
 
 /// What this runtime cannot do for a pod, if anything.
 pub(super) fn unsupported(pod: &Pod) -> Option<String> {
-    let spec = pod.spec.as_ref()?;
-    for container in containers(spec) {
-        for kind in ProbeKind::ALL {
-            let probe = kind.of(container);
-            if let Some(what) = probe.and_then(unsupported_probe) {
-                return Some(format!(
-                    "container {}: {what} probes are not available on a Docker node; use exec, httpGet over http or tcpSocket",
-                    container.name
-                ));
-            }
-        }
-        if container
-            .lifecycle
-            .as_ref()
-            .is_some_and(|lifecycle| lifecycle.post_start.is_some())
-        {
-            return Some(format!(
-                "container {}: postStart hooks are not available on a Docker node",
-                container.name
-            ));
-        }
-    }
-    None
+    containers(pod.spec.as_ref()?).find_map(|container| {
+        let what = unavailable(container, "a Docker node")?;
+        Some(format!("container {}: {what}", container.name))
+    })
 }
 
 /// Everything about one run that is not in the pod.
@@ -52,6 +30,8 @@ pub(super) struct Run<'a> {
     pub(super) devices: &'a Devices,
     /// The container whose network this one shares.
     pub(super) network_of: Option<&'a str>,
+    /// The render devices of this machine's AMD cards, by their numbers.
+    pub(super) render: &'a [String],
 }
 
 /// The name a run's container has; the same every time it is asked for.
@@ -64,7 +44,7 @@ pub(super) fn name(pod: &Pod, container: &str, attempt: u32) -> String {
     )
 }
 
-pub(super) fn body(pod: &Pod, container: &Container, run: &Run<'_>) -> Value {
+pub(super) fn body(pod: &Pod, container: &Container, run: &Run<'_>) -> Result<Value, ContentError> {
     let environment: Vec<String> = run
         .environment
         .iter()
@@ -79,7 +59,7 @@ pub(super) fn body(pod: &Pod, container: &Container, run: &Run<'_>) -> Value {
             CONTAINER: container.name,
             ATTEMPT: run.attempt.to_string(),
         },
-        "HostConfig": host(pod, container, run),
+        "HostConfig": host(pod, container, run)?,
     });
     if run.network_of.is_none() {
         body["Hostname"] = json!(pod.metadata.name);
@@ -103,7 +83,7 @@ pub(super) fn body(pod: &Pod, container: &Container, run: &Run<'_>) -> Value {
     {
         body["StopSignal"] = json!(signal);
     }
-    body
+    Ok(body)
 }
 
 fn user(pod: &Pod, container: &Container) -> Option<String> {
@@ -121,7 +101,7 @@ fn user(pod: &Pod, container: &Container) -> Option<String> {
     Some(group.map_or_else(|| user.to_string(), |group| format!("{user}:{group}")))
 }
 
-fn host(pod: &Pod, container: &Container, run: &Run<'_>) -> Value {
+fn host(pod: &Pod, container: &Container, run: &Run<'_>) -> Result<Value, ContentError> {
     let mut host = Map::new();
     let spec = pod.spec.as_ref();
     let mode = if spec.and_then(|spec| spec.host_network) == Some(true) {
@@ -138,7 +118,7 @@ fn host(pod: &Pod, container: &Container, run: &Run<'_>) -> Value {
     }
     host.insert("NetworkMode".to_owned(), json!(mode));
     host.insert("AutoRemove".to_owned(), json!(false));
-    host.insert("Binds".to_owned(), json!(binds(container, run.volumes)));
+    host.insert("Binds".to_owned(), json!(binds(container, run)?));
     let limits = container
         .resources
         .as_ref()
@@ -168,31 +148,32 @@ fn host(pod: &Pod, container: &Container, run: &Run<'_>) -> Value {
             host.insert("CapDrop".to_owned(), json!(capabilities.drop));
         }
     }
-    devices(&mut host, run.devices.get(&container.name));
-    Value::Object(host)
+    devices(&mut host, run.devices.get(&container.name), run.render);
+    Ok(Value::Object(host))
 }
 
-fn binds(container: &Container, volumes: &Volumes) -> Vec<String> {
-    container
-        .volume_mounts
-        .iter()
-        .flatten()
-        .filter_map(|mount| {
-            let source = volumes
-                .get(&mount.name)?
-                .join(mount.sub_path.as_deref().unwrap_or_default());
+fn binds(container: &Container, run: &Run<'_>) -> Result<Vec<String>, ContentError> {
+    let mounts = container.volume_mounts.iter().flatten();
+    mounts
+        .filter_map(|mount| Some((mount, run.volumes.get(&mount.name)?)))
+        .map(|(mount, volume)| {
+            let source = mounted(volume, mount, run.environment)?;
             let mode = if mount.read_only == Some(true) {
                 "ro"
             } else {
                 "rw"
             };
-            Some(format!("{}:{}:{mode}", source.display(), mount.mount_path))
+            Ok(format!("{}:{}:{mode}", source.display(), mount.mount_path))
         })
         .collect()
 }
 
 /// NVIDIA by device requests; AMD by device files and the groups that may use them.
-fn devices(host: &mut Map<String, Value>, held: Option<&BTreeMap<String, Vec<u32>>>) {
+fn devices(
+    host: &mut Map<String, Value>,
+    held: Option<&BTreeMap<String, Vec<u32>>>,
+    render: &[String],
+) {
     for (resource, numbers) in held.into_iter().flatten() {
         match resource.as_str() {
             "nvidia.com/gpu" => {
@@ -205,7 +186,8 @@ fn devices(host: &mut Map<String, Value>, held: Option<&BTreeMap<String, Vec<u32
                 let files = std::iter::once("/dev/kfd".to_owned()).chain(
                     numbers
                         .iter()
-                        .map(|number| format!("/dev/dri/renderD{}", FIRST_RENDER_NODE + number)),
+                        .filter_map(|number| render.get(usize::try_from(*number).ok()?))
+                        .map(|name| format!("/dev/dri/{name}")),
                 );
                 let devices: Vec<Value> = files
                     .map(|file| json!({"PathOnHost": file, "PathInContainer": file, "CgroupPermissions": "rwm"}))
@@ -216,5 +198,36 @@ fn devices(host: &mut Map<String, Value>, held: Option<&BTreeMap<String, Vec<u32
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::{Map, json};
+
+    use super::devices;
+
+    #[test]
+    fn devices_of_each_vendor_are_passed_in_its_own_way() {
+        let render = ["renderD129".to_owned(), "renderD130".to_owned()];
+        let held = |resource: &str| BTreeMap::from([(resource.to_owned(), vec![1])]);
+        let mut host = Map::new();
+        devices(&mut host, Some(&held("amd.com/gpu")), &render);
+        let paths: Vec<_> = host["Devices"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|device| device["PathOnHost"].clone())
+            .collect();
+        assert_eq!(paths, ["/dev/kfd", "/dev/dri/renderD130"]);
+        assert_eq!(host["GroupAdd"], json!(["video", "render"]));
+        let mut host = Map::new();
+        devices(&mut host, Some(&held("nvidia.com/gpu")), &render);
+        assert_eq!(host["DeviceRequests"][0]["DeviceIDs"], json!(["1"]));
+        let mut host = Map::new();
+        devices(&mut host, None, &render);
+        assert!(host.is_empty());
     }
 }

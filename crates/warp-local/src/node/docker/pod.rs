@@ -1,121 +1,49 @@
-//! One pod on the engine: a task that carries the state machine's orders out in their order, and the
-//! watch over all containers that tells it how they ended.
+//! One pod on the engine: carries the state machine's orders out, and the watch over all containers that
+//! tells it how they ended.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::mpsc;
 
 use super::api::{DockerError, Inspected};
-use super::{OWNER, POD, Shared, create};
+use super::{OWNER, POD, Shared, create, credentials};
 use crate::node::contents::environment::{Scope, Sources, expand};
-use crate::node::contents::volumes::{Maker, Volumes};
 use crate::node::devices::Devices;
 use crate::node::facts::{Event, Exit, containers};
-use crate::node::lifecycle::{Action, is_sidecar};
+use crate::node::lifecycle::{Action, ProbeKind, is_sidecar};
 use crate::node::process::probe_port;
 use crate::node::runtime::Report;
+use crate::node::task::{Frame, Order, Record, Worker};
 
 const RECONNECT: Duration = Duration::from_secs(1);
+/// Progress of a pull is told at most this often.
+const PROGRESS: Duration = Duration::from_secs(5);
 
-pub(crate) enum Order {
-    Do(Action),
-    Adopt {
-        live: BTreeMap<String, u32>,
-    },
-    /// Look at every live container: some of them ended, or the engine was away.
-    Look,
-    Forget,
-}
-
-/// What must survive a restart, in the pod's folder.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Record {
-    pub(crate) devices: Devices,
-    volumes: Volumes,
-}
-
-impl Record {
-    pub(crate) fn read(folder: &Path) -> Option<Self> {
-        serde_json::from_slice(&std::fs::read(folder.join("docker.json")).ok()?).ok()
-    }
-
-    fn write(&self, folder: &Path) -> std::io::Result<()> {
-        std::fs::create_dir_all(folder)?;
-        std::fs::write(folder.join("docker.json"), serde_json::to_vec(self)?)
-    }
-}
-
-struct Task {
+pub(super) struct Task {
     shared: Arc<Shared>,
-    pod: Arc<Pod>,
-    uid: String,
-    record: Record,
+    frame: Frame,
     /// Runs that were started and have not ended.
     live: BTreeMap<String, u32>,
 }
 
-/// Starts the task of a pod.
-pub(super) fn start(
-    shared: Arc<Shared>,
-    pod: Arc<Pod>,
-    devices: Devices,
-) -> mpsc::UnboundedSender<Order> {
-    let (send, mut orders) = mpsc::unbounded_channel();
-    let uid = pod.metadata.uid.clone().unwrap_or_default();
-    let record = Record::read(&shared.folder(&uid)).unwrap_or(Record {
-        devices,
-        volumes: Volumes::new(),
-    });
-    let mut task = Task {
-        shared,
-        pod,
-        uid,
-        record,
-        live: BTreeMap::new(),
-    };
-    tokio::spawn(async move {
-        while let Some(order) = orders.recv().await {
-            match order {
-                Order::Do(action) => task.act(action).await,
-                Order::Adopt { live } => {
-                    task.live = live;
-                    task.look().await;
-                }
-                Order::Look => task.look().await,
-                Order::Forget => return task.forget().await,
-            }
-        }
-    });
-    send
-}
+impl Worker for Task {
+    /// Ends come by the one watch over all containers, as orders to look.
+    type News = std::convert::Infallible;
 
-impl Task {
-    fn report(&self, event: Event) {
-        let report = Report {
-            uid: self.uid.clone(),
-            event,
-        };
-        self.shared.reports.send(report).ok();
-    }
-
-    fn container(&self, name: &str) -> Option<&Container> {
-        containers(self.pod.spec.as_ref()?).find(|container| container.name == name)
-    }
-
-    fn name(&self, container: &str, attempt: u32) -> String {
-        create::name(&self.pod, container, attempt)
+    fn frame(&self) -> &Frame {
+        &self.frame
     }
 
     async fn act(&mut self, action: Action) {
         match action {
-            Action::Prepare => self.prepare().await,
+            Action::Prepare => {
+                let made = self.frame.lay_out().await;
+                self.frame.prepared(made, None);
+            }
             Action::Pull { container } => self.pull(container),
             Action::Start { container, attempt } => self.start(&container, attempt).await,
             Action::Probe {
@@ -130,71 +58,120 @@ impl Task {
             } => self.stop(&container, attempt, grace),
             Action::Teardown => {
                 // Containers stay for their logs; they go with the pod's object.
-                std::fs::remove_dir_all(self.shared.folder(&self.uid).join("volumes")).ok();
-                self.report(Event::TornDown);
+                self.frame.clear_volumes();
+                self.frame.report(Event::TornDown);
             }
         }
     }
 
-    async fn prepare(&mut self) {
-        let folder = self.shared.folder(&self.uid);
-        let maker = Maker {
-            client: &self.shared.client,
-            pod: &self.pod,
-            address: "",
-            machine: self.shared.machine,
-            folder: folder.join("volumes"),
-        };
-        let made = match maker.make().await {
-            Ok(volumes) => {
-                self.record.volumes = volumes;
-                self.record
-                    .write(&folder)
-                    .map_err(|error| format!("failed to keep the pod's record: {error}"))
-            }
-            Err(error) => Err(error.told()),
-        };
-        self.report(match made {
-            Ok(()) => Event::Prepared { ip: None },
-            Err(message) => Event::PrepareFailed {
-                message,
-                at: Timestamp::now(),
-            },
+    async fn adopt(&mut self, live: BTreeMap<String, u32>) {
+        self.live = live;
+        self.look().await;
+    }
+
+    /// Reports every live run that is over. Nothing is said while the engine does not answer.
+    async fn look(&mut self) {
+        for (container, attempt) in self.live.clone() {
+            let exit = match self
+                .shared
+                .api
+                .inspect(&self.name(&container, attempt))
+                .await
+            {
+                Ok(found) => match exit_of(&found) {
+                    Some(exit) => exit,
+                    None => continue,
+                },
+                Err(error) if error.is_missing() => Exit::unknown(Timestamp::now()),
+                Err(_) => continue,
+            };
+            self.live.remove(&container);
+            self.frame.report(Event::Exited {
+                container,
+                attempt,
+                exit,
+            });
+        }
+    }
+
+    async fn news(&mut self) -> Self::News {
+        std::future::pending().await
+    }
+
+    async fn heard(&mut self, news: Self::News) {
+        match news {}
+    }
+
+    async fn forget(self) {
+        remove_all(self.shared, self.frame.uid).await;
+    }
+}
+
+impl Task {
+    pub(super) fn new(shared: &Arc<Shared>, pod: &Arc<Pod>, devices: &Devices) -> Self {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let folder = shared.folder(&uid);
+        let record = Record::read(&folder).unwrap_or_else(|| Record {
+            devices: devices.clone(),
+            ..Record::default()
         });
+        Self {
+            shared: shared.clone(),
+            frame: Frame {
+                client: shared.client.clone(),
+                pod: pod.clone(),
+                uid,
+                folder,
+                address: String::new(),
+                machine: shared.machine,
+                record,
+                reports: shared.reports.clone(),
+            },
+            live: BTreeMap::new(),
+        }
+    }
+
+    fn name(&self, container: &str, attempt: u32) -> String {
+        create::name(&self.frame.pod, container, attempt)
     }
 
     fn pull(&self, container: String) {
-        let Some(found) = self.container(&container) else {
+        let Some(found) = self.frame.container(&container) else {
             return;
         };
-        let image = found.image.clone().unwrap_or_default();
-        let policy = found.image_pull_policy.clone().unwrap_or_default();
-        let (shared, uid) = (self.shared.clone(), self.uid.clone());
+        let pull = Pull {
+            shared: self.shared.clone(),
+            pod: self.frame.pod.clone(),
+            uid: self.frame.uid.clone(),
+            image: found.image.clone().unwrap_or_default(),
+            policy: found.image_pull_policy.clone().unwrap_or_default(),
+            container,
+        };
         tokio::spawn(async move {
-            let event = match pulled(&shared, &image, &policy).await {
+            let event = match pull.carry_out().await {
                 Ok(image_id) => Event::Pulled {
-                    container,
+                    container: pull.container.clone(),
                     image_id,
                 },
                 Err((reason, message)) => Event::PullFailed {
-                    container,
+                    container: pull.container.clone(),
                     reason: reason.to_owned(),
                     message,
                     at: Timestamp::now(),
                 },
             };
-            shared.reports.send(Report { uid, event }).ok();
+            pull.report(event);
         });
     }
 
     async fn start(&mut self, name: &str, attempt: u32) {
-        let Some(container) = self.container(name).cloned() else {
+        let Some(container) = self.frame.container(name).cloned() else {
             return;
         };
         match self.try_start(&container, attempt).await {
             Ok(id) => {
                 self.live.insert(name.to_owned(), attempt);
-                self.report(Event::Started {
+                self.frame.report(Event::Started {
                     container: name.to_owned(),
                     attempt,
                     id: format!("docker://{id}"),
@@ -203,14 +180,8 @@ impl Task {
                 // It may be over already, before the events had its name.
                 self.look().await;
             }
-            Err(Failure::Content(message)) => self.report(Event::Misconfigured {
-                container: name.to_owned(),
-                attempt,
-                reason: "CreateContainerConfigError".to_owned(),
-                message,
-                at: Timestamp::now(),
-            }),
-            Err(Failure::Engine(error)) => self.report(Event::Exited {
+            Err(Failure::Content(message)) => self.frame.misconfigured(name, attempt, message),
+            Err(Failure::Engine(error)) => self.frame.report(Event::Exited {
                 container: name.to_owned(),
                 attempt,
                 exit: Exit {
@@ -223,10 +194,16 @@ impl Task {
     }
 
     async fn try_start(&self, container: &Container, attempt: u32) -> Result<String, Failure> {
-        let namespace = self.pod.metadata.namespace.as_deref().unwrap_or("default");
+        let namespace = self
+            .frame
+            .pod
+            .metadata
+            .namespace
+            .as_deref()
+            .unwrap_or("default");
         let sources = Sources::new(&self.shared.client, namespace);
         let scope = Scope {
-            pod: &self.pod,
+            pod: &self.frame.pod,
             container,
             sources: &sources,
             address: "",
@@ -250,11 +227,13 @@ impl Task {
             owner: &self.shared.owner(),
             attempt,
             environment: &environment,
-            volumes: &self.record.volumes,
-            devices: &self.record.devices,
+            volumes: &self.frame.record.volumes,
+            devices: &self.frame.record.devices,
             network_of: neighbour.as_deref(),
+            render: &self.shared.render,
         };
-        let body = create::body(&self.pod, &container, &run);
+        let body = create::body(&self.frame.pod, &container, &run)
+            .map_err(|error| Failure::Content(error.told()))?;
         let id = self
             .shared
             .api
@@ -266,7 +245,7 @@ impl Task {
 
     /// A running container of the pod whose network the next one shares.
     async fn neighbour(&self, name: &str) -> Option<String> {
-        let spec = self.pod.spec.as_ref()?;
+        let spec = self.frame.pod.spec.as_ref()?;
         let lasting = containers(spec).filter(|other| {
             other.name != name
                 && (is_sidecar(other) || spec.containers.iter().any(|main| main.name == other.name))
@@ -289,13 +268,13 @@ impl Task {
         None
     }
 
-    fn probe(&self, container: String, attempt: u32, kind: crate::node::lifecycle::ProbeKind) {
-        let Some(found) = self.container(&container).cloned() else {
+    fn probe(&self, container: String, attempt: u32, kind: ProbeKind) {
+        let Some(found) = self.frame.container(&container).cloned() else {
             return;
         };
         let (shared, uid, name) = (
             self.shared.clone(),
-            self.uid.clone(),
+            self.frame.uid.clone(),
             self.name(&container, attempt),
         );
         tokio::spawn(async move {
@@ -314,12 +293,13 @@ impl Task {
 
     fn stop(&self, container: &str, attempt: u32, grace: Duration) {
         let hook = self
+            .frame
             .container(container)
             .and_then(|container| container.lifecycle.clone()?.pre_stop)
             .unwrap_or_default();
         let (shared, uid, name) = (
             self.shared.clone(),
-            self.uid.clone(),
+            self.frame.uid.clone(),
             self.name(container, attempt),
         );
         tokio::spawn(async move {
@@ -343,38 +323,8 @@ impl Task {
             if let Err(error) = shared.api.stop(&name, left).await {
                 tracing::warn!(container = name, %error, "container not stopped");
             }
-            shared.tell(&uid, Order::Look);
+            shared.tasks.tell(&uid, Order::Look);
         });
-    }
-
-    /// Reports every live run that is over. Nothing is said while the engine does not answer.
-    async fn look(&mut self) {
-        for (container, attempt) in self.live.clone() {
-            let exit = match self
-                .shared
-                .api
-                .inspect(&self.name(&container, attempt))
-                .await
-            {
-                Ok(found) => match exit_of(&found) {
-                    Some(exit) => exit,
-                    None => continue,
-                },
-                Err(error) if error.is_missing() => Exit::unknown(Timestamp::now()),
-                Err(_) => continue,
-            };
-            self.live.remove(&container);
-            self.report(Event::Exited {
-                container,
-                attempt,
-                exit,
-            });
-        }
-    }
-
-    async fn forget(self) {
-        remove_of(&self.shared, &self.uid).await;
-        std::fs::remove_dir_all(self.shared.folder(&self.uid)).ok();
     }
 }
 
@@ -389,46 +339,96 @@ impl From<DockerError> for Failure {
     }
 }
 
-async fn pulled(
-    shared: &Shared,
-    image: &str,
-    policy: &str,
-) -> Result<String, (&'static str, String)> {
-    let failed = |error: DockerError| {
-        (
-            "ErrImagePull",
-            format!("failed to pull image \"{image}\": {error}"),
-        )
-    };
-    let present = shared.api.image_id(image).await.map_err(failed)?;
-    match (present, policy) {
-        (Some(id), "IfNotPresent" | "Never") => return Ok(id),
-        (None, "Never") => {
-            let message =
-                format!("Container image \"{image}\" is not present with pull policy of Never");
-            return Err(("ErrImageNeverPull", message));
-        }
-        _ => {}
+/// One pull of one image.
+struct Pull {
+    shared: Arc<Shared>,
+    pod: Arc<Pod>,
+    uid: String,
+    container: String,
+    image: String,
+    policy: String,
+}
+
+impl Pull {
+    fn report(&self, event: Event) {
+        let uid = self.uid.clone();
+        self.shared.reports.send(Report { uid, event }).ok();
     }
-    let mut told = 0;
-    shared
-        .api
-        .pull(image, |done, total| {
-            let tenth = (done * 10).checked_div(total).unwrap_or_default();
-            if tenth > told {
-                told = tenth;
-                tracing::info!(image, done, total, "pulling");
+
+    fn told(&self, message: String) {
+        self.report(Event::Pulling {
+            container: self.container.clone(),
+            message,
+        });
+    }
+
+    async fn carry_out(&self) -> Result<String, (&'static str, String)> {
+        let (image, api) = (&self.image, &self.shared.api);
+        let failed = |error: DockerError| {
+            (
+                "ErrImagePull",
+                format!("failed to pull image \"{image}\": {error}"),
+            )
+        };
+        let present = api.image_id(image).await.map_err(failed)?;
+        match (present, self.policy.as_str()) {
+            (Some(id), "IfNotPresent" | "Never") => return Ok(id),
+            (None, "Never") => {
+                let message =
+                    format!("Container image \"{image}\" is not present with pull policy of Never");
+                return Err(("ErrImageNeverPull", message));
             }
+            _ => {}
+        }
+        self.told(format!("Pulling image \"{image}\""));
+        let found = credentials::of(&self.shared.client, &self.pod, image)
+            .await
+            .map_err(|error| ("ErrImagePull", error.told()))?;
+        // Each set of credentials in its order, and the registry without any at last, as a kubelet does.
+        let mut last = None;
+        for header in found.iter().map(Some).chain([None]) {
+            match self.pull_with(header.map(String::as_str)).await {
+                Ok(()) => {
+                    last = None;
+                    break;
+                }
+                // What every other set would meet too.
+                Err(error @ (DockerError::Connect { .. } | DockerError::Broken { .. })) => {
+                    return Err(failed(error));
+                }
+                Err(error) => last = last.or(Some(error)),
+            }
+        }
+        if let Some(error) = last {
+            return Err(failed(error));
+        }
+        let id = api.image_id(image).await.map_err(failed)?;
+        id.ok_or_else(|| {
+            (
+                "ErrImagePull",
+                format!("failed to pull image \"{image}\": it is not there after the pull"),
+            )
         })
-        .await
-        .map_err(failed)?;
-    let id = shared.api.image_id(image).await.map_err(failed)?;
-    id.ok_or_else(|| {
-        (
-            "ErrImagePull",
-            format!("failed to pull image \"{image}\": it is not there after the pull"),
-        )
-    })
+    }
+
+    async fn pull_with(&self, credentials: Option<&str>) -> Result<(), DockerError> {
+        let (mut told, mut since) = (0, tokio::time::Instant::now());
+        self.shared
+            .api
+            .pull(&self.image, credentials, |done, total| {
+                let tenth = (done * 10).checked_div(total).unwrap_or_default();
+                if tenth > told && tenth < 10 && since.elapsed() >= PROGRESS {
+                    (told, since) = (tenth, tokio::time::Instant::now());
+                    self.told(format!(
+                        "Pulling image \"{}\": {} of {} MB",
+                        self.image,
+                        done / 1_000_000,
+                        total / 1_000_000
+                    ));
+                }
+            })
+            .await
+    }
 }
 
 fn exit_of(found: &Inspected) -> Option<Exit> {
@@ -453,7 +453,7 @@ async fn probed(
     shared: &Shared,
     name: &str,
     container: &Container,
-    kind: crate::node::lifecycle::ProbeKind,
+    kind: ProbeKind,
 ) -> (bool, String) {
     let Some(probe) = kind.of(container) else {
         return (true, String::new());
@@ -498,8 +498,8 @@ pub(super) async fn watch(shared: Weak<Shared>) {
         };
         let label = format!("{OWNER}={}", strong.owner());
         let stream = strong.api.events(&label).await;
-        for uid in strong.known() {
-            strong.tell(&uid, Order::Look);
+        for uid in strong.tasks.known() {
+            strong.tasks.tell(&uid, Order::Look);
         }
         drop(strong);
         if let Ok(mut lines) = stream {
@@ -509,7 +509,7 @@ pub(super) async fn watch(shared: Weak<Shared>) {
                 };
                 let event: Value = serde_json::from_slice(&line).unwrap_or_default();
                 if let Some(uid) = event["Actor"]["Attributes"][POD].as_str() {
-                    shared.tell(uid, Order::Look);
+                    shared.tasks.tell(uid, Order::Look);
                 }
             }
         }
@@ -517,17 +517,27 @@ pub(super) async fn watch(shared: Weak<Shared>) {
     }
 }
 
-async fn remove_of(shared: &Shared, uid: &str) {
-    let found = shared
-        .api
-        .list(&format!("{POD}={uid}"))
-        .await
-        .unwrap_or_default();
-    for container in found {
-        if let Err(error) = shared.api.remove(&container.id).await {
-            tracing::warn!(container = container.id, %error, "container not removed");
+/// Removes every container of a pod and its files. Tried until the engine has answered: a container that
+/// is forgotten while the engine is away would run on and keep its devices.
+pub(super) async fn remove_all(shared: Arc<Shared>, uid: String) {
+    let label = format!("{POD}={uid}");
+    loop {
+        let mut left = true;
+        if let Ok(found) = shared.api.list(&label).await {
+            left = false;
+            for container in found {
+                if let Err(error) = shared.api.remove(&container.id).await {
+                    tracing::warn!(container = container.id, %error, "container not removed, trying again");
+                    left = true;
+                }
+            }
         }
+        if !left {
+            break;
+        }
+        tokio::time::sleep(RECONNECT).await;
     }
+    std::fs::remove_dir_all(shared.folder(&uid)).ok();
 }
 
 /// Removes containers of ours whose pod is not known any more.

@@ -8,11 +8,15 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::Deserialize;
 use warp_core::gpu::{self, Model};
 
-use super::super::simulated::Defaults;
+use super::super::faults::Fault;
+use super::super::simulated::{Defaults, LOST_GPUS, NAMES as POD_NAMES, NODE_LOST};
+use super::super::spelling::hint;
 use super::{Fleet, PROVIDER_LABEL, Shape, labels};
 
 /// More than a laptop can hold; a larger number is a typo.
 const MOST_NODES: u64 = 50_000;
+/// Names listed in a complaint.
+const SHOWN: usize = 50;
 
 /// A fleet file that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +32,23 @@ struct File {
     #[serde(default)]
     defaults: FileDefaults,
     pools: Vec<Pool>,
+    #[serde(default)]
+    faults: Vec<FileFault>,
+}
+
+/// `after: 2m, on: h100-0, lose: gpus, gpus: 0,3, for: 5m`
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileFault {
+    after: String,
+    /// A node, or a pool for all of its nodes.
+    on: String,
+    lose: Option<String>,
+    gpus: Option<Amount>,
+    /// Annotations for the pods of the node.
+    #[serde(default)]
+    pods: BTreeMap<String, Amount>,
+    r#for: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -148,7 +169,94 @@ pub(super) fn fleet(text: &str, name: &str) -> Result<Fleet, FleetError> {
         pool_nodes(pool, &mut nodes)
             .map_err(|(field, what)| at(&field, format!("pool \"{}\": {what}", pool.name)))?;
     }
-    Ok(Fleet { nodes, defaults })
+    let mut faults = Vec::new();
+    for fault in &file.faults {
+        let read = read_fault(fault, &file.pools, &nodes);
+        faults.push(read.map_err(|(field, what)| at(&field, format!("faults: {what}")))?);
+    }
+    Ok(Fleet {
+        nodes,
+        defaults,
+        faults,
+    })
+}
+
+fn read_fault(
+    fault: &FileFault,
+    pools: &[Pool],
+    nodes: &[Shape],
+) -> Result<Fault, (String, String)> {
+    let time = |field: &str, text: &String| {
+        length(text).ok_or_else(|| {
+            let what =
+                format!("{field}: \"{text}\" is not a length of time; write 30s, 2m or 1h30m");
+            (text.clone(), what)
+        })
+    };
+    let hit: Vec<String> = nodes
+        .iter()
+        .filter(|node| {
+            node.name == fault.on
+                || node
+                    .name
+                    .rsplit_once('-')
+                    .is_some_and(|(pool, _)| pool == fault.on)
+        })
+        .map(|node| node.name.clone())
+        .collect();
+    if hit.is_empty() {
+        let known = pools
+            .iter()
+            .map(|pool| pool.name.as_str())
+            .chain(nodes.iter().take(SHOWN).map(|node| node.name.as_str()));
+        let what = format!(
+            "no node or pool is called \"{}\"{}",
+            fault.on,
+            hint(&fault.on, known)
+        );
+        return Err((fault.on.clone(), what));
+    }
+    let mut set = BTreeMap::new();
+    match (fault.lose.as_deref(), &fault.gpus) {
+        (Some("node"), None) => drop(set.insert(NODE_LOST.to_owned(), "true".to_owned())),
+        (Some("gpus"), numbers) => {
+            let numbers = numbers.as_ref().map_or("all".to_owned(), Amount::text);
+            set.insert(LOST_GPUS.to_owned(), numbers);
+        }
+        (None, None) => {}
+        (Some(word), _) if word != "node" => {
+            let what = format!(
+                "lose: \"{word}\" is not known{}",
+                hint(word, ["node", "gpus"])
+            );
+            return Err((word.to_owned(), what));
+        }
+        _ => return Err(("gpus".to_owned(), "gpus goes with `lose: gpus`".to_owned())),
+    }
+    for (name, value) in &fault.pods {
+        if !POD_NAMES.contains(&name.as_str()) {
+            let what = format!("pods: \"{name}\" is not known{}", hint(name, POD_NAMES));
+            return Err((name.clone(), what));
+        }
+        set.insert(name.clone(), value.text());
+    }
+    if set.is_empty() {
+        let what = "says what happens with `lose: node`, `lose: gpus` or `pods: {…}`";
+        return Err((
+            fault.on.clone(),
+            format!("the fault on \"{}\" {what}", fault.on),
+        ));
+    }
+    Ok(Fault {
+        after: time("after", &fault.after)?,
+        nodes: hit,
+        set,
+        lasts: fault
+            .r#for
+            .as_ref()
+            .map(|text| time("for", text))
+            .transpose()?,
+    })
 }
 
 /// Adds a pool's nodes; an error names the text to look for in the file.
@@ -339,36 +447,6 @@ fn explain(error: &serde_saphyr::Error, name: &str) -> FleetError {
             .to_owned(),
     };
     FleetError { place, what }
-}
-
-/// `; did you mean "x"?`, or the list when nothing is near.
-fn hint<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    let known: Vec<&str> = known.into_iter().collect();
-    let lower = text.to_ascii_lowercase();
-    let near = known
-        .iter()
-        .map(|name| (distance(&lower, &name.to_ascii_lowercase()), name))
-        .min();
-    match near {
-        Some((far, name)) if far <= 3 && far < text.len() => format!("; did you mean \"{name}\"?"),
-        _ => format!("; known are {}", known.join(", ")),
-    }
-}
-
-/// Edits between two short words.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 /// The first line that holds `text` as a value or key.

@@ -82,6 +82,36 @@ fn a_wrong_file_is_answered_with_line_field_and_nearest_name() {
             "line 2",
             "1h30m",
         ),
+        (
+            "pools:\n- name: a\nfaults:\n- {after: 1m, on: elsewhere, lose: node}\n",
+            "line 4",
+            "known are a, a-0",
+        ),
+        (
+            "pools:\n- name: abc\nfaults:\n- {after: 1m, on: abd, lose: node}\n",
+            "line 4",
+            "did you mean \"abc\"?",
+        ),
+        (
+            "pools:\n- name: a\nfaults:\n- {after: soon, on: a, lose: node}\n",
+            "line 4",
+            "after: \"soon\"",
+        ),
+        (
+            "pools:\n- name: a\nfaults:\n- {after: 1m, on: a, lose: nodes}\n",
+            "line 4",
+            "did you mean \"node\"?",
+        ),
+        (
+            "pools:\n- name: a\nfaults:\n- {after: 1m, on: a, pods: {pull-eror: x}}\n",
+            "line 4",
+            "did you mean \"pull-error\"?",
+        ),
+        (
+            "pools:\n- name: a\nfaults:\n- {after: 1m, on: a}\n",
+            "line 2",
+            "what happens",
+        ),
         ("pools: {\n", "fleet.yaml", ""),
         ("", "fleet.yaml", ""),
     ];
@@ -92,4 +122,26 @@ fn a_wrong_file_is_answered_with_line_field_and_nearest_name() {
             "{text:?} gave {error:?}"
         );
     }
+}
+
+#[test]
+fn faults_hit_a_node_or_every_node_of_a_pool() {
+    let text = "pools:\n- name: a\n  count: 3\n- name: a-1\nfaults:\n\
+        - {after: 30s, on: a, lose: gpus, gpus: \"0,2\", for: 1m}\n\
+        - {after: 2m, on: a-1-0, lose: node}\n\
+        - {after: 3m, on: a-2, pods: {oom-after: 5s, fail-first: 2}}\n";
+    let faults = Fleet::parse(text, "fleet.yaml").unwrap().faults;
+    assert_eq!(faults[0].nodes, ["a-0", "a-1", "a-2"]);
+    assert_eq!(faults[0].set["lost-gpus"], "0,2");
+    assert_eq!(
+        (
+            faults[0].after.as_secs(),
+            faults[0].lasts.map(|time| time.as_secs())
+        ),
+        (30, Some(60))
+    );
+    assert_eq!((faults[1].nodes.len(), faults[1].lasts), (1, None));
+    assert_eq!(faults[1].set["node-lost"], "true");
+    assert_eq!(faults[2].nodes, ["a-2"]);
+    assert_eq!(faults[2].set["fail-first"], "2");
 }

@@ -16,6 +16,10 @@ pub(super) fn about_event(pod: &Pod, facts: &Facts, event: &Event) -> Option<Not
         Event::Misconfigured {
             message, container, ..
         } => (true, "Failed", format!("Error: {message}"), Some(container)),
+        Event::Evicted { message } => (true, "Evicted", message.clone(), None),
+        Event::Pulling { container, message } => {
+            (false, "Pulling", message.clone(), Some(container))
+        }
         Event::Pulled { container, .. } => (
             false,
             "Pulled",

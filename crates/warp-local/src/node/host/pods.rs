@@ -15,11 +15,11 @@ use kube::Api;
 use kube::runtime::{WatchStreamExt, watcher};
 use tokio::sync::{Semaphore, mpsc};
 
-use super::super::devices::Ledger;
-use super::super::facts::{Event, Facts, Sandbox};
+use super::super::facts::{Event, Facts, Sandbox, later};
 use super::super::fleet::Shape;
 use super::super::lifecycle::{Step, step};
 use super::super::runtime::{Due, Refusal, Report, Runtime};
+use super::room::Room;
 use super::writes::{Outcome, Write, Written, says};
 use super::{Host, Options, Silent, nodes, notes};
 use crate::controllers::Clock;
@@ -27,6 +27,10 @@ use crate::controllers::events::Recorder;
 
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
+/// How often the health of real devices is asked for.
+const HEALTH: Duration = Duration::from_secs(10);
+/// Timers that are not worth clearing.
+const FEW_TIMERS: usize = 1024;
 /// A step that asks for actions is followed by another; a pod that never settles is a bug, not a loop.
 const MOST_STEPS: usize = 64;
 /// The component name in events.
@@ -35,8 +39,9 @@ const COMPONENT: &str = "kubelet";
 type Watch<K> = Pin<Box<dyn Stream<Item = watcher::Result<watcher::Event<K>>> + Send>>;
 
 struct Member {
-    shape: Shape,
-    ledger: Ledger,
+    room: Room,
+    /// The object as last seen, where health is asked for again and again.
+    seen: Option<Node>,
     lost: bool,
 }
 
@@ -92,6 +97,7 @@ enum News {
     Report(Report),
     Written(Written),
     Time,
+    Health,
     Nothing,
 }
 
@@ -107,6 +113,9 @@ pub(super) struct Loop {
     pods: BTreeMap<String, Tracked>,
     /// Uids of a list under way.
     listing: BTreeSet<String>,
+    listed: Vec<Pod>,
+    /// Ticks when a runtime's devices may have changed unasked; simulated ones do not.
+    health: Option<tokio::time::Interval>,
     timers: BinaryHeap<Reverse<Timer>>,
     order: u64,
     permits: Arc<Semaphore>,
@@ -121,14 +130,20 @@ impl Loop {
             .shapes
             .into_iter()
             .map(|shape| {
+                let name = shape.name.clone();
                 let member = Member {
-                    ledger: Ledger::new(shape.devices.clone()),
-                    shape,
+                    room: Room::new(shape),
+                    seen: None,
                     lost: false,
                 };
-                (member.shape.name.clone(), member)
+                (name, member)
             })
             .collect();
+        let health = host.reports.is_some().then(|| {
+            let mut timer = tokio::time::interval(HEALTH);
+            timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            timer
+        });
         // A runtime that reports nothing by itself gets a channel that stays open and empty.
         let reports = host.reports.unwrap_or_else(|| mpsc::unbounded_channel().1);
         Self {
@@ -143,6 +158,8 @@ impl Loop {
             members,
             pods: BTreeMap::new(),
             listing: BTreeSet::new(),
+            listed: Vec::new(),
+            health,
             timers: BinaryHeap::new(),
             order: 0,
             written,
@@ -163,6 +180,7 @@ impl Loop {
                 }
                 News::Written(written) => self.write_done(written),
                 News::Time => self.fire(),
+                News::Health => self.look_at_devices(),
                 News::Nothing => {}
             }
         }
@@ -206,17 +224,27 @@ impl Loop {
             Some(event) = pods.next() => heard(event, News::Pod),
             Some(event) = nodes.next() => heard(event, News::Node),
             () = timer => News::Time,
+            () = tick(&mut self.health) => News::Health,
         }
     }
 
     fn pod_event(&mut self, event: watcher::Event<Pod>) {
         match event {
-            watcher::Event::Init => self.listing.clear(),
+            watcher::Event::Init => {
+                self.listing.clear();
+                self.listed.clear();
+            }
             watcher::Event::InitApply(pod) => {
                 self.listing.extend(pod.metadata.uid.clone());
-                self.pod_seen(pod);
+                self.listed.push(pod);
             }
             watcher::Event::InitDone => {
+                // Pods that ran here before hold devices and room no new pod may be given.
+                let (known, new): (Vec<Pod>, Vec<Pod>) =
+                    self.listed.drain(..).partition(has_started);
+                for pod in known.into_iter().chain(new) {
+                    self.pod_seen(pod);
+                }
                 let listed = std::mem::take(&mut self.listing);
                 let gone: Vec<String> = self
                     .pods
@@ -256,11 +284,38 @@ impl Loop {
             if version >= tracked.version && !tracked.writing {
                 tracked.facts.reported.clone_from(&pod.status);
             }
+            let told = tracked.pod.metadata.annotations != pod.metadata.annotations;
             tracked.pod = Arc::new(pod);
+            if told {
+                self.annotations_changed(&uid);
+            }
         } else {
             self.take_on(&uid, node, pod);
         }
         self.advance(&uid);
+    }
+
+    /// What a runtime expects of a pod may follow from its annotations; once the pod is being ended,
+    /// nothing is expected anew.
+    fn annotations_changed(&mut self, uid: &str) {
+        let Some(tracked) = self.pods.get(uid) else {
+            return;
+        };
+        let stopping = tracked.facts.containers.values().any(|seen| {
+            seen.run
+                .as_ref()
+                .is_some_and(|run| run.stopping.is_some() && run.exit.is_none())
+        });
+        if stopping {
+            return;
+        }
+        let now = self.clock.now();
+        let Some(due) = self.runtime.changed(&tracked.pod, &tracked.facts, now) else {
+            return;
+        };
+        self.timers
+            .retain(|Reverse(timer)| timer.uid != uid || timer.event.is_none());
+        self.expect(uid, due);
     }
 
     /// A pod this process sees for the first time: new, or under way since before it started.
@@ -268,14 +323,13 @@ impl Loop {
         let now = self.clock.now();
         let mut facts = Facts::from_object(&pod, now);
         let pod = Arc::new(pod);
-        let known = pod
-            .status
-            .as_ref()
-            .is_some_and(|status| status.start_time.is_some());
+        let known = has_started(&pod);
         let ended = facts.sandbox == Sandbox::Gone;
         let mut due = Vec::new();
         if !ended && let Some(member) = self.members.get_mut(&node) {
-            let refusal = admit(&*self.runtime, member, uid, &pod, &mut facts, known);
+            let refusal = member
+                .room
+                .admit(&*self.runtime, uid, &pod, &mut facts, known);
             if let Some(Refusal { reason, message }) = refusal {
                 self.recorder
                     .record(COMPONENT, notes::about_refusal(&pod, &reason, &message));
@@ -305,9 +359,15 @@ impl Loop {
             return;
         };
         if let Some(member) = self.members.get_mut(&tracked.node) {
-            member.ledger.release(uid);
+            member.room.release(uid);
         }
         self.runtime.forget(&tracked.pod);
+        // Timers of pods that are gone would stay until they are due, for days perhaps.
+        if self.timers.len() > 4 * self.pods.len() + FEW_TIMERS {
+            let pods = &self.pods;
+            self.timers
+                .retain(|Reverse(timer)| pods.contains_key(&timer.uid));
+        }
     }
 
     /// Queues events that are known to come; the ones that are due are taken in at once.
@@ -414,13 +474,13 @@ impl Loop {
             return;
         };
         if matches!(next.status.phase.as_deref(), Some("Succeeded" | "Failed")) {
-            member.ledger.release(uid);
+            member.room.release(uid);
         }
         let waiting = tracked.not_before.is_some_and(|at| now < at);
         if member.lost || tracked.writing || waiting || tracked.removed {
             return;
         }
-        let status = with_host(next.status, &member.shape);
+        let status = with_host(next.status, &member.room.shape);
         let write = if !says(tracked.facts.reported.as_ref(), &status) {
             Write::status(&tracked.pod, status)
         } else if next.finished {
@@ -462,8 +522,9 @@ impl Loop {
                 let delay =
                     (FIRST_RETRY * 2u32.saturating_pow(tracked.failures.min(8))).min(LONGEST_RETRY);
                 tracked.failures += 1;
-                tracked.not_before = Some(now + delay);
-                self.at(now + delay, &uid, None);
+                let at = later(now, delay);
+                tracked.not_before = Some(at);
+                self.at(at, &uid, None);
             }
         }
         self.advance(&uid);
@@ -480,6 +541,9 @@ impl Loop {
         let Some(member) = self.members.get_mut(&name) else {
             return;
         };
+        if self.health.is_some() {
+            member.seen = Some(node.clone()).filter(|_| !gone);
+        }
         let health = self.runtime.health(&node);
         let was_lost = member.lost;
         member.lost = health.lost || gone;
@@ -488,10 +552,8 @@ impl Loop {
             return;
         }
         self.silent.write().remove(&name);
-        let hit = member.ledger.set_broken(health.broken);
-        if let Some(status) =
-            nodes::correction(&member.shape, &member.ledger.healthy(), &node, &Time(now))
-        {
+        let hit = member.room.ledger.set_broken(health.broken);
+        if let Some(status) = member.room.correction(&node, &Time(now)) {
             let (client, name) = (self.client.clone(), name.clone());
             tokio::spawn(async move {
                 if let Err(error) = nodes::write_status(&client, &name, &status).await {
@@ -515,6 +577,17 @@ impl Loop {
         }
     }
 
+    fn look_at_devices(&mut self) {
+        let seen: Vec<Node> = self
+            .members
+            .values()
+            .filter_map(|member| member.seen.clone())
+            .collect();
+        for node in seen {
+            self.node_event(watcher::Event::Apply(node));
+        }
+    }
+
     fn devices_lost(&mut self, uid: &str, now: Timestamp) {
         let Some(tracked) = self.pods.get(uid) else {
             return;
@@ -530,7 +603,7 @@ impl Loop {
                 held.iter().any(|(resource, numbers)| {
                     numbers
                         .iter()
-                        .any(|number| member.ledger.is_broken(resource, *number))
+                        .any(|number| member.room.ledger.is_broken(resource, *number))
                 })
             })
             .map(|(container, _)| container.clone())
@@ -543,34 +616,16 @@ impl Loop {
     }
 }
 
-/// Whether the node takes the pod, and which devices it gets. A pod that already ran here keeps what it has.
-fn admit(
-    runtime: &dyn Runtime,
-    member: &mut Member,
-    uid: &str,
-    pod: &Pod,
-    facts: &mut Facts,
-    known: bool,
-) -> Option<Refusal> {
-    let spec = pod.spec.as_ref()?;
-    if known && let Some(held) = runtime.held_devices(pod) {
-        member.ledger.retake(uid, &held);
-        facts.devices = held;
-        return None;
-    }
-    if !known && let Err(refusal) = runtime.admit(pod) {
-        return Some(refusal);
-    }
-    match member.ledger.take(uid, spec) {
-        Ok(devices) => {
-            facts.devices = devices;
-            None
-        }
-        Err(_) if known => None,
-        Err(unavailable) => Some(Refusal {
-            reason: "UnexpectedAdmissionError".to_owned(),
-            message: unavailable.to_string(),
-        }),
+fn has_started(pod: &Pod) -> bool {
+    pod.status
+        .as_ref()
+        .is_some_and(|status| status.start_time.is_some())
+}
+
+async fn tick(timer: &mut Option<tokio::time::Interval>) {
+    match timer {
+        Some(timer) => drop(timer.tick().await),
+        None => std::future::pending().await,
     }
 }
 

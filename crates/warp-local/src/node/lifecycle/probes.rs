@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Probe};
 
-use super::super::facts::ContainerFacts;
+use super::super::facts::{ContainerFacts, later};
 use super::{Action, ProbeKind};
 
 #[derive(Debug, Default)]
@@ -78,8 +78,9 @@ fn next(probe: &Probe, started: Timestamp, last: Option<Timestamp>) -> Timestamp
     let seconds = |value: Option<i32>, default: i32| {
         Duration::from_secs(u64::from(value.unwrap_or(default).max(0).unsigned_abs()))
     };
-    let first = started + seconds(probe.initial_delay_seconds, 0);
+    let first = later(started, seconds(probe.initial_delay_seconds, 0));
     last.map_or(first, |last| {
-        first.max(last + seconds(probe.period_seconds, 10).max(Duration::from_secs(1)))
+        let period = seconds(probe.period_seconds, 10).max(Duration::from_secs(1));
+        first.max(later(last, period))
     })
 }

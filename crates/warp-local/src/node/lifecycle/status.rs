@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::super::facts::{ContainerFacts, Exit, Image, Run, Sandbox};
+use super::super::facts::{ContainerFacts, Exit, Image, Run, Sandbox, later};
 use super::{Ending, Plan, conditions, is_sidecar, probes, restarts};
 
 /// A failed pull shows its error this long, then the back-off.
@@ -51,6 +51,10 @@ pub(super) fn report(plan: &Plan<'_>, ending: Option<Ending>, over: bool) -> Pod
         status.message =
             Some("Pod was active on the node longer than the specified deadline".to_owned());
     }
+    if ending == Some(Ending::Evicted) && over {
+        status.reason = Some("Evicted".to_owned());
+        status.message.clone_from(&plan.facts.evicted);
+    }
     status.conditions = Some(conditions::conditions(plan, &status));
     status
 }
@@ -65,7 +69,7 @@ impl Report<'_, '_> {
     /// A terminal phase is reported only when nothing of the pod runs any more.
     fn phase(&self, init: &[ContainerStatus], main: &[ContainerStatus]) -> &'static str {
         if self.over {
-            let succeeded = self.ending != Some(Ending::Deadline)
+            let succeeded = !matches!(self.ending, Some(Ending::Deadline | Ending::Evicted))
                 && main.iter().all(|status| exit_code(status) == Some(0))
                 && !self.init_failed(init);
             return if succeeded { "Succeeded" } else { "Failed" };
@@ -185,7 +189,7 @@ impl Report<'_, '_> {
             return (waiting(reason, Some(message.clone())), Some(ended));
         }
         let delay = seen.restarts.delay_after(exit.at);
-        if self.plan.now >= exit.at + delay {
+        if self.plan.now >= later(exit.at, delay) {
             return (ended, previous);
         }
         let meta = &self.plan.pod.metadata;
@@ -224,7 +228,7 @@ impl Report<'_, '_> {
             && matches!(self.plan.facts.sandbox, Sandbox::Ready)
         {
             let permanent = matches!(reason.as_str(), "InvalidImageName" | "ErrImageNeverPull");
-            if permanent || self.plan.now < *at + PULL_ERROR_SHOWN {
+            if permanent || self.plan.now < later(*at, PULL_ERROR_SHOWN) {
                 return waiting(reason, Some(message.clone()));
             }
             let text = format!("Back-off pulling image: {reason}: {message}");

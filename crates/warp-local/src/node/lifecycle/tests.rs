@@ -366,3 +366,42 @@ proptest! {
         prop_assert!(again.actions.is_empty());
     }
 }
+
+#[test]
+fn an_evicted_pod_fails_with_the_nodes_reason_and_is_not_restarted() {
+    let runtime = Simulated::default();
+    let spec = json!({"restartPolicy": "Always", "containers": [{"name": "c", "image": "i"}]});
+    let annotations =
+        json!({"sim.gpu.warp.dev/evict-after": "5s", "sim.gpu.warp.dev/run-time": "forever"});
+    let mut timeline = Timeline::new(&runtime, pod(spec, annotations), at(0));
+    let running = timeline.run_until(at(4)).clone();
+    assert_eq!(running.phase.as_deref(), Some("Running"));
+    let ended = timeline.run_until(at(60)).clone();
+    assert_eq!(ended.phase.as_deref(), Some("Failed"));
+    assert_eq!(ended.reason.as_deref(), Some("Evicted"));
+    assert!(
+        ended
+            .message
+            .is_some_and(|message| message.contains("low on resource"))
+    );
+    assert_eq!(phases(&timeline), ["Pending", "Running", "Failed"]);
+}
+
+#[test]
+fn a_container_that_cannot_be_built_or_named_waits_with_its_reason() {
+    let runtime = Simulated::default();
+    let spec = json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]});
+    let missing = json!({"sim.gpu.warp.dev/config-error": "secret \"x\" not found"});
+    let mut timeline = Timeline::new(&runtime, pod(spec.clone(), missing), at(0));
+    assert_eq!(
+        waiting(timeline.run_until(at(1))),
+        "CreateContainerConfigError"
+    );
+    let unreadable = json!({
+        "sim.gpu.warp.dev/pull-error": "couldn't parse image name",
+        "sim.gpu.warp.dev/pull-reason": "InvalidImageName",
+    });
+    let mut timeline = Timeline::new(&runtime, pod(spec, unreadable), at(0));
+    // Never a back-off: no later try can read it either.
+    assert_eq!(waiting(timeline.run_until(at(5))), "InvalidImageName");
+}

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Container;
 use warp_core::resources::Quantity;
@@ -11,6 +12,8 @@ use warp_core::resources::Quantity;
 const V1_CONTROLLERS: [&str; 2] = ["memory", "cpu"];
 const PERIOD: i64 = 100_000;
 const NAME: &str = "warp";
+const ROUNDS: usize = 100;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Where this machine lets us make groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,9 +60,21 @@ impl Cgroups {
     }
 
     /// Makes the groups of one container; the folders to join. Empty when there are no limits to set.
-    pub(super) fn make(&self, uid: &str, container: &Container) -> io::Result<Vec<PathBuf>> {
+    /// Each run has its own: what the kernel counts about one must not be told of the next.
+    pub(super) fn make(
+        &self,
+        uid: &str,
+        container: &Container,
+        attempt: u32,
+    ) -> io::Result<Vec<PathBuf>> {
         let limits = Limits::of(container);
-        let name = format!("{uid}-{}", container.name);
+        let name = format!("{uid}-{}-{attempt}", container.name);
+        if let Some(before) = attempt.checked_sub(1) {
+            let old = format!("{uid}-{}-{before}", container.name);
+            for base in self.bases() {
+                fs::remove_dir(base.join(&old)).ok();
+            }
+        }
         match self {
             Self::None { .. } => Ok(Vec::new()),
             Self::V2(base) => {
@@ -100,21 +115,43 @@ impl Cgroups {
         }
     }
 
-    /// Removes every group of a pod; its processes are gone by now.
-    pub(super) fn remove(&self, uid: &str) {
-        let bases: Vec<&PathBuf> = match self {
-            Self::None { .. } => return,
-            Self::V2(base) => vec![base],
-            Self::V1(hierarchies) => hierarchies.iter().collect(),
-        };
-        for base in bases {
+    /// Whether limits are the kernel's to keep.
+    pub fn are_there(&self) -> bool {
+        !matches!(self, Self::None { .. })
+    }
+
+    fn bases(&self) -> &[PathBuf] {
+        match self {
+            Self::None { .. } => &[],
+            Self::V2(base) => std::slice::from_ref(base),
+            Self::V1(hierarchies) => hierarchies,
+        }
+    }
+
+    /// Removes every group of a pod, and ends whatever hid in one.
+    pub(super) async fn remove(&self, uid: &str) {
+        for base in self.bases() {
             for entry in fs::read_dir(base).into_iter().flatten().flatten() {
                 if entry.file_name().to_string_lossy().starts_with(uid) {
-                    fs::remove_dir(entry.path()).ok();
+                    remove(&entry.path()).await;
                 }
             }
         }
     }
+}
+
+async fn remove(group: &Path) {
+    for _ in 0..ROUNDS {
+        if fs::remove_dir(group).is_ok() || !group.exists() {
+            return;
+        }
+        let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+        for pid in text.lines().filter_map(|line| line.parse().ok()) {
+            super::sweep::end(pid);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    tracing::warn!(group = %group.display(), "control group not removed");
 }
 
 fn own_group() -> String {
@@ -173,6 +210,11 @@ impl Limits {
     }
 }
 
+/// The most memory a container may use.
+pub(super) fn memory_limit(container: &Container) -> Option<u64> {
+    u64::try_from(Limits::of(container).memory?).ok()
+}
+
 /// Whether the kernel ended something in this group for want of memory.
 pub(super) fn was_out_of_memory(group: &Path) -> bool {
     ["memory.events", "memory.oom_control"].iter().any(|file| {
@@ -181,4 +223,33 @@ pub(super) fn was_out_of_memory(group: &Path) -> bool {
             .filter_map(|line| line.split_once(' '))
             .any(|(name, count)| name == "oom_kill" && count.trim() != "0")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::Cgroups;
+
+    #[test]
+    fn no_right_to_make_groups_is_told_with_the_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let none = |cgroups: Cgroups| match cgroups {
+            Cgroups::None { why } => why,
+            other => format!("{other:?}"),
+        };
+        assert!(none(Cgroups::find_in(root, "/")).contains("no control groups are mounted"));
+        fs::create_dir_all(root.join("memory")).unwrap();
+        fs::write(root.join("memory/cgroup.procs"), "").unwrap();
+        // A file in the place of the folder refuses even root.
+        fs::write(root.join("memory/warp"), "").unwrap();
+        assert!(none(Cgroups::find_in(root, "/")).contains("no right to make control groups"));
+        fs::write(root.join("cgroup.controllers"), "memory cpu").unwrap();
+        fs::write(root.join("warp"), "").unwrap();
+        fs::create_dir_all(root.join("own")).unwrap();
+        fs::write(root.join("own/warp"), "").unwrap();
+        let why = none(Cgroups::find_in(root, "/own"));
+        assert!(why.contains("no right") && why.contains("own"), "{why}");
+    }
 }

@@ -2,7 +2,7 @@
 //! are read from the driver's own files and, for their memory, its command-line tool; nothing is linked.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -12,6 +12,8 @@ use crate::node::contents::fields::Machine;
 use crate::node::fleet::{PROVIDER_LABEL, Shape, device_labels};
 
 const DEFAULT_PODS: u32 = 110;
+/// The first render device of the DRM subsystem.
+const FIRST_RENDER_NODE: u32 = 128;
 
 /// GPUs of one vendor and model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,37 +85,52 @@ fn nvidia_tool() -> Option<Gpus> {
     counted(Vendor::Nvidia, &products)
 }
 
-/// Cards of vendor 0x1002 that have memory of their own and take compute work.
-fn amd(sys: &Path) -> Option<Gpus> {
-    let mut cards: Vec<std::path::PathBuf> = std::fs::read_dir(sys.join("class/drm"))
-        .ok()?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| {
-            let name = path
-                .file_name()
-                .and_then(|name| name.to_str())
-                .unwrap_or_default();
-            name.strip_prefix("card").is_some_and(|rest| {
-                !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit())
-            })
+fn of_card(card: &Path, file: &str) -> Option<String> {
+    std::fs::read_to_string(card.join("device").join(file))
+        .ok()
+        .map(|text| text.trim().to_owned())
+}
+
+/// Cards of vendor 0x1002 that have memory of their own and take compute work, in the order of their numbers.
+pub(crate) fn amd_cards(sys: &Path) -> Vec<PathBuf> {
+    let mut cards: Vec<(u32, PathBuf)> = std::fs::read_dir(sys.join("class/drm"))
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let number = path.file_name()?.to_str()?.strip_prefix("card")?;
+            Some((number.parse().ok()?, path))
+        })
+        .filter(|(_, card)| {
+            of_card(card, "vendor").as_deref() == Some("0x1002")
+                && of_card(card, "mem_info_vram_total").is_some()
         })
         .collect();
     cards.sort();
-    let read = |path: &Path, file: &str| {
-        std::fs::read_to_string(path.join("device").join(file))
-            .ok()
-            .map(|text| text.trim().to_owned())
+    cards.into_iter().map(|(_, card)| card).collect()
+}
+
+/// The render device of each AMD card: their numbers follow no rule once another card is beside them.
+pub(crate) fn amd_render_devices(sys: &Path) -> Vec<String> {
+    let render = |card: &PathBuf| {
+        std::fs::read_dir(card.join("device/drm"))
+            .ok()?
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .find(|name| name.starts_with("renderD"))
     };
-    let products: Vec<String> = cards
+    (FIRST_RENDER_NODE..)
+        .zip(&amd_cards(sys))
+        .map(|(number, card)| render(card).unwrap_or_else(|| format!("renderD{number}")))
+        .collect()
+}
+
+fn amd(sys: &Path) -> Option<Gpus> {
+    let products: Vec<String> = amd_cards(sys)
         .iter()
-        .filter(|card| {
-            read(card, "vendor").as_deref() == Some("0x1002")
-                && read(card, "mem_info_vram_total").is_some()
-        })
         .map(|card| {
-            read(card, "product_name")
+            of_card(card, "product_name")
                 .filter(|name| !name.is_empty())
-                .or_else(|| instinct(&read(card, "device")?))
+                .or_else(|| instinct(&of_card(card, "device")?))
                 .unwrap_or_else(|| "AMD GPU".to_owned())
         })
         .collect();
@@ -219,7 +236,7 @@ fn architecture() -> &'static str {
 mod tests {
     use std::fs;
 
-    use super::{Vendor, amd, nvidia};
+    use super::{Vendor, amd, amd_render_devices, nvidia};
 
     #[test]
     fn devices_are_read_from_the_drivers_files() {
@@ -250,6 +267,15 @@ mod tests {
             fs::write(device.join("device"), "0x74a1\n").unwrap();
             fs::write(device.join("mem_info_vram_total"), "206141652992\n").unwrap();
         }
+        // The first card is a small one of the board; its render device comes first.
+        for (card, render) in [("card0", "renderD129"), ("card1", "renderD130")] {
+            let place = folder.path().join("class/drm").join(card);
+            fs::create_dir_all(place.join("device/drm").join(render)).unwrap();
+        }
+        assert_eq!(
+            amd_render_devices(folder.path()),
+            ["renderD129", "renderD130"]
+        );
         let found = amd(folder.path()).unwrap();
         assert_eq!(
             (found.vendor, found.count, found.model.unwrap().name),

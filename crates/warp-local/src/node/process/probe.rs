@@ -1,5 +1,6 @@
 //! Probes of a process: a command beside it, a request to its port, or a connection.
 
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -7,16 +8,18 @@ use http_body_util::Empty;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 
+use super::CONTAINER;
 use super::wire::Launch;
 use crate::node::lifecycle::ProbeKind;
 
 const OUTPUT: usize = 1024;
 
 /// The kind of probe this runtime cannot do, if it is one.
-pub(crate) fn unsupported(probe: &Probe) -> Option<&'static str> {
+fn unsupported(probe: &Probe) -> Option<&'static str> {
     if probe.grpc.is_some() {
         return Some("grpc");
     }
@@ -27,22 +30,56 @@ pub(crate) fn unsupported(probe: &Probe) -> Option<&'static str> {
     (scheme == Some("HTTPS")).then_some("https")
 }
 
+/// What of a container's probes and hooks no runtime of ours can do.
+pub(crate) fn unavailable(container: &Container, node: &str) -> Option<String> {
+    for kind in ProbeKind::ALL {
+        if let Some(what) = kind.of(container).and_then(unsupported) {
+            return Some(format!(
+                "{what} probes are not available on {node}; use exec, httpGet over http or tcpSocket"
+            ));
+        }
+    }
+    let lifecycle = container.lifecycle.as_ref()?;
+    if lifecycle.post_start.is_some() {
+        return Some(format!(
+            "postStart hooks are not available on {node}; start the work in the command"
+        ));
+    }
+    let stop = lifecycle.pre_stop.as_ref()?;
+    (stop.http_get.is_some() || stop.tcp_socket.is_some()).then(|| {
+        format!(
+            "preStop hooks by httpGet or tcpSocket are not available on {node}; use exec or sleep"
+        )
+    })
+}
+
 /// A probe that needs nothing but a port at `address`.
 pub(crate) async fn port_only(
     kind: ProbeKind,
     container: &Container,
     address: &str,
 ) -> (bool, String) {
-    run(kind, container, None, address).await
+    let target = Target {
+        address,
+        inside: None,
+    };
+    run(kind, container, target).await
+}
+
+/// Where a probe goes.
+pub(super) struct Target<'a> {
+    pub(super) address: &'a str,
+    /// This program and the launch of the container, for commands.
+    pub(super) inside: Option<(&'a Path, Launch)>,
 }
 
 /// One probe: whether it passed, and what to say if not.
 pub(super) async fn run(
     kind: ProbeKind,
     container: &Container,
-    launch: Option<Launch>,
-    address: &str,
+    target: Target<'_>,
 ) -> (bool, String) {
+    let address = target.address;
     let Some(probe) = kind.of(container) else {
         return (true, String::new());
     };
@@ -51,7 +88,7 @@ pub(super) async fn run(
     ));
     let attempt = async {
         if let Some(exec) = &probe.exec {
-            return command(exec.command.as_deref().unwrap_or_default(), launch).await;
+            return command(exec.command.as_deref().unwrap_or_default(), target.inside).await;
         }
         if let Some(get) = &probe.http_get {
             return request(get, container, address).await;
@@ -73,19 +110,44 @@ pub(super) async fn run(
     }
 }
 
-async fn command(words: &[String], launch: Option<Launch>) -> Result<(), String> {
-    let launch = launch.ok_or("the container's environment is not known")?;
-    let (program, rest) = words.split_first().ok_or("the probe has no command")?;
-    let output = Command::new(program)
-        .args(rest)
+/// Ends a command with everything it started, however the probe ends.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(pid) = self.0 {
+            kill_process_group(pid, Signal::KILL).ok();
+        }
+    }
+}
+
+async fn command(words: &[String], inside: Option<(&Path, Launch)>) -> Result<(), String> {
+    let (program, launch) = inside.ok_or("the container's environment is not known")?;
+    let first = words.first().ok_or("the probe has no command")?;
+    let child = Command::new(program)
+        .arg(CONTAINER)
+        .arg("/dev/stderr")
+        .args(&launch.groups)
+        .arg("--")
+        .args(words)
         .env_clear()
         .envs(&launch.environment)
         .current_dir(&launch.folder)
         .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
         .kill_on_drop(true)
-        .output()
+        .spawn()
+        .map_err(|error| format!("failed to run {first}: {error}"))?;
+    let pid = child
+        .id()
+        .and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+    let _group = Group(pid);
+    let output = child
+        .wait_with_output()
         .await
-        .map_err(|error| format!("failed to run {program}: {error}"))?;
+        .map_err(|error| format!("failed to run {first}: {error}"))?;
     if output.status.success() {
         return Ok(());
     }

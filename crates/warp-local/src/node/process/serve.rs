@@ -41,10 +41,6 @@ impl Access for Process {
         let path = folder
             .join("logs")
             .join(format!("{container}.{attempt}.log"));
-        let (bytes, end) = read(&path, &query);
-        if !options.follow {
-            return Ok(text(bytes));
-        }
         let state = folder
             .join("state")
             .join(State::file_name(container, attempt));
@@ -55,16 +51,23 @@ impl Access for Process {
                 .and_then(|bytes| serde_json::from_slice::<State>(&bytes).ok())
                 .is_none_or(|state| state.ended.is_some())
         };
-        let rest = follow(
-            path,
-            Query {
+        let goes_on = options.follow;
+        let opened = async move {
+            // Tens of megabytes, perhaps: not on a thread that serves others.
+            let (place, asked) = (path.clone(), query.clone());
+            let (bytes, mark) = tokio::task::spawn_blocking(move || read(&place, &asked))
+                .await
+                .unwrap_or_default();
+            if !goes_on {
+                return text(bytes);
+            }
+            let rest = Query {
                 tail: None,
                 ..query
-            },
-            end,
-            ended,
-        );
-        Ok(text(bytes).chain(rest).boxed())
+            };
+            text(bytes).chain(follow(path, rest, mark, ended)).boxed()
+        };
+        Ok(futures::stream::once(opened).flatten().boxed())
     }
 
     fn exec(

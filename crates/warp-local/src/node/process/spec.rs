@@ -1,18 +1,19 @@
 //! From a container's description to the command that runs: words, environment, folder, devices.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
+use super::cgroup::memory_limit;
 use super::sweep::MARK;
 use super::wire::Launch;
 use super::{COMMAND_ANNOTATION, LOCAL_IMAGE, Shared};
 use crate::node::contents::ContentError;
 use crate::node::contents::environment::{Scope, Sources, expand};
-use crate::node::contents::volumes::Volumes;
+use crate::node::contents::volumes::{Volumes, mounted};
 use crate::node::devices::Devices;
+use crate::node::task::{Record, replace};
 
 /// Variables of Warp's own environment a container sees; the rest is nobody's business.
 const INHERITED: [&str; 7] = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR"];
@@ -53,6 +54,7 @@ fn link_mounts(
     root: &Path,
     container: &Container,
     volumes: &Volumes,
+    variables: &BTreeMap<String, String>,
 ) -> Result<Vec<(String, PathBuf)>, ContentError> {
     let failed = |path: &Path, source| ContentError::Write {
         path: path.display().to_string(),
@@ -64,26 +66,13 @@ fn link_mounts(
         let Some(volume) = volumes.get(&mount.name) else {
             continue;
         };
-        let inner = mount.sub_path.as_deref().unwrap_or_default();
-        if Path::new(inner).is_absolute() || inner.split('/').any(|part| part == "..") {
-            return Err(ContentError::Unsupported(format!(
-                "subPath \"{inner}\" leads out of its volume"
-            )));
-        }
-        let target = volume.join(inner);
-        if !inner.is_empty() && !target.exists() {
-            std::fs::create_dir_all(&target).map_err(|source| failed(&target, source))?;
-        }
+        let target = mounted(volume, mount, variables)?;
         let link = root.join(mount.mount_path.trim_matches('/'));
         if let Some(parent) = link.parent() {
             std::fs::create_dir_all(parent).map_err(|source| failed(parent, source))?;
         }
-        match std::os::unix::fs::symlink(&target, &link) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(failed(&link, error));
-            }
-            _ => {}
-        }
+        std::fs::remove_file(&link).ok();
+        std::os::unix::fs::symlink(&target, &link).map_err(|source| failed(&link, source))?;
         mounts.push((mount.mount_path.trim_end_matches('/').to_owned(), link));
     }
     Ok(mounts)
@@ -145,13 +134,11 @@ pub(super) async fn launch(
     pod: &Pod,
     container: &Container,
     attempt: u32,
-    volumes: &Volumes,
-    held: &Devices,
+    record: &Record,
 ) -> Result<Launch, ContentError> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let folder = shared.folder(uid);
     let root = root(&folder, container);
-    let mounts = link_mounts(&root, container, volumes)?;
     let mut base: BTreeMap<String, String> = INHERITED
         .iter()
         .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
@@ -160,7 +147,6 @@ pub(super) async fn launch(
         "HOSTNAME".to_owned(),
         pod.metadata.name.clone().unwrap_or_default(),
     );
-    base.extend(devices(&container.name, held));
     let sources = Sources::new(
         &shared.client,
         pod.metadata.namespace.as_deref().unwrap_or("default"),
@@ -172,7 +158,10 @@ pub(super) async fn launch(
         address: &shared.address,
         machine: shared.machine,
     };
-    let declared = scope.resolve(base).await?;
+    let mut declared = scope.resolve(base).await?;
+    // Last: which devices a container has is not its own to say.
+    declared.extend(devices(&container.name, &record.devices));
+    let mounts = link_mounts(&root, container, &record.volumes, &declared)?;
     let mut environment: BTreeMap<String, String> = declared
         .iter()
         .map(|(name, value)| (name.clone(), relocate(value, &mounts)))
@@ -203,7 +192,7 @@ pub(super) async fn launch(
     let last_word = PathBuf::from(relocate(last_word, &mounts));
     let groups = shared
         .cgroups
-        .make(uid, container)
+        .make(uid, container, attempt)
         .map_err(|source| ContentError::Write {
             path: "the control group".to_owned(),
             source,
@@ -217,16 +206,22 @@ pub(super) async fn launch(
         groups,
         // Only a file of the pod's own can be a last word; the default one does not exist here.
         last_word: last_word.starts_with(&folder).then_some(last_word),
+        last_lines: container.termination_message_policy.as_deref()
+            == Some("FallbackToLogsOnError"),
+        memory: if shared.cgroups.are_there() {
+            None
+        } else {
+            memory_limit(container)
+        },
     })
 }
 
 /// Keeps a launch for probes and `exec` after a restart; it holds secrets.
 pub(super) fn save(folder: &Path, launch: &Launch) -> std::io::Result<()> {
-    let path = saved(folder, &launch.container);
-    let text = serde_json::to_vec(launch)?;
-    std::fs::write(&path, b"")?;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-    std::fs::write(&path, text)
+    replace(
+        &saved(folder, &launch.container),
+        &serde_json::to_vec(launch)?,
+    )
 }
 
 pub(super) fn load(folder: &Path, container: &str) -> Option<Launch> {

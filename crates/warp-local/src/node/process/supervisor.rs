@@ -1,8 +1,8 @@
 //! The supervisor of one pod: starts its containers, keeps their output, records their ends, and takes
 //! everything that is left with it when it goes. It knows nothing of Kubernetes and asks nobody.
 
-use std::collections::BTreeMap;
-use std::io;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus, Stdio};
@@ -15,15 +15,18 @@ use rustix::process::{Pid, Signal, getpid, kill_process_group, set_child_subreap
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::process::Command;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, broadcast};
 
 use super::log::{Stream, Writer};
 use super::wire::{Ended, Launch, Request, State};
-use super::{CONTAINER, sweep};
+use super::{CONTAINER, memory, sweep};
 
 const SOCKET: &str = "socket";
 /// A last word longer than this is cut, as a kubelet cuts it.
-const LAST_WORD: usize = 4096;
+const LAST_WORD: u64 = 4096;
+const LAST_LINES: usize = 80;
+const LAST_LINES_BYTES: usize = 2048;
 
 struct Run {
     state: State,
@@ -36,6 +39,8 @@ struct Pod {
     runs: Mutex<BTreeMap<(String, u32), Run>>,
     news: broadcast::Sender<State>,
     end: Notify,
+    /// Processes of ours that are no containers: not to be reaped as strays.
+    hooks: Mutex<BTreeSet<u32>>,
 }
 
 /// `__supervise FOLDER`: serves until told to end.
@@ -71,7 +76,9 @@ async fn supervise(folder: &Path) -> io::Result<()> {
         runs: Mutex::default(),
         news: broadcast::channel(1024).0,
         end: Notify::new(),
+        hooks: Mutex::default(),
     });
+    tokio::spawn(reap_strays(pod.clone()));
     // Whoever started us waits for this line.
     let mut out = tokio::io::stdout();
     out.write_all(b"ready\n").await?;
@@ -92,6 +99,18 @@ async fn supervise(folder: &Path) -> io::Result<()> {
     std::fs::remove_file(&socket).ok();
     sweep::end_children().await;
     Ok(())
+}
+
+/// What a container leaves behind becomes our child and, once it has ended, ours to bury.
+async fn reap_strays(pod: Arc<Pod>) {
+    let Ok(mut children) = signal(SignalKind::child()) else {
+        return;
+    };
+    while children.recv().await.is_some() {
+        let mut own = pod.hooks.lock().clone();
+        own.extend(pod.runs.lock().values().map(|run| run.state.pid));
+        sweep::reap_others(&own);
+    }
 }
 
 async fn serve(pod: Arc<Pod>, stream: UnixStream) -> io::Result<()> {
@@ -165,6 +184,9 @@ fn start(pod: &Arc<Pod>, launch: Launch) {
         Ok(child) => {
             state.pid = child.id().unwrap_or_default();
             keep(pod, key, state, &launch);
+            if let (Some(limit), Some(pid)) = (launch.memory, child.id()) {
+                tokio::spawn(memory::watch(pid, limit, memory_mark(pod, &launch)));
+            }
             tokio::spawn(follow(pod.clone(), launch, child));
         }
         Err(error) => {
@@ -190,6 +212,13 @@ fn failure_file(pod: &Pod, launch: &Launch) -> PathBuf {
         .join(format!("{}.{}.failure", launch.container, launch.attempt))
 }
 
+/// Exists when a run was ended for using too much memory.
+fn memory_mark(pod: &Pod, launch: &Launch) -> PathBuf {
+    pod.folder
+        .join("state")
+        .join(format!("{}.{}.oom", launch.container, launch.attempt))
+}
+
 fn spawn(pod: &Pod, launch: &Launch) -> io::Result<tokio::process::Child> {
     Command::new(&pod.program)
         .arg(CONTAINER)
@@ -209,8 +238,7 @@ fn spawn(pod: &Pod, launch: &Launch) -> io::Result<tokio::process::Child> {
 
 /// Copies the output until both streams end, then records how the run ended.
 async fn follow(pod: Arc<Pod>, launch: Launch, mut child: tokio::process::Child) {
-    let name = format!("{}.{}.log", launch.container, launch.attempt);
-    let writer = Arc::new(Mutex::new(Writer::open(&pod.folder.join("logs"), &name)));
+    let writer = Arc::new(Mutex::new(Writer::open(log_file(&pod, &launch))));
     let mut copies = tokio::task::JoinSet::new();
     if let Some(stdout) = child.stdout.take() {
         copies.spawn(copy(stdout, Stream::Stdout, writer.clone()));
@@ -281,11 +309,11 @@ fn ended(pod: &Pod, launch: &Launch, status: io::Result<ExitStatus>) -> Ended {
     let code = status
         .code()
         .unwrap_or_else(|| 128 + signal.unwrap_or_default());
-    let out_of_memory = code == 137
-        && launch
-            .groups
-            .iter()
-            .any(|group| super::cgroup::was_out_of_memory(group));
+    let by_kernel = launch
+        .groups
+        .iter()
+        .any(|group| super::cgroup::was_out_of_memory(group));
+    let out_of_memory = code == 137 && (by_kernel || memory_mark(pod, launch).exists());
     let reason = match (out_of_memory, code) {
         (true, _) => "OOMKilled",
         (false, 0) => "Completed",
@@ -296,14 +324,41 @@ fn ended(pod: &Pod, launch: &Launch, status: io::Result<ExitStatus>) -> Ended {
         code,
         signal,
         reason: reason.to_owned(),
-        message: launch.last_word.as_deref().and_then(last_word),
+        message: launch
+            .last_word
+            .as_deref()
+            .and_then(last_word)
+            .or_else(|| (launch.last_lines && code != 0).then(|| last_lines(pod, launch))?),
     }
 }
 
+/// The end of what a container wrote as its last word.
 fn last_word(file: &Path) -> Option<String> {
-    let bytes = std::fs::read(file).ok().filter(|bytes| !bytes.is_empty())?;
-    let kept = &bytes[..bytes.len().min(LAST_WORD)];
-    Some(String::from_utf8_lossy(kept).into_owned())
+    let mut file = std::fs::File::open(file).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(LAST_WORD)))
+        .ok()?;
+    let mut kept = Vec::new();
+    file.take(LAST_WORD).read_to_end(&mut kept).ok()?;
+    (!kept.is_empty()).then(|| String::from_utf8_lossy(&kept).into_owned())
+}
+
+/// The end of its log, as much of it as a kubelet takes.
+fn last_lines(pod: &Pod, launch: &Launch) -> Option<String> {
+    let path = log_file(pod, launch);
+    let query = super::log::Query {
+        tail: Some(LAST_LINES),
+        ..super::log::Query::default()
+    };
+    let (text, _) = super::log::read(&path, &query);
+    let kept = &text[text.len().saturating_sub(LAST_LINES_BYTES)..];
+    (!kept.is_empty()).then(|| String::from_utf8_lossy(kept).into_owned())
+}
+
+fn log_file(pod: &Pod, launch: &Launch) -> PathBuf {
+    pod.folder
+        .join("logs")
+        .join(format!("{}.{}.log", launch.container, launch.attempt))
 }
 
 /// The file is whole or absent, never half: it may be all that is left after a crash.
@@ -333,21 +388,12 @@ impl Stop {
         let Some((pid, launch)) = self.target(&pod) else {
             return;
         };
-        let deadline = tokio::time::Instant::now() + self.grace;
         let mut news = pod.news.subscribe();
         let ask = async {
             if let Some(command) = &self.before
                 && let Some((program, words)) = command.split_first()
             {
-                Command::new(program)
-                    .args(words)
-                    .env_clear()
-                    .envs(&launch.environment)
-                    .current_dir(&launch.folder)
-                    .stdin(Stdio::null())
-                    .status()
-                    .await
-                    .ok();
+                hook(&pod, &launch, program, words).await;
             }
             tokio::time::sleep(self.wait).await;
             kill_process_group(pid, self.signal).ok();
@@ -357,7 +403,7 @@ impl Stop {
                 }
             }
         };
-        if tokio::time::timeout_at(deadline, ask).await.is_err() && self.is_live(&pod) {
+        if tokio::time::timeout(self.grace, ask).await.is_err() && self.is_live(&pod) {
             kill_process_group(pid, Signal::KILL).ok();
         }
     }
@@ -377,6 +423,26 @@ impl Stop {
             .filter(|run| run.state.ended.is_none())?;
         Some((pid_of(&run.state)?, run.launch.clone()))
     }
+}
+
+/// Runs a command before a container is asked to end; it goes when its time is over.
+async fn hook(pod: &Pod, launch: &Launch, program: &str, words: &[String]) {
+    let spawned = Command::new(program)
+        .args(words)
+        .env_clear()
+        .envs(&launch.environment)
+        .current_dir(&launch.folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn();
+    let Ok(mut child) = spawned else { return };
+    let pid = child.id().unwrap_or_default();
+    pod.hooks.lock().insert(pid);
+    child.wait().await.ok();
+    pod.hooks.lock().remove(&pid);
 }
 
 fn pid_of(state: &State) -> Option<Pid> {

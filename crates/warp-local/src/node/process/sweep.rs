@@ -1,17 +1,18 @@
 //! Ending what a pod's processes left behind, found in /proc: children of a supervisor, and, when a
 //! supervisor was killed, whatever still carries the pod's mark in its environment.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, wait};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, wait, waitpid};
 
 /// Every process of a pod has this variable with the pod's uid.
 pub(super) const MARK: &str = "WARP_POD_UID";
 const ROUNDS: usize = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 
-fn pids() -> impl Iterator<Item = i32> {
+pub(super) fn pids() -> impl Iterator<Item = i32> {
     std::fs::read_dir("/proc")
         .into_iter()
         .flatten()
@@ -44,7 +45,30 @@ pub(super) async fn end_children() {
     }
 }
 
-fn end(pid: i32) {
+/// Reaps every child of this process that has ended and is not among `own`: those have their waiters.
+pub(super) fn reap_others(own: &BTreeSet<u32>) {
+    let this = getpid().as_raw_nonzero().get();
+    for pid in pids() {
+        let known = u32::try_from(pid).is_ok_and(|pid| own.contains(&pid));
+        if !known
+            && is_dead_child(pid, this)
+            && let Some(pid) = Pid::from_raw(pid)
+        {
+            waitpid(Some(pid), WaitOptions::NOHANG).ok();
+        }
+    }
+}
+
+fn is_dead_child(pid: i32, of: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let mut words = stat
+        .rsplit_once(')')
+        .map_or("", |(_, after)| after)
+        .split_whitespace();
+    words.next() == Some("Z") && words.next().and_then(|word| word.parse().ok()) == Some(of)
+}
+
+pub(super) fn end(pid: i32) {
     if let Some(pid) = Pid::from_raw(pid) {
         kill_process(pid, Signal::KILL).ok();
     }

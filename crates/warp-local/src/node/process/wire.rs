@@ -19,6 +19,12 @@ pub(crate) struct Launch {
     pub(crate) groups: Vec<PathBuf>,
     /// Where the container may leave a last word.
     pub(crate) last_word: Option<PathBuf>,
+    /// Without a last word, the last lines of its log are it when it fails.
+    #[serde(default)]
+    pub(crate) last_lines: bool,
+    /// Bytes of memory its processes may use together, where no control group sees to it.
+    #[serde(default)]
+    pub(crate) memory: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -5,7 +5,10 @@
     reason = "the API server's own error, made once per refused request"
 )]
 
-use k8s_openapi::api::core::v1::Pod;
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use kube::Api;
+use kube::runtime::wait::await_condition;
 use warp_apiserver::codec::status::Status;
 use warp_apiserver::hooks::{ExecOptions, ExecSession, LogOptions};
 
@@ -14,24 +17,13 @@ use super::{Simulated, command};
 
 impl Access for Simulated {
     fn logs(&self, pod: &Pod, container: &str, options: &LogOptions) -> Result<LogStream, Status> {
-        let started = pod
-            .status
-            .as_ref()
-            .and_then(|status| {
-                status
-                    .container_statuses
-                    .as_ref()?
-                    .iter()
-                    .find(|status| status.name == container)
-            })
-            .and_then(|status| {
-                let state = status.state.as_ref()?;
-                let running = state
-                    .running
-                    .as_ref()
-                    .and_then(|running| running.started_at.clone());
-                running.or_else(|| state.terminated.as_ref()?.started_at.clone())
-            });
+        let state = status_of(pod, container).and_then(|status| status.state.clone());
+        let started = state.as_ref().and_then(|state| {
+            let running = state.running.as_ref();
+            running
+                .and_then(|running| running.started_at.clone())
+                .or_else(|| state.terminated.as_ref()?.started_at.clone())
+        });
         let Some(started) = started else {
             return Err(Status::bad_request(format!(
                 "container \"{container}\" in pod \"{}\" is waiting to start",
@@ -50,14 +42,7 @@ impl Access for Simulated {
         };
         let whole: String = lines
             .iter()
-            .flat_map(|line| {
-                [
-                    &stamp,
-                    line.as_str(),
-                    "
-",
-                ]
-            })
+            .flat_map(|line| [&stamp, line.as_str(), "\n"])
             .collect();
         let limit = options
             .limit_bytes
@@ -65,7 +50,17 @@ impl Access for Simulated {
             .unwrap_or(usize::MAX);
         let mut bytes = whole.into_bytes();
         bytes.truncate(limit);
-        Ok(text(bytes))
+        let Some(client) = self
+            .client
+            .clone()
+            .filter(|_| options.follow && running(pod, container).is_some())
+        else {
+            return Ok(text(bytes));
+        };
+        // It printed all it ever will; whoever follows is let go when it ends.
+        let end = until_ended(client, pod.clone(), container.to_owned());
+        let wait = futures::stream::once(end).filter_map(async |()| None);
+        Ok(text(bytes).chain(wait).boxed())
     }
 
     fn exec(
@@ -80,18 +75,45 @@ impl Access for Simulated {
         let output: String = script
             .output
             .iter()
-            .flat_map(|line| {
-                [
-                    line.as_str(),
-                    "
-",
-                ]
-            })
+            .flat_map(|line| [line.as_str(), "\n"])
             .collect();
         Ok(said(&output, script.code))
     }
 
     fn address(&self, _pod: &Pod) -> Option<String> {
         None
+    }
+}
+
+fn status_of<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
+    let status = pod.status.as_ref()?;
+    status
+        .container_statuses
+        .iter()
+        .chain(&status.init_container_statuses)
+        .flatten()
+        .find(|status| status.name == container)
+}
+
+/// Which run the container is in, while it runs.
+fn running(pod: &Pod, container: &str) -> Option<i32> {
+    let status = status_of(pod, container)?;
+    status.state.as_ref()?.running.as_ref()?;
+    Some(status.restart_count)
+}
+
+/// Resolves when the run that `pod` shows is over, or nobody can tell any more.
+async fn until_ended(client: kube::Client, pod: Pod, container: String) {
+    let name = pod.metadata.name.clone().unwrap_or_default();
+    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+    let pods: Api<Pod> = Api::namespaced(client, &namespace);
+    let over = |now: Option<&Pod>| {
+        now.is_none_or(|now| {
+            now.metadata.uid != pod.metadata.uid
+                || running(now, &container) != running(&pod, &container)
+        })
+    };
+    if let Err(error) = await_condition(pods, &name, over).await {
+        tracing::debug!(%error, "follower let go");
     }
 }

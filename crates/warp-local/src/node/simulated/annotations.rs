@@ -9,23 +9,26 @@ use k8s_openapi::api::core::v1::Node;
 pub const PREFIX: &str = "sim.gpu.warp.dev/";
 
 /// Names of annotations on pods. Most may end in `.<container>` to mean one container only.
-pub(super) const NAMES: [&str; 13] = [
+pub(in crate::node) const NAMES: [&str; 16] = [
     "pull-time",
     "pull-error",
     "pull-failures",
+    "pull-reason",
+    "config-error",
     "init-time",
     "run-time",
     "exit-code",
     "oom-after",
     "crash-after",
+    "evict-after",
     "fail-first",
     "stop-time",
     "ready-after",
     "live-for",
     "log",
 ];
-const LOST: &str = "node-lost";
-const LOST_GPUS: &str = "lost-gpus";
+pub(in crate::node) const NODE_LOST: &str = "node-lost";
+pub(in crate::node) const LOST_GPUS: &str = "lost-gpus";
 
 /// What a node's annotations ask for.
 #[derive(Debug, Default)]
@@ -60,7 +63,7 @@ pub(super) fn on_node(node: &Node) -> OnNode {
     let mut found = OnNode::default();
     for (key, value) in node.metadata.annotations.iter().flatten() {
         match key.strip_prefix(PREFIX) {
-            Some(LOST) => found.lost = value == "true",
+            Some(NODE_LOST) => found.lost = value == "true",
             Some(LOST_GPUS) if value == "all" => found.lost_gpus = Numbers::All,
             Some(LOST_GPUS) => {
                 let numbers = value

@@ -24,6 +24,8 @@ pub struct Pull {
     /// `None`: the pull hangs.
     pub time: Option<Duration>,
     pub error: Option<String>,
+    /// The reason a container waits with when the pull failed.
+    pub reason: String,
     /// How many tries fail; `None`: all.
     pub failures: Option<u32>,
 }
@@ -59,6 +61,10 @@ pub struct Behaviour {
     pub ready_after: Option<Duration>,
     /// When liveness probes begin to fail; `None`: never.
     pub live_for: Option<Duration>,
+    /// Why the container cannot be built from its description (a missing Secret, say).
+    pub config_error: Option<String>,
+    /// How long the node keeps the pod before it needs the room; `None`: for good.
+    pub evict_after: Option<Duration>,
     pub output: Vec<String>,
 }
 
@@ -139,13 +145,20 @@ pub(super) fn of(
             .duration("pull-time")?
             .unwrap_or(Some(defaults.pull_time)),
         error: error.or_else(|| failures.map(|_: u32| "connection reset by peer".to_owned())),
+        reason: settings
+            .get("pull-reason")
+            .map_or("ErrImagePull", |(_, reason)| reason)
+            .to_owned(),
         failures,
     };
     let script = script(pod, container);
     let fate = fate(&settings, pod, script.as_ref(), defaults)?;
+    let understood = script.is_some();
     let mut output: Vec<String> = script.map(|script| script.output).unwrap_or_default();
-    if let Some((_, text)) = settings.get("log") {
-        output.extend(text.lines().map(str::to_owned));
+    match settings.get("log") {
+        Some((_, text)) => output.extend(text.lines().map(str::to_owned)),
+        None if !understood => output.extend(stand_in(pod, container)),
+        None => {}
     }
     Ok(Behaviour {
         pull,
@@ -158,6 +171,10 @@ pub(super) fn of(
             .duration("ready-after")?
             .unwrap_or(Some(Duration::ZERO)),
         live_for: settings.duration("live-for")?.unwrap_or(None),
+        config_error: settings
+            .get("config-error")
+            .map(|(_, text)| text.to_owned()),
+        evict_after: settings.duration("evict-after")?.unwrap_or(None),
         output,
     })
 }
@@ -241,15 +258,27 @@ fn fate(
     })
 }
 
-fn script(pod: &Pod, container: &str) -> Option<Script> {
+fn words(pod: &Pod, container: &str) -> Option<Vec<String>> {
     let spec = pod.spec.as_ref()?;
     let container = super::containers(spec).find(|candidate| candidate.name == container)?;
-    let argv: Vec<String> = container
-        .command
-        .iter()
-        .flatten()
-        .chain(container.args.iter().flatten())
-        .cloned()
-        .collect();
-    command::read(&argv)
+    let words = container.command.iter().flatten();
+    Some(
+        words
+            .chain(container.args.iter().flatten())
+            .cloned()
+            .collect(),
+    )
+}
+
+fn script(pod: &Pod, container: &str) -> Option<Script> {
+    command::read(&words(pod, container)?)
+}
+
+/// What the log of a command says that nothing here can run: an empty one would look like a fault.
+fn stand_in(pod: &Pod, container: &str) -> Option<String> {
+    let words = words(pod, container)?;
+    if words.is_empty() {
+        return Some("simulated: the image's own command would run here".to_owned());
+    }
+    Some(format!("simulated: would run {}", words.join(" ")))
 }

@@ -6,7 +6,10 @@ use anyhow::Result;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount,
+};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, ResourceExt};
@@ -14,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use warp_apiserver::{ApiServer, Options as ServerOptions};
-use warp_local::controllers::{Clock, Options, run};
+use warp_local::controllers::{Clock, Options, PROVISIONER, run};
 use warp_testkit::until;
 
 /// Virtual seconds: an hour of waiting costs nothing.
@@ -27,6 +30,10 @@ struct World {
 
 impl World {
     async fn new() -> Result<Self> {
+        Self::with(Options::default()).await
+    }
+
+    async fn with(options: Options) -> Result<Self> {
         let clock = Clock::tokio(Timestamp::from_second(1_800_000_000)?);
         let server = ApiServer::start(ServerOptions {
             clock: clock.clone(),
@@ -37,7 +44,7 @@ impl World {
         let shutdown = CancellationToken::new();
         let options = Options {
             root_ca: Some("PEM".to_owned()),
-            ..Options::default()
+            ..options
         };
         tokio::spawn(run(client.clone(), clock, options, shutdown.clone()));
         let world = Self { client, shutdown };
@@ -303,4 +310,65 @@ async fn the_pods_of_a_silent_node_are_evicted_and_replaced_elsewhere() -> Resul
         Ok(moved.then_some(()))
     })
     .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_deleted_while_a_pod_uses_it_keeps_its_data_until_the_pod_ends()
+-> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let world = World::with(Options {
+        volumes: Some(folder.path().to_owned()),
+        ..Options::default()
+    })
+    .await?;
+    world.node("n").await?;
+    let classes: Api<StorageClass> = Api::all(world.client.clone());
+    world
+        .create(
+            &classes,
+            json!({ "metadata": { "name": "local" }, "provisioner": PROVISIONER }),
+        )
+        .await?;
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(world.client.clone(), "default");
+    let spec = json!({ "accessModes": ["ReadWriteOnce"], "storageClassName": "local", "resources": { "requests": { "storage": "1Gi" } } });
+    world
+        .create(
+            &claims,
+            json!({ "metadata": { "name": "data" }, "spec": spec }),
+        )
+        .await?;
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
+    let volumes = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }]);
+    let mut spec = template()["spec"].clone();
+    spec["volumes"] = volumes;
+    world
+        .create(&pods, json!({ "metadata": { "name": "p" }, "spec": spec }))
+        .await?;
+    world.play("default", 1, "Running").await?;
+    let claim = claims.get("data").await?;
+    let volume = claim
+        .spec
+        .and_then(|spec| spec.volume_name)
+        .unwrap_or_default();
+    let directory = folder.path().join(&volume);
+    std::fs::create_dir_all(&directory)?;
+    std::fs::write(directory.join("checkpoint"), "42")?;
+    claims.delete("data", &DeleteParams::default()).await?;
+    tokio::time::sleep(Duration::from_hours(1)).await;
+    assert!(directory.join("checkpoint").exists());
+    assert!(
+        claims.get_opt("data").await?.is_some(),
+        "a pod still uses it"
+    );
+    pods.delete("p", &DeleteParams::default().grace_period(0))
+        .await?;
+    world
+        .gone_or(&claims, "data", |found| found.is_none())
+        .await?;
+    let all: Api<PersistentVolume> = Api::all(world.client.clone());
+    world
+        .gone_or(&all, &volume, |found| found.is_none())
+        .await?;
+    assert!(!directory.exists(), "the data went with the claim");
+    Ok(())
 }

@@ -10,13 +10,14 @@ use serde_json::{Map, Value, json};
 use super::play::Stage;
 use super::script::Scenario;
 
-const COMPARED: [&str; 9] = [
+const COMPARED: [&str; 10] = [
     "Job",
     "Deployment",
     "ReplicaSet",
     "ConfigMap",
     "Secret",
     "Service",
+    "EndpointSlice",
     "PodDisruptionBudget",
     "ResourceQuota",
     "PersistentVolumeClaim",
@@ -38,7 +39,8 @@ pub(super) async fn settled(stage: &Stage, scenario: &Scenario) -> Result<Value>
 
 pub(super) async fn end(stage: &Stage, scenario: &Scenario) -> Result<Value> {
     let mut end = Map::new();
-    for kind in COMPARED {
+    let also = scenario.also.iter().map(String::as_str);
+    for kind in COMPARED.into_iter().chain(also) {
         let mut found: Vec<Value> = stage
             .list(kind)
             .await?
@@ -66,9 +68,29 @@ pub(super) async fn end(stage: &Stage, scenario: &Scenario) -> Result<Value> {
     Ok(Value::Object(end))
 }
 
+/// Uids inside texts: 36 characters, hexadecimal but for hyphens at fixed places.
+fn without_uids(text: &str) -> String {
+    const LENGTH: usize = 36;
+    let is_uid = |part: &[u8]| {
+        part.iter().enumerate().all(|(at, byte)| match at {
+            8 | 13 | 18 | 23 => *byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        })
+    };
+    let mut found = text.to_owned();
+    let mut at = 0;
+    while at + LENGTH <= found.len() {
+        if found.as_bytes().get(at..at + LENGTH).is_some_and(is_uid) {
+            found.replace_range(at..at + LENGTH, "UID");
+        }
+        at += 1;
+    }
+    found
+}
+
 /// Replaces what a server or a hash made up: the last parts of names written in the alphabet of generated names.
 fn plain(text: &str, namespace: &str) -> String {
-    let text = text.replace(namespace, "NAMESPACE");
+    let text = without_uids(&text.replace(namespace, "NAMESPACE"));
     let is_made_up = |part: &str| {
         part.len() >= 5
             && part
@@ -101,7 +123,7 @@ fn plain(text: &str, namespace: &str) -> String {
 }
 
 fn clean(value: &Value, namespace: &str) -> Value {
-    const LEFT_OUT: [&str; 17] = [
+    const LEFT_OUT: [&str; 22] = [
         "uid",
         "resourceVersion",
         "creationTimestamp",
@@ -119,6 +141,12 @@ fn clean(value: &Value, namespace: &str) -> Value {
         "clusterIP",
         "clusterIPs",
         "generation",
+        // Where a pod runs and which address it got is the scheduler's and the node's affair.
+        "addresses",
+        "nodeName",
+        "zone",
+        "hints",
+        "endpoints.kubernetes.io/last-change-trigger-time",
     ];
     match value {
         Value::Object(map) => Value::Object(
@@ -126,7 +154,7 @@ fn clean(value: &Value, namespace: &str) -> Value {
                 .filter(|(name, _)| !LEFT_OUT.contains(&name.as_str()))
                 .map(|(name, value)| {
                     let mut value = clean(value, namespace);
-                    if name == "conditions"
+                    if matches!(name.as_str(), "conditions" | "endpoints" | "ports")
                         && let Value::Array(list) = &mut value
                     {
                         list.sort_by_key(ToString::to_string);

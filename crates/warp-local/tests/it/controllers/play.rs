@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{
-    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch,
-    PatchParams, PostParams, PropagationPolicy,
+    Api, ApiResource, DeleteParams, DynamicObject, EvictParams, GroupVersionKind, ListParams,
+    Patch, PatchParams, PostParams, PropagationPolicy,
 };
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use warp_testkit::Cluster;
 
-use super::script::{Scenario, Step, contains, settings};
+use super::script::{Owner, Scenario, Step, contains, settings};
 
-const PATIENCE: Duration = Duration::from_secs(90);
-const KINDS: [(&str, &str, &str); 14] = [
+const PATIENCE: Duration = Duration::from_mins(5);
+const KINDS: [(&str, &str, &str); 18] = [
     ("", "v1", "Pod"),
     ("", "v1", "ConfigMap"),
     ("", "v1", "Secret"),
@@ -24,12 +25,16 @@ const KINDS: [(&str, &str, &str); 14] = [
     ("", "v1", "ServiceAccount"),
     ("", "v1", "ResourceQuota"),
     ("", "v1", "PersistentVolumeClaim"),
+    ("", "v1", "PersistentVolume"),
+    ("", "v1", "Endpoints"),
     ("", "v1", "Node"),
     ("batch", "v1", "Job"),
     ("apps", "v1", "ReplicaSet"),
     ("apps", "v1", "Deployment"),
+    ("discovery.k8s.io", "v1", "EndpointSlice"),
     ("policy", "v1", "PodDisruptionBudget"),
     ("scheduling.k8s.io", "v1", "PriorityClass"),
+    ("storage.k8s.io", "v1", "StorageClass"),
 ];
 
 /// A namespace in a cluster.
@@ -56,14 +61,25 @@ impl Stage {
     }
 
     pub(super) fn api(&self, kind: &str) -> Result<Api<DynamicObject>> {
+        self.api_in(kind, &self.namespace)
+    }
+
+    fn api_in(&self, kind: &str, namespace: &str) -> Result<Api<DynamicObject>> {
         let Some((group, version, _)) = KINDS.iter().find(|(_, _, known)| *known == kind) else {
             bail!("the scenarios know no kind '{kind}'");
         };
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-        Ok(if matches!(kind, "Namespace" | "Node" | "PriorityClass") {
+        let everywhere = [
+            "Namespace",
+            "Node",
+            "PersistentVolume",
+            "PriorityClass",
+            "StorageClass",
+        ];
+        Ok(if everywhere.contains(&kind) {
             Api::all_with(self.client.clone(), &resource)
         } else {
-            Api::namespaced_with(self.client.clone(), &self.namespace, &resource)
+            Api::namespaced_with(self.client.clone(), namespace, &resource)
         })
     }
 
@@ -151,6 +167,17 @@ impl Stage {
             Step::Await { kind, name, has } => {
                 self.wait(kind, &self.own_name(name), has.as_ref()).await
             }
+            Step::AwaitAny { kind, has } => {
+                let wanted = self.own(has);
+                warp_testkit::until(&format!("some {kind} has {wanted}"), PATIENCE, || async {
+                    let all = self.list(kind).await?;
+                    Ok(all
+                        .iter()
+                        .any(|found| contains(found, &wanted))
+                        .then_some(()))
+                })
+                .await
+            }
             Step::AwaitPods { labels, count, has } => {
                 self.wait_pods(labels, *count, has.as_ref()).await
             }
@@ -177,6 +204,8 @@ impl Stage {
                 }
                 Ok(())
             }
+            Step::Own { kind, name, owner } => self.own_by(kind, name, owner).await,
+            Step::Evict { labels, refused } => self.evict(labels, *refused).await,
             Step::DeletePods { labels } => {
                 for pod in self.pods(labels).await? {
                     self.api("Pod")?
@@ -186,6 +215,40 @@ impl Stage {
                 Ok(())
             }
         }
+    }
+
+    async fn own_by(&self, kind: &str, name: &str, owner: &Owner) -> Result<()> {
+        let found = self.api(&owner.kind)?.get(&owner.name).await?;
+        let reference = json!([{
+            "apiVersion": found.types.as_ref().map(|types| types.api_version.clone()),
+            "kind": owner.kind, "name": owner.named.as_ref().unwrap_or(&owner.name),
+            "uid": found.uid(), "blockOwnerDeletion": owner.blocks,
+        }]);
+        let patch = json!({ "metadata": { "ownerReferences": reference } });
+        self.api(kind)?
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await?;
+        Ok(())
+    }
+
+    /// A budget's status may still be on its way after a change, so a refusal is asked for again.
+    async fn evict(&self, labels: &BTreeMap<String, String>, refused: bool) -> Result<()> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let what = if refused { "refused" } else { "allowed" };
+        warp_testkit::until(&format!("an eviction is {what}"), PATIENCE, || async {
+            let all = self.pods(labels).await?;
+            let pod = all
+                .iter()
+                .find(|pod| pod.metadata.deletion_timestamp.is_none());
+            let name = pod.context("no pod to evict")?.name_any();
+            match pods.evict(&name, &EvictParams::default()).await {
+                Ok(_) if refused => bail!("the eviction of {name} was allowed"),
+                Ok(_) => Ok(Some(())),
+                Err(kube::Error::Api(status)) if status.code == 429 => Ok(refused.then_some(())),
+                Err(error) => Err(error.into()),
+            }
+        })
+        .await
     }
 
     /// Creates an object, with the uids of owners it names by name alone filled in.
@@ -198,11 +261,14 @@ impl Stage {
         {
             for owner in owners {
                 if owner["uid"].is_null() {
-                    let found = self
-                        .api(owner["kind"].as_str().unwrap_or_default())?
-                        .get(owner["name"].as_str().unwrap_or_default())
-                        .await?;
+                    let kind = owner["kind"].as_str().unwrap_or_default();
+                    let name = owner["name"].as_str().unwrap_or_default();
+                    let found = match owner["namespace"].as_str() {
+                        Some(namespace) => self.api_in(kind, namespace)?.get(name).await?,
+                        None => self.api(kind)?.get(name).await?,
+                    };
                     owner["uid"] = json!(found.uid());
+                    owner.as_object_mut().map(|owner| owner.remove("namespace"));
                 }
             }
         }

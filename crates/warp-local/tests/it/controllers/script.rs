@@ -11,6 +11,12 @@ use warp_testkit::behaviour::variable;
 pub(super) struct Scenario {
     pub(super) name: String,
     pub(super) steps: Vec<Step>,
+    /// Why the ends differ, for the reference page; they must then differ.
+    #[serde(default)]
+    pub(super) differs: Option<String>,
+    /// Kinds to compare that usually are not.
+    #[serde(default)]
+    pub(super) also: Vec<String>,
     /// Leave events out of the comparison, where their number depends on timing.
     #[serde(default)]
     pub(super) ignore_events: bool,
@@ -47,6 +53,11 @@ pub(super) enum Step {
         name: String,
         has: Option<Value>,
     },
+    /// Waits until some object of a kind contains `has`, whatever its name.
+    AwaitAny {
+        kind: String,
+        has: Value,
+    },
     /// Waits until exactly `count` pods of `labels` contain `has`.
     AwaitPods {
         labels: BTreeMap<String, String>,
@@ -66,6 +77,29 @@ pub(super) enum Step {
     DeletePods {
         labels: BTreeMap<String, String>,
     },
+    /// Makes one object the owner of another, by uid, after both exist.
+    Own {
+        kind: String,
+        name: String,
+        owner: Owner,
+    },
+    /// Asks for the eviction of one pod of `labels`; `refused` when a budget does not allow it.
+    Evict {
+        labels: BTreeMap<String, String>,
+        #[serde(default)]
+        refused: bool,
+    },
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Owner {
+    pub(super) kind: String,
+    pub(super) name: String,
+    /// The name the reference gives, where it is a wrong one.
+    pub(super) named: Option<String>,
+    #[serde(default)]
+    pub(super) blocks: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]

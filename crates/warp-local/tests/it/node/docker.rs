@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::TryStreamExt;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Pod, Secret};
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio_util::sync::CancellationToken;
@@ -23,7 +23,7 @@ use warp_testkit::{until, wait_for, wait_gone};
 
 use fake::Engine;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 fn pod(name: &str, image: &str, command: &[&str], more: &Value) -> Pod {
     let mut container = json!({"name": "c", "image": image, "command": command});
@@ -308,6 +308,135 @@ async fn a_socket_that_dies_in_a_pull_is_told_and_tried_again() {
     )
     .await
     .unwrap();
+    stop.cancel();
+    task.await.unwrap();
+}
+
+/// A private image needs the login of a pull secret; without one the registry's own words are told.
+#[tokio::test]
+async fn a_private_image_is_pulled_with_the_secret_of_the_pod() {
+    let bench = Bench::start().await;
+    let _listening = bench
+        .engine
+        .listen(&bench.folder.path().join("docker.sock"));
+    let (_runtime, stop, task) = bench.node().await;
+    let secrets: Api<Secret> = Api::namespaced(bench.client.clone(), "default");
+    let login = json!({"auths": {"registry.example": {"username": "me", "password": "secret"}}});
+    let secret = json!({"metadata": {"name": "login"}, "type": "kubernetes.io/dockerconfigjson",
+        "stringData": {".dockerconfigjson": login.to_string()}});
+    secrets
+        .create(
+            &PostParams::default(),
+            &serde_json::from_value(secret).unwrap(),
+        )
+        .await
+        .unwrap();
+    let image = "registry.example/private:1";
+    let mut with = pod("with", image, &["run"], &json!({}));
+    with.spec.as_mut().unwrap().image_pull_secrets =
+        Some(serde_json::from_value(json!([{"name": "absent"}, {"name": "login"}])).unwrap());
+    let without = pod(
+        "without",
+        "registry.example/private:2",
+        &["run"],
+        &json!({}),
+    );
+    bench.create(&with).await;
+    bench.create(&without).await;
+    wait_for(&bench.pods, "with", "running", PATIENCE, phase("Running"))
+        .await
+        .unwrap();
+    wait_for(&bench.pods, "without", "refused", PATIENCE, |pod| {
+        let waiting = state(pod)["waiting"].clone();
+        waiting["message"]
+            .as_str()
+            .unwrap_or_default()
+            .contains("pull access denied")
+    })
+    .await
+    .unwrap();
+    let events: Api<Event> = Api::namespaced(bench.client.clone(), "default");
+    until("the pull to be told", PATIENCE, async || {
+        let told = events.list(&ListParams::default()).await?;
+        let pulling = told
+            .iter()
+            .any(|event| event.reason.as_deref() == Some("Pulling"));
+        Ok(pulling.then_some(()))
+    })
+    .await
+    .unwrap();
+    stop.cancel();
+    task.await.unwrap();
+}
+
+/// An engine that is away when a pod goes is asked again: nothing of the pod runs on unseen.
+#[tokio::test]
+async fn a_pod_that_goes_while_the_engine_is_away_is_removed_when_it_is_back() {
+    let bench = Bench::start().await;
+    let socket = bench.folder.path().join("docker.sock");
+    let listening = bench.engine.listen(&socket);
+    let (_runtime, stop, task) = bench.node().await;
+    bench.create(&pod("p", "a:1", &["run"], &json!({}))).await;
+    wait_for(&bench.pods, "p", "running", PATIENCE, phase("Running"))
+        .await
+        .unwrap();
+    drop(listening);
+    std::fs::remove_file(&socket).unwrap();
+    bench
+        .pods
+        .delete("p", &DeleteParams::default().grace_period(0))
+        .await
+        .unwrap();
+    wait_gone(&bench.pods, "p", PATIENCE).await.unwrap();
+    assert_eq!(bench.engine.inside.lock().containers.len(), 1);
+    let _listening = bench.engine.listen(&socket);
+    until("the container to be removed", PATIENCE, async || {
+        Ok(bench
+            .engine
+            .inside
+            .lock()
+            .containers
+            .is_empty()
+            .then_some(()))
+    })
+    .await
+    .unwrap();
+    stop.cancel();
+    task.await.unwrap();
+}
+
+/// A pod that was bound while the node was away must not be given what a running pod holds, whichever the
+/// API lists first.
+#[tokio::test]
+async fn a_restarted_node_gives_no_device_to_two_pods() {
+    let bench = Bench::start().await;
+    let _listening = bench
+        .engine
+        .listen(&bench.folder.path().join("docker.sock"));
+    let (_runtime, stop, task) = bench.node().await;
+    let gpus = |count: u32| json!({"resources": {"limits": {"nvidia.com/gpu": count.to_string()}}});
+    bench.create(&pod("z", "a:1", &["run"], &gpus(3))).await;
+    wait_for(&bench.pods, "z", "running", PATIENCE, phase("Running"))
+        .await
+        .unwrap();
+    stop.cancel();
+    task.await.unwrap();
+    bench.create(&pod("a", "a:1", &["run"], &gpus(1))).await;
+    let (_runtime, stop, task) = bench.node().await;
+    wait_for(&bench.pods, "a", "running", PATIENCE, phase("Running"))
+        .await
+        .unwrap();
+    let held = |name: &str| {
+        let inside = bench.engine.inside.lock();
+        let found = inside
+            .containers
+            .values()
+            .find(|container| container.name.contains(&format!("_{name}_")))
+            .unwrap();
+        found.body["HostConfig"]["DeviceRequests"][0]["DeviceIDs"].clone()
+    };
+    assert_eq!(held("z"), json!(["0", "1", "2"]));
+    assert_eq!(held("a"), json!(["3"]));
     stop.cancel();
     task.await.unwrap();
 }

@@ -13,9 +13,9 @@ use warp_local::controllers::Clock;
 use warp_local::node::fleet::Fleet;
 use warp_local::node::host::Options;
 use warp_local::node::{Host, Simulated};
-use warp_testkit::{Cluster, wait_for, wait_gone};
+use warp_testkit::{Cluster, until, wait_for, wait_gone};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Pools of nodes for scenarios that must not meet: each has its own label.
 const FLEET: &str = "
@@ -220,17 +220,20 @@ async fn failures_are_told_as_a_kubelet_tells_them(client: &kube::Client, namesp
     .await
     .unwrap();
     let events: Api<Event> = Api::namespaced(client.clone(), &namespace);
-    let told = events
-        .list(&ListParams::default().fields("involvedObject.name=image,reason=Failed"))
-        .await
-        .unwrap();
-    assert!(told.iter().any(|event| {
-        event
-            .message
-            .as_deref()
-            .unwrap_or_default()
-            .contains("manifest unknown")
-    }));
+    until("the failed pull to be told", PATIENCE, async || {
+        let failed = ListParams::default().fields("involvedObject.name=image,reason=Failed");
+        let told = events.list(&failed).await?;
+        let found = told.iter().any(|event| {
+            event
+                .message
+                .as_deref()
+                .unwrap_or_default()
+                .contains("manifest unknown")
+        });
+        Ok(found.then_some(()))
+    })
+    .await
+    .unwrap();
 }
 
 async fn a_lost_gpu_ends_its_pod_and_shrinks_the_node(client: &kube::Client, namespace: String) {

@@ -4,22 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use kube::Api;
 use kube::api::PostParams;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use warp_apiserver::{ApiServer, Options};
 use warp_local::controllers::{self, Clock};
 use warp_local::node::fleet::Fleet;
-use warp_local::node::{Host, Simulated, host};
+use warp_local::node::{Host, Simulated, faults, host};
 use warp_testkit::wait_for;
 
 const HOURS: Duration = Duration::from_secs(12 * 3600);
 
-#[tokio::test(start_paused = true)]
-async fn a_day_of_crashes_is_told_with_the_times_it_would_have_taken() {
-    let start: Timestamp = "2026-11-15T00:00:00Z".parse().unwrap();
+/// A server in virtual time, its controllers, and the nodes of a fleet.
+async fn engine(start: Timestamp, fleet: Fleet) -> (ApiServer, CancellationToken) {
     let mut options = Options::ephemeral().unwrap();
     options.clock = Clock::tokio(start);
     let server = ApiServer::start(options).await.unwrap();
@@ -31,8 +30,7 @@ async fn a_day_of_crashes_is_told_with_the_times_it_would_have_taken() {
         controllers::Options::default(),
         stop.clone(),
     ));
-    let fleet = Fleet::uniform(1, "L4", 4).unwrap();
-    let node = fleet.nodes[0].name.clone();
+    tokio::spawn(faults::play(client.clone(), fleet.faults));
     let host = Host {
         client: client.clone(),
         clock: server.clock().clone(),
@@ -42,13 +40,215 @@ async fn a_day_of_crashes_is_told_with_the_times_it_would_have_taken() {
         reports: None,
     };
     tokio::spawn(host.run(stop.clone()));
-    let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> =
-        Api::namespaced(client.clone(), "default");
+    let accounts: Api<ServiceAccount> = Api::namespaced(client, "default");
     wait_for(&accounts, "default", "made", HOURS, |account| {
         account.is_some()
     })
     .await
     .unwrap();
+    (server, stop)
+}
+
+fn is_ready(node: Option<&Node>) -> Option<bool> {
+    let conditions = node?.status.as_ref()?.conditions.as_ref()?;
+    let ready = conditions
+        .iter()
+        .find(|condition| condition.type_ == "Ready")?;
+    Some(ready.status == "True")
+}
+
+fn gpus(node: Option<&Node>) -> Option<String> {
+    let allocatable = node?.status.as_ref()?.allocatable.as_ref()?;
+    Some(allocatable.get("nvidia.com/gpu")?.0.clone())
+}
+
+/// The example of the guide, played.
+#[tokio::test(start_paused = true)]
+async fn faults_of_a_fleet_file_happen_when_it_says() {
+    let text = include_str!("../../../../../docs/guides/faults.yaml");
+    let fleet = Fleet::parse(text, "faults.yaml").unwrap();
+    let start: Timestamp = "2026-11-15T00:00:00Z".parse().unwrap();
+    let (server, stop) = engine(start, fleet).await;
+    let nodes: Api<Node> = Api::all(server.client("default"));
+    let since = || server.clock().now().duration_since(start).as_secs();
+    wait_for(&nodes, "h100-0", "two GPUs short", HOURS, |node| {
+        gpus(node).as_deref() == Some("6")
+    })
+    .await
+    .unwrap();
+    assert!((60..120).contains(&since()), "{}", since());
+    wait_for(&nodes, "h100-0", "whole again", HOURS, |node| {
+        gpus(node).as_deref() == Some("8")
+    })
+    .await
+    .unwrap();
+    assert!((360..420).contains(&since()), "{}", since());
+    wait_for(&nodes, "l4-1", "lost", HOURS, |node| {
+        is_ready(node) == Some(false)
+    })
+    .await
+    .unwrap();
+    // Noticed by its lease, a while after it fell silent.
+    assert!((600..720).contains(&since()), "{}", since());
+    wait_for(&nodes, "l4-1", "back", HOURS, |node| {
+        is_ready(node) == Some(true)
+    })
+    .await
+    .unwrap();
+    assert!((900..960).contains(&since()), "{}", since());
+    stop.cancel();
+}
+
+/// A kubelet checks once more what a pod bound by hand asks for, and what ended gives its room back.
+#[tokio::test(start_paused = true)]
+async fn a_pod_there_is_no_room_for_is_refused_by_the_node() {
+    let text =
+        "pools:\n- {name: n, cpu: 2, memory: 4Gi, pods: 2, resources: {example.com/disk: 1}}\n";
+    let start: Timestamp = "2026-11-15T00:00:00Z".parse().unwrap();
+    let (server, stop) = engine(start, Fleet::parse(text, "f").unwrap()).await;
+    let pods: Api<Pod> = Api::namespaced(server.client("default"), "default");
+    let make = async |name: &str, requests: Value| {
+        let pod = json!({"metadata": {"name": name, "annotations": {"sim.gpu.warp.dev/run-time": "1h"}},
+            "spec": {"nodeName": "n-0", "restartPolicy": "Never", "containers": [
+                {"name": "c", "image": "i", "resources": {"requests": requests.clone(), "limits": requests}}]}});
+        pods.create(
+            &PostParams::default(),
+            &serde_json::from_value(pod).unwrap(),
+        )
+        .await
+        .unwrap();
+        wait_for(&pods, name, "seen by its node", HOURS, |pod| {
+            phase(pod).is_some_and(|phase| phase != "Pending")
+        })
+        .await
+        .unwrap()
+        .unwrap()
+        .status
+        .unwrap()
+    };
+    let first = make("first", json!({"cpu": "1500m", "memory": "1Gi"})).await;
+    assert_eq!(first.phase.as_deref(), Some("Running"));
+    for (name, requests, reason, message) in [
+        (
+            "cpu",
+            json!({"cpu": "1"}),
+            "OutOfcpu",
+            "requested: 1000, used: 1500, capacity: 2000",
+        ),
+        (
+            "memory",
+            json!({"memory": "4Gi"}),
+            "OutOfmemory",
+            "enough resource: memory",
+        ),
+        (
+            "disk",
+            json!({"example.com/disk": "2"}),
+            "OutOfexample.com/disk",
+            "requested: 2, used: 0, capacity: 1",
+        ),
+    ] {
+        let status = make(name, requests).await;
+        assert_eq!(
+            (status.phase.as_deref(), status.reason.as_deref()),
+            (Some("Failed"), Some(reason))
+        );
+        assert!(status.message.unwrap().contains(message));
+    }
+    let second = make("second", json!({"cpu": "100m"})).await;
+    assert_eq!(second.phase.as_deref(), Some("Running"));
+    let third = make("third", json!({})).await;
+    assert_eq!(third.reason.as_deref(), Some("OutOfpods"));
+    wait_for(&pods, "first", "succeeded", HOURS, |pod| {
+        phase(pod) == Some("Succeeded")
+    })
+    .await
+    .unwrap();
+    let fourth = make("fourth", json!({"cpu": "1500m"})).await;
+    assert_eq!(fourth.phase.as_deref(), Some("Running"));
+    stop.cancel();
+}
+
+/// Lengths beyond any calendar mean "never", to a node that starts again with such a pod as well.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_outlasts_the_calendar_harms_nobody() {
+    let start: Timestamp = "2026-11-15T00:00:00Z".parse().unwrap();
+    let fleet = || Fleet::parse("pools:\n- name: n\n", "f").unwrap();
+    let (server, stop) = engine(start, fleet()).await;
+    let client = server.client("default");
+    let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
+    let make = async |name: &str, annotations: Value, command: Value| {
+        let pod = json!({"metadata": {"name": name, "annotations": annotations}, "spec": {
+            "nodeName": "n-0", "restartPolicy": "Never", "terminationGracePeriodSeconds": 9_000_000_000_000_000_i64,
+            "containers": [{"name": "c", "image": "i", "command": command}]}});
+        pods.create(
+            &PostParams::default(),
+            &serde_json::from_value(pod).unwrap(),
+        )
+        .await
+        .unwrap();
+    };
+    make("sleeper", json!({}), json!(["sleep", "999999999999"])).await;
+    make(
+        "puller",
+        json!({"sim.gpu.warp.dev/pull-time": "999999999999"}),
+        json!(["true"]),
+    )
+    .await;
+    make(
+        "stubborn",
+        json!({"sim.gpu.warp.dev/stop-time": "never"}),
+        json!(["sleep", "1h"]),
+    )
+    .await;
+    for name in ["sleeper", "stubborn"] {
+        wait_for(&pods, name, "running", HOURS, |pod| {
+            phase(pod) == Some("Running")
+        })
+        .await
+        .unwrap();
+    }
+    pods.delete("stubborn", &kube::api::DeleteParams::default())
+        .await
+        .unwrap();
+    // The node starts again and takes them on.
+    stop.cancel();
+    let again = CancellationToken::new();
+    let nodes = fleet();
+    let host = Host {
+        client,
+        clock: server.clock().clone(),
+        options: host::Options::for_fleet(1),
+        runtime: Arc::new(Simulated::new(nodes.defaults)),
+        shapes: nodes.nodes,
+        reports: None,
+    };
+    let running = tokio::spawn(host.run(again.clone()));
+    make("after", json!({}), json!(["true"])).await;
+    wait_for(&pods, "after", "succeeded", HOURS, |pod| {
+        phase(pod) == Some("Succeeded")
+    })
+    .await
+    .unwrap();
+    assert_eq!(
+        phase(pods.get_opt("sleeper").await.unwrap().as_ref()),
+        Some("Running")
+    );
+    again.cancel();
+    running.await.unwrap().unwrap();
+}
+
+fn phase(pod: Option<&Pod>) -> Option<&str> {
+    pod?.status.as_ref()?.phase.as_deref()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_day_of_crashes_is_told_with_the_times_it_would_have_taken() {
+    let start: Timestamp = "2026-11-15T00:00:00Z".parse().unwrap();
+    let fleet = Fleet::uniform(1, "L4", 4).unwrap();
+    let node = fleet.nodes[0].name.clone();
+    let (server, stop) = engine(start, fleet).await;
+    let client = server.client("default");
     let pods: Api<Pod> = Api::namespaced(client, "default");
     let pod = json!({
         "metadata": {"name": "p", "annotations": {

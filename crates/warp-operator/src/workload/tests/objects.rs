@@ -85,6 +85,29 @@ fn gpus_in_a_template_must_agree_with_the_count() {
 }
 
 #[test]
+fn the_container_that_asks_gets_the_gpus_and_the_owners_app_label_stays() {
+    let containers = json!([
+        {"name": "proxy", "image": "p"},
+        {"name": "trainer", "image": "t", "resources": {"limits": {"nvidia.com/gpu": 2}}},
+    ]);
+    let template =
+        json!({"metadata": {"labels": {"app": "mine"}}, "spec": {"containers": containers}});
+    let workload = workload(json!({"image": null, "podTemplate": template}), json!(null));
+    let job = shell(&workload).unwrap().job(&workload, 0, &place(None));
+    let made = serde_json::to_value(job.spec.unwrap().template).unwrap();
+    assert_eq!(made["metadata"]["labels"]["app"], "mine");
+    let containers = &made["spec"]["containers"];
+    assert_eq!(containers[0]["resources"], json!(null));
+    assert_eq!(containers[1]["resources"]["limits"]["nvidia.com/gpu"], "2");
+    let init = json!({"image": null, "podTemplate": {"spec": {
+        "initContainers": [{"name": "warm", "resources": {"limits": {"nvidia.com/gpu": 2}}}],
+        "containers": [{"name": "c"}],
+    }}});
+    let bad = shell(&super::workload(init, json!(null))).unwrap_err();
+    assert!(bad.0.contains("init container warm"), "{}", bad.0);
+}
+
+#[test]
 fn job_names_are_deterministic_and_never_too_long() {
     let mut workload = workload(json!({}), json!(null));
     assert_eq!(job_name(&workload, 2), "train-01234567-2");

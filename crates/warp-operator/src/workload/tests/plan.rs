@@ -622,3 +622,54 @@ proptest! {
         prop_assert_eq!(settled.status.or_else(|| current.status.clone()), current.status.clone());
     }
 }
+
+#[test]
+fn a_pod_deleted_by_force_on_a_healthy_node_is_no_lost_node() {
+    let gone = json!({
+        "deletionTimestamp": "2026-11-15T11:59:30Z", "deletionGracePeriodSeconds": 0,
+    });
+    let seen = one_pod(pod(gone, json!({}), json!({"phase": "Running"})));
+    let plan = planned(&workload(json!({}), json!(null)), &seen);
+    assert_eq!(said(&plan).1, reason::RETRY_BACKOFF);
+    assert!(
+        message(&plan).contains("deleted by force"),
+        "{}",
+        message(&plan)
+    );
+}
+
+#[test]
+fn a_pod_the_scheduler_makes_room_for_is_waited_for() {
+    let mut nominated =
+        (*unschedulable("0/1 nodes are available: 1 Insufficient nvidia.com/gpu")).clone();
+    let status = nominated.status.as_mut().expect("a status");
+    status.nominated_node_name = Some("gpu-1".to_owned());
+    let plan = planned(
+        &workload(json!({}), json!(null)),
+        &one_pod(Arc::new(nominated)),
+    );
+    assert_eq!(
+        said(&plan),
+        (Phase::Scheduling, reason::PLACED.to_owned(), false)
+    );
+    assert!(plan.writes.is_empty());
+}
+
+#[test]
+fn a_node_that_lacked_room_is_left_out_only_for_a_moment() {
+    for (message, seconds) in [
+        ("0/1 nodes are available: 1 Insufficient nvidia.com/gpu", 10),
+        (
+            "0/1 nodes are available: 1 node(s) had volume node affinity conflict",
+            300,
+        ),
+    ] {
+        let plan = planned(
+            &workload(json!({}), json!(null)),
+            &one_pod(unschedulable(message)),
+        );
+        let status = plan.status.as_ref().expect("a status");
+        let until = status.refused_nodes[0].until.0;
+        assert_eq!(until.duration_since(now()).as_secs(), seconds, "{message}");
+    }
+}

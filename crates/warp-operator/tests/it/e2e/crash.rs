@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, ensure};
 use kube::ResourceExt;
 use kube::api::ListParams;
-use warp_testkit::{Behaviour, Cluster, NodeShape, until};
+use warp_testkit::{Behaviour, Cluster, Engine, NodeShape, until};
 
 use super::Used;
 use super::delete::every_phase;
@@ -13,8 +13,8 @@ use super::role;
 use super::run::claim;
 use super::world::{DEADLINE, Scene, World, phase, reason, retries, spec, text};
 
-pub(super) async fn killed_in_every_phase() -> Result<Used> {
-    let cluster = Cluster::real()
+pub(super) async fn killed_in_every_phase(engine: Engine) -> Result<Used> {
+    let cluster = Cluster::on(engine)
         .audited()
         .nodes(NodeShape::h100(8), 4)
         .start()

@@ -6,15 +6,15 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
-use warp_testkit::{Cluster, NodeShape, until, wait_gone};
+use warp_testkit::{Cluster, Engine, NodeShape, until, wait_gone};
 
 use super::Used;
 use super::delete::every_phase;
 use super::role;
 use super::world::{DEADLINE, Scene, World, manifests, phase, reason};
 
-pub(super) async fn upgrade_and_uninstall() -> Result<Used> {
-    let cluster = Cluster::real()
+pub(super) async fn upgrade_and_uninstall(engine: Engine) -> Result<Used> {
+    let cluster = Cluster::on(engine)
         .audited()
         .nodes(NodeShape::h100(8), 2)
         .start()

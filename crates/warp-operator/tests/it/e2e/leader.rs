@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
-use warp_testkit::{Behaviour, Cluster, NodeShape, Signal, wait_for};
+use warp_testkit::{Behaviour, Cluster, Engine, NodeShape, Signal, wait_for};
 
 use super::Used;
 use super::role;
@@ -12,8 +12,8 @@ use super::world::{DEADLINE, SYSTEM, World, retries, spec};
 
 const ELECT: &[&str] = &["--leader-elect"];
 
-pub(super) async fn two_operators() -> Result<Used> {
-    let cluster = Cluster::real()
+pub(super) async fn two_operators(engine: Engine) -> Result<Used> {
+    let cluster = Cluster::on(engine)
         .audited()
         .nodes(NodeShape::h100(8), 2)
         .start()

@@ -5,18 +5,18 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use warp_testkit::{Behaviour, Cluster, NodeShape, wait_for};
+use warp_testkit::{Behaviour, Cluster, Engine, NodeShape, wait_for};
 
 use super::Used;
 use super::role;
 use super::world::{DEADLINE, Scene, World, phase, retries, spec, text, with};
 
-pub(super) async fn lost_nodes() -> Result<Used> {
+pub(super) async fn lost_nodes(engine: Engine) -> Result<Used> {
     let doomed = |name: &str| {
         let product = "NVIDIA-H100-80GB-HBM3";
         NodeShape::nvidia(name, product, 81_559, "hopper", 1).in_group(name)
     };
-    let cluster = Cluster::real()
+    let cluster = Cluster::on(engine)
         .audited()
         .quick_node_loss()
         .nodes(doomed("deleted"), 1)

@@ -144,6 +144,12 @@ pub(super) async fn waiting_costs_no_retry_and_priority_orders_it(world: &World)
         let object = scene.until_reason(name, "WaitingForCapacity").await?;
         ensure!(phase(&object) == "Pending");
     }
+    // It is told what would help: the cluster has other GPUs to offer.
+    scene
+        .until("low", "told the smallest change", |object| {
+            message(object).contains("to be placed now: accept model")
+        })
+        .await?;
     let mut before = "first";
     for name in ["high", "normal", "low"] {
         scene.release(before, &Behaviour::succeed()).await?;
@@ -168,8 +174,8 @@ pub(super) async fn waiting_costs_no_retry_and_priority_orders_it(world: &World)
 /// operator's ledger does not.
 pub(super) async fn a_refused_pin_is_placed_elsewhere_without_a_retry(world: &World) -> Result<()> {
     let scene = world.scene("refused").await?;
-    // One of the two nodes carries something already, so the other is tried first.
-    let model = json!({"gpu": {"models": ["L4"]}});
+    // One of the two nodes carries something already, so this strategy tries the other first.
+    let model = json!({"gpu": {"models": ["L4"]}, "schedulingStrategy": "leastLoaded"});
     scene
         .submit(
             "filler",

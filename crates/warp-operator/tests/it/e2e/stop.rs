@@ -25,6 +25,12 @@ pub(super) async fn a_suspended_workload_gives_its_gpus_back_and_resumes(
     scene.change("pausable", json!({"suspend": false})).await?;
     let object = scene.until_phase("pausable", "Running").await?;
     ensure!(retries(&object) == 0, "suspending used a retry");
+
+    // Once more: what is told twice is one Event with a count.
+    scene.change("pausable", json!({"suspend": true})).await?;
+    scene.until_reason("pausable", "Suspended").await?;
+    scene.change("pausable", json!({"suspend": false})).await?;
+    scene.until_phase("pausable", "Running").await?;
     scene.release("pausable", &Behaviour::succeed()).await?;
     scene.until_phase("pausable", "Succeeded").await?;
 

@@ -5,7 +5,6 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
@@ -19,7 +18,7 @@ use kube::runtime::wait::conditions::is_crd_established;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use warp_testkit::audit::{Request, service_account};
-use warp_testkit::{Behaviour, Cluster, until, wait_for, wait_gone};
+use warp_testkit::{Behaviour, Cluster, Engine, until, wait_for, wait_gone};
 
 use super::operator::{Operator, binary};
 
@@ -27,11 +26,19 @@ use super::operator::{Operator, binary};
 pub(super) const SYSTEM: &str = "warp-system";
 pub(super) const ACCOUNT: &str = "warp-operator";
 
-/// Nothing in a healthy cluster takes this long; a loaded machine may take its time.
-pub(super) const DEADLINE: Duration = Duration::from_secs(90);
+pub(super) use warp_testkit::PATIENCE as DEADLINE;
 
 /// Label on Jobs and pods: the workload they belong to.
 const WORKLOAD: &str = "gpu.warp.dev/workload";
+
+/// What Kubernetes has and the embedded engine does not (`docs/reference/embedded.md`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Feature {
+    /// Namespaces that enforce a level of the Pod Security Standards.
+    PodSecurity,
+    /// Admission webhooks: nothing calls out of the embedded engine.
+    Webhooks,
+}
 
 /// A cluster with Warp's CRDs, role and service account.
 pub(super) struct World {
@@ -66,6 +73,14 @@ impl World {
             operator_kubeconfig,
             operators: AtomicUsize::new(0),
         })
+    }
+
+    /// Whether this world's engine has what only some have.
+    pub(super) fn has(&self, feature: Feature) -> bool {
+        match (self.cluster.engine(), feature) {
+            (Engine::Real, _) => true,
+            (Engine::Embedded, Feature::PodSecurity | Feature::Webhooks) => false,
+        }
     }
 
     /// Starts an operator with the rights of the shipped role.

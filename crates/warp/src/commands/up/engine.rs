@@ -16,10 +16,12 @@ use tokio_util::sync::CancellationToken;
 use warp_apiserver::{ApiServer, Options};
 use warp_local::controllers;
 use warp_local::node::access::Hooks;
+use warp_local::node::faults::Fault;
 use warp_local::node::fleet::Fleet;
 use warp_local::node::{Host, Simulated, host};
 
-use super::instance::Instance;
+use super::fleet;
+use super::instance::{Instance, Kind};
 use crate::commands::node::{Chosen, Local, local_host};
 
 /// New kinds are served within this.
@@ -41,10 +43,25 @@ pub(super) enum Nodes {
     None,
 }
 
+impl Nodes {
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            Self::Simulated(_) => Kind::Simulated,
+            Self::Machine(Chosen::Process) => Kind::Process,
+            Self::Machine(Chosen::Docker(_)) => Kind::Docker,
+            Self::None => Kind::None,
+        }
+    }
+}
+
+type Parts = JoinSet<(&'static str, anyhow::Result<()>)>;
+
 pub(super) struct Engine {
     server: ApiServer,
     stop: CancellationToken,
-    tasks: JoinSet<(&'static str, anyhow::Result<()>)>,
+    tasks: Parts,
+    /// The API server and the watch over its database: the last to go.
+    base: Parts,
     pub(super) address: SocketAddr,
 }
 
@@ -66,20 +83,41 @@ impl Engine {
             server: server.clone(),
             stop: CancellationToken::new(),
             tasks: JoinSet::new(),
+            base: JoinSet::new(),
             address,
         };
+        engine.watch_store(&plan.instance);
         let accepting = server.clone();
-        engine.tasks.spawn(async move {
+        engine.base.spawn(async move {
             accepting.serve(plan.listener).await;
             ("the API server", Ok(()))
         });
         server.write_kubeconfig(&plan.instance.kubeconfig(), address)?;
         let client = server.client("default");
         engine.controllers(&client, root_ca, plan.instance.folder.join("volumes"));
+        fleet::remove_others(&client, &plan.nodes, &plan.instance).await?;
         engine.nodes(&client, plan.nodes, &plan.instance, &hooks)?;
         install_kinds(&client).await?;
         engine.operator(client);
         Ok(engine)
+    }
+
+    /// A database that takes no more writes ends the engine: a cluster that cannot remember is none.
+    fn watch_store(&mut self, instance: &Instance) {
+        let (store, folder) = (self.server.store().clone(), instance.folder.clone());
+        self.base.spawn(async move {
+            let reason = store.broken().await;
+            let why = anyhow::anyhow!(
+                "{} takes no more writes ({reason}); {}, then run `warp up` again: everything that was accepted is kept",
+                folder.display(),
+                if reason.contains("No space left") {
+                    "its disk is full, make room there"
+                } else {
+                    "make it writable"
+                }
+            );
+            ("the database", Err(why))
+        });
     }
 
     fn controllers(&mut self, client: &kube::Client, root_ca: String, volumes: PathBuf) {
@@ -108,8 +146,13 @@ impl Engine {
     ) -> anyhow::Result<()> {
         let host = match nodes {
             Nodes::None => return Ok(()),
-            Nodes::Simulated(fleet) => {
-                let runtime = Arc::new(Simulated::new(fleet.defaults));
+            Nodes::Simulated(mut fleet) => {
+                for shape in &mut fleet.nodes {
+                    fleet::mark(shape);
+                }
+                self.faults(client, std::mem::take(&mut fleet.faults));
+                let runtime =
+                    Arc::new(Simulated::new(fleet.defaults).followed_through(client.clone()));
                 hooks.connect_to(runtime.clone());
                 Host {
                     client: client.clone(),
@@ -121,7 +164,11 @@ impl Engine {
                 }
             }
             Nodes::Machine(chosen) => {
-                let Local { host, access } = local_host(client.clone(), &instance.folder, chosen)?;
+                let Local { mut host, access } =
+                    local_host(client.clone(), &instance.folder, chosen)?;
+                for shape in &mut host.shapes {
+                    fleet::mark(shape);
+                }
                 hooks.connect_to(access);
                 host
             }
@@ -134,6 +181,22 @@ impl Engine {
             )
         });
         Ok(())
+    }
+
+    /// What the fleet file says happens to its nodes.
+    fn faults(&mut self, client: &kube::Client, faults: Vec<Fault>) {
+        let (client, stop) = (client.clone(), self.stop.clone());
+        self.tasks.spawn(async move {
+            let played = async {
+                warp_local::node::faults::play(client, faults).await;
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = played => {}
+            }
+            ("the faults", Ok(()))
+        });
     }
 
     fn operator(&mut self, client: kube::Client) {
@@ -156,7 +219,12 @@ impl Engine {
 
     /// Resolves when a part ends that should not.
     pub(super) async fn broken(&mut self) -> anyhow::Error {
-        match self.tasks.join_next().await {
+        let ended = tokio::select! {
+            Some(ended) = self.base.join_next() => Some(ended),
+            Some(ended) = self.tasks.join_next() => Some(ended),
+            else => None,
+        };
+        match ended {
             Some(Ok((part, Ok(())))) => anyhow::anyhow!("{part} ended unexpectedly"),
             Some(Ok((part, Err(error)))) => error.context(format!("{part} stopped")),
             Some(Err(error)) => anyhow::Error::from(error).context("a part of the engine crashed"),
@@ -167,15 +235,13 @@ impl Engine {
     /// Stops every part in order: nobody new is let in, what is under way ends, the state is written.
     pub(super) async fn stop(mut self) {
         self.stop.cancel();
-        let ended = async {
-            // The API server goes last and by its own switch.
-            while self.tasks.len() > 1 && self.tasks.join_next().await.is_some() {}
-        };
+        let ended = async { while self.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(STOP_LIMIT, ended).await.is_err() {
             tracing::warn!("some parts did not end in time and are cut off");
         }
         self.server.shutdown().await;
         self.tasks.shutdown().await;
+        self.base.shutdown().await;
     }
 }
 

@@ -3,16 +3,39 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster;
 
 const NOTE: &str = "up.json";
 const LOCK: &str = "lock";
+const STATE: &str = "state.redb";
+/// Says that a directory is ours to empty.
+const MARKER: &str = ".warp";
+/// Everything an instance makes; the marker goes last.
+const FOLDERS: [&str; 2] = ["pods", "volumes"];
+const FILES: [&str; 11] = [
+    STATE,
+    "kubeconfig",
+    NOTE,
+    "warp.log",
+    "warp.log.1",
+    "ca.crt",
+    "ca.key",
+    "token",
+    "service-account.key",
+    LOCK,
+    MARKER,
+];
+const LOCK_LIMIT: Duration = Duration::from_secs(3);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+/// How much of a log is looked at for its last words.
+const LOG_TAIL: usize = 16 * 1024;
 
 /// What a running instance says about itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -22,6 +45,19 @@ pub(crate) struct Note {
     pub(crate) version: String,
     pub(crate) started: jiff::Timestamp,
     pub(crate) nodes: String,
+    #[serde(default)]
+    pub(crate) kind: Kind,
+}
+
+/// What kind of nodes an instance has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    #[default]
+    Simulated,
+    Process,
+    Docker,
+    None,
 }
 
 /// A data directory.
@@ -41,6 +77,8 @@ impl Instance {
         let folder = folder
             .or_else(cluster::data_directory)
             .context("there is no home directory to keep data in; say where with --data")?;
+        let folder = std::path::absolute(&folder)
+            .with_context(|| format!("failed to find the place of {}", folder.display()))?;
         Ok(Self { folder })
     }
 
@@ -52,33 +90,124 @@ impl Instance {
         self.folder.join("warp.log")
     }
 
-    /// Makes the directory, for its owner only.
+    /// A directory of its own among the temporary ones, that nobody made before us.
+    pub(crate) fn temporary() -> anyhow::Result<Self> {
+        let base = std::env::temp_dir();
+        for number in 0..1000 {
+            let folder = base.join(format!("warp-{}-{number}", std::process::id()));
+            match std::fs::DirBuilder::new().mode(0o700).create(&folder) {
+                Ok(()) => return Ok(Self { folder }),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => {
+                    return Err(error).with_context(|| {
+                        format!("failed to make a directory in {}", base.display())
+                    });
+                }
+            }
+        }
+        bail!(
+            "every name in {} is taken; say where with --data",
+            base.display()
+        )
+    }
+
+    /// Whether the directory keeps what an earlier run stored.
+    pub(crate) fn has_state(&self) -> bool {
+        self.folder.join(STATE).exists()
+    }
+
+    fn is_ours(&self) -> bool {
+        self.folder.join(MARKER).exists() || self.has_state()
+    }
+
+    /// Makes the directory, for its owner only, and marks it as one of ours.
     pub(crate) fn create(&self) -> anyhow::Result<()> {
-        let fix = "choose another place with --data";
+        let place = self.folder.display();
+        if self.folder.is_dir() && !self.is_ours() {
+            self.fits_us()?;
+        }
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&self.folder)
-            .with_context(|| {
-                format!(
-                    "failed to make the data directory {}; {fix}",
-                    self.folder.display()
+            .map_err(|error| {
+                anyhow!(
+                    "failed to make the data directory {place}: {error}; {}",
+                    fix(&error)
                 )
             })?;
         // A directory that cannot be written is told now, not in the middle of the first write.
+        let marker = self.folder.join(MARKER);
         let probe = self.folder.join(".writable");
-        std::fs::write(&probe, b"x")
-            .and_then(|()| std::fs::remove_file(&probe))
-            .with_context(|| {
-                format!(
-                    "failed to write to the data directory {}; {fix}",
-                    self.folder.display()
-                )
-            })
+        let written = std::fs::write(&probe, [0; 4096]);
+        std::fs::remove_file(&probe).ok();
+        let marked = written.and_then(|()| {
+            if marker.exists() {
+                return Ok(());
+            }
+            std::fs::write(
+                &marker,
+                "made by `warp up`; `warp down --purge` removes it\n",
+            )
+        });
+        marked.map_err(|error| {
+            anyhow!(
+                "failed to write to the data directory {place}: {error}; {}",
+                fix(&error)
+            )
+        })
     }
 
-    /// Takes the lock; `None` when another process holds it.
+    /// A directory that was there before us must be the user's own and hold nothing that goes by a name
+    /// of ours: we would write to it, and remove it one day.
+    fn fits_us(&self) -> anyhow::Result<()> {
+        let place = self.folder.display();
+        let found = std::fs::metadata(&self.folder)
+            .with_context(|| format!("failed to look at the data directory {place}"))?;
+        if found.uid() != rustix::process::geteuid().as_raw() {
+            bail!(
+                "the data directory {place} belongs to another user; choose one of your own with --data"
+            );
+        }
+        if found.mode() & 0o002 != 0 {
+            bail!(
+                "anybody may write to the data directory {place}; `chmod o-w` it, or choose another with --data"
+            );
+        }
+        let taken = FOLDERS
+            .iter()
+            .chain(FILES.iter().filter(|name| **name != LOCK))
+            .find(|name| self.folder.join(name).exists());
+        if let Some(name) = taken {
+            bail!(
+                "the data directory {place} has a \"{name}\" that is not Warp's; choose an empty directory with --data"
+            );
+        }
+        Ok(())
+    }
+
+    /// The last thing an instance that ended here complained about.
+    pub(crate) fn last_error(&self) -> Option<String> {
+        let log = std::fs::read(self.log()).ok()?;
+        let tail = &log[log.len().saturating_sub(LOG_TAIL)..];
+        let text = String::from_utf8_lossy(tail);
+        let last = text.lines().rev().find(|line| !line.trim().is_empty())?;
+        last.strip_prefix("error: ").map(str::to_owned)
+    }
+
+    /// Takes the lock; `None` when another process holds it. Whoever only looks holds it for a moment, so
+    /// it is tried for a while.
     pub(crate) fn lock(&self) -> anyhow::Result<Option<Lock>> {
+        let deadline = Instant::now() + LOCK_LIMIT;
+        loop {
+            match self.try_lock()? {
+                None if Instant::now() < deadline => std::thread::sleep(LOCK_PAUSE),
+                taken => return Ok(taken),
+            }
+        }
+    }
+
+    fn try_lock(&self) -> anyhow::Result<Option<Lock>> {
         let path = self.folder.join(LOCK);
         let file = File::options()
             .create(true)
@@ -100,7 +229,7 @@ impl Instance {
     /// not find a new lock file in it.
     pub(crate) fn held(&self) -> anyhow::Result<bool> {
         let path = self.folder.join(LOCK);
-        let file = match File::options().write(true).open(&path) {
+        let file = match File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
             Err(error) => {
@@ -155,18 +284,16 @@ impl Instance {
 
     /// Removes everything an instance makes, and nothing else: the directory may be somebody's home.
     pub(crate) fn purge(&self) -> anyhow::Result<()> {
-        const FILES: [&str; 9] = [
-            "state.redb",
-            "kubeconfig",
-            NOTE,
-            "warp.log",
-            "ca.crt",
-            "ca.key",
-            "token",
-            "service-account.key",
-            LOCK,
-        ];
-        for name in ["pods", "volumes"] {
+        if !self.folder.exists() {
+            return Ok(());
+        }
+        if !self.is_ours() {
+            bail!(
+                "{} is no data directory of Warp (it has no {MARKER}); nothing was removed",
+                self.folder.display()
+            );
+        }
+        for name in FOLDERS {
             remove(&self.folder.join(name), |path| {
                 std::fs::remove_dir_all(path)
             })?;
@@ -177,6 +304,19 @@ impl Instance {
         // Left alone when anything else lies in it.
         std::fs::remove_dir(&self.folder).ok();
         Ok(())
+    }
+}
+
+/// What helps against a directory that cannot be used.
+fn fix(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::FileTooLarge | ErrorKind::QuotaExceeded => {
+            "make room there, or choose another place with --data"
+        }
+        ErrorKind::PermissionDenied => {
+            "make it yours (`chown`), or choose another place with --data"
+        }
+        _ => "choose another place with --data",
     }
 }
 

@@ -11,6 +11,8 @@ use axum::extract::{Path as Segment, Query, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE;
 use futures::StreamExt;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
@@ -138,11 +140,30 @@ async fn image(State(engine): State<Engine>, Segment(path): Segment<String>) -> 
         .into_response()
 }
 
+/// Whether the request carries the one login this engine's registry knows.
+fn may_pull(headers: &axum::http::HeaderMap) -> bool {
+    let login: Value = headers
+        .get("X-Registry-Auth")
+        .and_then(|header| URL_SAFE.decode(header).ok())
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .unwrap_or_default();
+    login["username"] == "me" && login["password"] == "secret"
+}
+
 async fn pull(
     State(engine): State<Engine>,
     Query(query): Query<BTreeMap<String, String>>,
+    headers: axum::http::HeaderMap,
 ) -> Response {
     let image = format!("{}:{}", query["fromImage"], query["tag"]);
+    if image.contains("private") && !may_pull(&headers) {
+        let message = "pull access denied for private, repository does not exist or may require 'docker login'";
+        return (
+            StatusCode::NOT_FOUND,
+            axum::Json(json!({"message": message})),
+        )
+            .into_response();
+    }
     if image.contains("nowhere") {
         let line =
             json!({"errorDetail": {"message": "manifest unknown"}, "error": "manifest unknown"});
