@@ -9,7 +9,7 @@ WARP := cargo run --release --locked --quiet -p warp --
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: up
 up: ## Build Warp and start it on this machine with a simulated fleet (Ctrl-C stops it)
@@ -47,6 +47,10 @@ conformance: ## Kubernetes' own end-to-end tests against the embedded engine
 .PHONY: faults
 faults: ## A crash and a lie at every write of every controller; prints the figures
 	bench/faults/run
+
+.PHONY: faults-mutants
+faults-mutants: ## Seeded defects the fault suite must catch; prints which it does
+	bench/faults/mutants/run
 
 .PHONY: bench
 bench: ## Benchmarks; each prints the figures recorded under bench/
