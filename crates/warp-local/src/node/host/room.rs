@@ -86,7 +86,8 @@ impl Room {
         nodes::correction(&self.shape, &self.ledger.healthy(), seen, now)
     }
 
-    /// The first resource there is not enough of. Devices are handed out one by one, not counted here.
+    /// The first resource there is not enough of. Devices are handed out one by one, not counted here;
+    /// what others wrote into the node's status is not this node's to count, as with a kubelet.
     fn too_little(&self, wanted: &Resources) -> Option<Refusal> {
         let mut used = Resources::default();
         for held in self.held.values() {
@@ -108,6 +109,7 @@ impl Room {
                 .extended
                 .iter()
                 .filter(|(name, _)| !self.shape.devices.contains_key(&***name))
+                .filter(|(name, _)| self.all.extended.contains_key(*name))
                 .map(|(name, &amount)| {
                     (
                         &**name,

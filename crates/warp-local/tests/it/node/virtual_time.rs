@@ -126,7 +126,9 @@ async fn a_pod_there_is_no_room_for_is_refused_by_the_node() {
         .status
         .unwrap()
     };
-    let first = make("first", json!({"cpu": "1500m", "memory": "1Gi"})).await;
+    // Somebody else may hand out resources of this node by writing them into its status.
+    let foreign = json!({"cpu": "1500m", "memory": "1Gi", "example.com/licence": "1"});
+    let first = make("first", foreign).await;
     assert_eq!(first.phase.as_deref(), Some("Running"));
     for (name, requests, reason, message) in [
         (
