@@ -381,17 +381,37 @@ fn parallel(threads: usize, count: usize, work: impl Fn(usize) + Sync) {
     });
 }
 
-/// Every write of a reference under every fault, and all the weather.
+/// Every write of a reference under every fault.
 pub fn every_write(reference: &Reference) -> Vec<Plan> {
-    let weather = WEATHER.iter().filter_map(|plan| plan.parse().ok());
     (1..=reference.writes)
         .flat_map(|nth| EVERY_WRITE.map(|fault| Plan::at_write(nth, fault)))
-        .chain(weather)
         .collect()
 }
 
+/// All the weather.
+pub fn weather() -> Vec<Plan> {
+    let plans = WEATHER.iter().map(|plan| plan.parse::<Plan>());
+    plans
+        .collect::<Result<_, _>>()
+        .expect("the plans above are well-formed")
+}
+
+/// The plans a text asks for: `writes`, `weather`, both when it is empty, or the one it spells.
+fn plans_of(text: &str, reference: &Reference) -> Vec<Plan> {
+    match text {
+        "" => [every_write(reference), weather()].concat(),
+        "writes" => every_write(reference),
+        "weather" => weather(),
+        plan => vec![
+            plan.parse()
+                .expect("WARP_FAULTS names a plan that can be read"),
+        ],
+    }
+}
+
 /// The campaign as a test, told what to run by `WARP_FAULTS`: `name | plan` for one run, a name for
-/// every write of that scenario, `all` for everything. Without it a sample: one plan in `step`.
+/// every write and all the weather of that scenario, `name | writes` or `name | weather` for half of
+/// that, `all` as the name for every scenario. Without it a sample: one plan in `step`.
 pub fn test(scenarios: &[Scenario], step: usize) {
     let wanted = std::env::var("WARP_FAULTS").unwrap_or_default();
     let (name, plan) = wanted.split_once('|').unwrap_or((&wanted, ""));
@@ -402,12 +422,10 @@ pub fn test(scenarios: &[Scenario], step: usize) {
         .filter(|scenario| name.is_empty() || everything || scenario.name.contains(name))
         .cloned()
         .collect();
+    assert!(!chosen.is_empty(), "no scenario is called {name}");
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     let report = all(&chosen, threads, |scenario, reference| {
-        if !plan.is_empty() {
-            return plan.parse().into_iter().collect();
-        }
-        let plans = every_write(reference);
+        let plans = plans_of(plan, reference);
         if !name.is_empty() {
             return plans;
         }
