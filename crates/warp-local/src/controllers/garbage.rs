@@ -20,6 +20,8 @@ use super::drive::{Controller, SyncError};
 use super::plan::{Kind, Note};
 use super::queue::Queue;
 use super::served::{Served, served};
+use crate::background;
+use crate::informer::store::{Entry, Store};
 use crate::informer::{Cache, Source, fill};
 
 mod graph;
@@ -60,7 +62,7 @@ impl Garbage {
         };
         monitor.follow_caches();
         let shared = shared.clone();
-        shared.clone().tasks.spawn(async move {
+        background::tracked(&shared.clone().tasks, async move {
             let mut watched = BTreeMap::new();
             monitor.refresh(&mut watched).await;
             let queue = garbage.queue.clone();
@@ -203,7 +205,7 @@ struct Monitor {
     followed: BTreeSet<Kind>,
 }
 
-type Watched = BTreeMap<Kind, (CancellationToken, Cache<PartialObjectMeta>)>;
+type Watched = BTreeMap<Kind, (CancellationToken, Arc<Store>)>;
 
 impl Monitor {
     /// Hears of every kind the controllers keep anyway. Before the caches are filled, so that nothing is missed.
@@ -227,7 +229,7 @@ impl Monitor {
 
     fn follow<K: Resource<DynamicType = ()> + Send + Sync + 'static>(&mut self, cache: &Cache<K>) {
         let kind = Kind::of::<K>();
-        self.listen(&kind, cache);
+        self.listen(&kind, cache.store());
         self.followed.insert(kind);
     }
 
@@ -258,11 +260,11 @@ impl Monitor {
             .filter(|kind| kind.is_collectable() && !self.followed.contains(&kind.kind))
             .map(|kind| (kind.kind.clone(), kind.clone()))
             .collect();
-        watched.retain(|kind, (stop, cache)| {
+        watched.retain(|kind, (stop, store)| {
             let keep = wanted.contains_key(kind);
             if !keep {
                 stop.cancel();
-                cache.replace(Vec::new(), None);
+                store.replace(Vec::new(), None);
                 self.shared
                     .census
                     .forget(group_of(&kind.api_version), &kind.plural);
@@ -273,45 +275,42 @@ impl Monitor {
         for kind in wanted.keys() {
             if !watched.contains_key(kind) {
                 let stop = self.shared.shutdown.child_token();
-                let cache = self.watch(kind, stop.clone());
-                fresh.push(cache.clone());
-                watched.insert(kind.clone(), (stop, cache));
+                let store = self.watch(kind, stop.clone());
+                fresh.push(store.clone());
+                watched.insert(kind.clone(), (stop, store));
             }
         }
         *self.kinds.lock() = found
             .into_iter()
             .map(|kind| ((kind.group.clone(), kind.kind.kind.clone()), kind))
             .collect();
-        let synced = futures::future::join_all(fresh.iter().map(Cache::synced));
+        let synced = futures::future::join_all(fresh.iter().map(|store| store.synced()));
         tokio::select! {
             () = self.shared.shutdown.cancelled() => {}
             _ = tokio::time::timeout(REDISCOVER, synced) => {}
         }
     }
 
-    fn watch(&self, kind: &Kind, stop: CancellationToken) -> Cache<PartialObjectMeta> {
+    fn watch(&self, kind: &Kind, stop: CancellationToken) -> Arc<Store> {
         let cache = Cache::<PartialObjectMeta>::new(&[]);
-        self.listen(kind, &cache);
+        self.listen(kind, cache.store());
         let source = Source::metadata(kind.path(None));
-        self.shared.tasks.spawn(fill(
-            self.shared.client().clone(),
-            source,
-            cache.clone(),
-            stop,
-        ));
-        cache
+        self.shared
+            .tasks
+            .spawn(fill(self.shared.client().clone(), source, &cache, stop));
+        cache.store().clone()
     }
 
     /// Brings what a cache of `kind` hears into the graph and the census.
-    fn listen<K: Resource + Send + Sync + 'static>(&self, kind: &Kind, cache: &Cache<K>) {
+    fn listen(&self, kind: &Kind, store: &Arc<Store>) {
         let census = self.shared.census.clone();
-        census.watch(group_of(&kind.api_version), &kind.plural, cache.clone());
+        census.watch(group_of(&kind.api_version), &kind.plural, store.clone());
         let (graph, queue, changed) =
             (self.graph.clone(), self.queue.clone(), self.changed.clone());
         let is_crd = kind.kind == "CustomResourceDefinition";
         let kind = Arc::new(kind.clone());
-        cache.listen(move |old, new| {
-            let (old, new) = (old.map(|old| old.meta()), new.map(|new| new.meta()));
+        store.listen(Box::new(move |old, new| {
+            let (old, new) = (old.map(Entry::meta), new.map(Entry::meta));
             if old.is_some() != new.is_some()
                 && let Some(namespace) = new.or(old).and_then(|meta| meta.namespace.as_deref())
             {
@@ -336,6 +335,6 @@ impl Monitor {
             for uid in look {
                 queue.add(uid);
             }
-        });
+        }));
     }
 }
