@@ -30,6 +30,8 @@ use self::events::Recorder;
 use self::execute::{Executor, Followed};
 use self::plan::{Note, Plan};
 use self::queue::Queue;
+use crate::background;
+use crate::informer::store::Store;
 use crate::informer::{Cache, Source, fill};
 
 mod accounts;
@@ -178,25 +180,31 @@ impl Caches {
         shared.fill(Source::all::<StorageClass>(), &self.storage_classes);
     }
 
+    fn stores(&self) -> [&Arc<Store>; 16] {
+        [
+            self.namespaces.store(),
+            self.service_accounts.store(),
+            self.root_cas.store(),
+            self.pods.store(),
+            self.nodes.store(),
+            self.leases.store(),
+            self.jobs.store(),
+            self.replica_sets.store(),
+            self.deployments.store(),
+            self.budgets.store(),
+            self.quotas.store(),
+            self.services.store(),
+            self.endpoint_slices.store(),
+            self.claims.store(),
+            self.volumes.store(),
+            self.storage_classes.store(),
+        ]
+    }
+
     pub(crate) async fn synced(&self) {
-        tokio::join!(
-            self.namespaces.synced(),
-            self.service_accounts.synced(),
-            self.root_cas.synced(),
-            self.pods.synced(),
-            self.nodes.synced(),
-            self.leases.synced(),
-            self.jobs.synced(),
-            self.replica_sets.synced(),
-            self.deployments.synced(),
-            self.budgets.synced(),
-            self.quotas.synced(),
-            self.services.synced(),
-            self.endpoint_slices.synced(),
-            self.claims.synced(),
-            self.volumes.synced(),
-            self.storage_classes.synced(),
-        );
+        for store in self.stores() {
+            store.synced().await;
+        }
     }
 }
 
@@ -243,12 +251,12 @@ impl Shared {
 
     fn fill<K>(&self, source: Source, cache: &Cache<K>)
     where
-        K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+        K: Resource + DeserializeOwned + Send + Sync + 'static,
     {
         self.tasks.spawn(fill(
             self.client().clone(),
             source,
-            cache.clone(),
+            cache,
             self.shutdown.clone(),
         ));
     }
@@ -264,7 +272,7 @@ pub(crate) fn wired<C: Controller>(shared: &Shared, controller: C) -> Arc<Queue<
 /// Starts a controller on `queue`; it begins once every cache has its first list.
 pub(crate) fn launch<C: Controller>(shared: &Shared, controller: C, queue: Arc<Queue<C::Key>>) {
     let shared = shared.clone();
-    shared.clone().tasks.spawn(async move {
+    background::tracked(&shared.clone().tasks, async move {
         tokio::select! {
             () = shared.shutdown.cancelled() => return,
             () = shared.caches.synced() => {}
@@ -279,7 +287,7 @@ pub(crate) fn launch<C: Controller>(shared: &Shared, controller: C, queue: Arc<Q
     });
 }
 
-impl<K: Resource + 'static> Cache<K> {
+impl<K: Resource + Send + Sync + 'static> Cache<K> {
     /// Adds the key that `of` gives for the old or the new state of every object that changes.
     pub(crate) fn on_key<Q>(
         &self,
@@ -290,7 +298,7 @@ impl<K: Resource + 'static> Cache<K> {
     {
         let queue = queue.clone();
         self.listen(move |old, new| {
-            let (old, new) = (old.and_then(|old| of(old)), new.and_then(|new| of(new)));
+            let (old, new) = (old.and_then(&of), new.and_then(&of));
             if old != new
                 && let Some(key) = old
             {
@@ -315,7 +323,7 @@ pub async fn run(
     let executor = Executor::new(client, events.clone(), caches.followed());
     let options = Arc::new(options);
     let tasks = TaskTracker::new();
-    tasks.spawn(writer);
+    background::tracked(&tasks, writer);
     let shared = Shared {
         caches,
         clock,

@@ -19,6 +19,7 @@ use warp_core::schedule::{Planner, Policy};
 
 use self::verdict::Verdict;
 use self::waiting::Waiting;
+use crate::background;
 use crate::controllers::drive::SyncError;
 use crate::controllers::plan::{Action, Encoding, Kind, Plan, about};
 use crate::controllers::{Shared, pods};
@@ -74,17 +75,17 @@ pub(crate) fn start(shared: &Shared) {
     let (pod, node, namespace) = (on(Change::Pod), on(Change::Node), on(Change::Namespace));
     caches.pods.listen(move |old, new| {
         if let Some(object) = new.or(old) {
-            pod(Key::of(&**object));
+            pod(Key::of(object));
         }
     });
     caches.nodes.listen(move |old, new| {
         if let Some(object) = new.or(old) {
-            node(Key::of(&**object));
+            node(Key::of(object));
         }
     });
     caches.namespaces.listen(move |old, new| {
         if let Some(object) = new.or(old) {
-            namespace(Key::of(&**object));
+            namespace(Key::of(object));
         }
     });
     let volume = changes.clone();
@@ -106,7 +107,7 @@ pub(crate) fn start(shared: &Shared) {
         soft_taints: 0,
         writes: JoinSet::new(),
     };
-    shared.tasks.spawn(scheduler.run());
+    background::tracked(&shared.tasks, scheduler.run());
 }
 
 /// A pod that waits for its victims to end.
@@ -329,12 +330,13 @@ impl Scheduler {
             format!("Successfully assigned {key} to {node}"),
         );
         let (shared, key) = (self.shared.clone(), key.clone());
-        self.writes.spawn(async move {
+        let write = async move {
             // A pod whose write panics must not stay "being bound" for ever.
             let bound = AssertUnwindSafe(shared.execute(NAME, plan)).catch_unwind();
             let outcome = bound.await.unwrap_or(Err(SyncError::Panicked));
             Written::Bound(key, uid, outcome.map(|_| ()))
-        });
+        };
+        self.writes.spawn(write.boxed());
     }
 
     /// Says why a pod waits, in its conditions and in an event.
@@ -367,12 +369,13 @@ impl Scheduler {
 
     fn write(&mut self, plan: Plan) {
         let shared = self.shared.clone();
-        self.writes.spawn(async move {
+        let write = async move {
             if let Err(error) = shared.execute(NAME, plan).await {
                 tracing::debug!(%error, "scheduler write failed");
             }
             Written::Told
-        });
+        };
+        self.writes.spawn(write.boxed());
     }
 }
 

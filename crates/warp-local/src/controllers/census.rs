@@ -3,19 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kube::Resource;
 use parking_lot::{Mutex, RwLock};
 
-use crate::informer::Cache;
+use crate::informer::store::Store;
 
-/// Counts the objects of one kind in a namespace.
-type Count = Arc<dyn Fn(&str) -> usize + Send + Sync>;
 type Listener = Box<dyn Fn(&str) + Send + Sync>;
 
 #[derive(Default)]
 pub(crate) struct Census {
     /// By group and plural.
-    kinds: Mutex<BTreeMap<(String, String), Count>>,
+    kinds: Mutex<BTreeMap<(String, String), Arc<Store>>>,
     listeners: RwLock<Vec<Listener>>,
 }
 
@@ -26,16 +23,10 @@ impl std::fmt::Debug for Census {
 }
 
 impl Census {
-    pub(super) fn watch<K: Resource + Send + Sync + 'static>(
-        &self,
-        group: &str,
-        plural: &str,
-        cache: Cache<K>,
-    ) {
-        let count = Arc::new(move |namespace: &str| cache.count_in(namespace));
+    pub(super) fn watch(&self, group: &str, plural: &str, store: Arc<Store>) {
         self.kinds
             .lock()
-            .insert((group.to_owned(), plural.to_owned()), count);
+            .insert((group.to_owned(), plural.to_owned()), store);
     }
 
     pub(super) fn forget(&self, group: &str, plural: &str) {
@@ -57,11 +48,11 @@ impl Census {
 
     /// None when the kind is not served.
     pub(super) fn count(&self, group: &str, plural: &str, namespace: &str) -> Option<usize> {
-        let count = self
+        let store = self
             .kinds
             .lock()
             .get(&(group.to_owned(), plural.to_owned()))
             .cloned()?;
-        Some(count(namespace))
+        Some(store.count_in(namespace))
     }
 }

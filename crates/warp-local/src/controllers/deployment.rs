@@ -33,10 +33,7 @@ impl Deployments {
         let deployments = caches.deployments.clone();
         let set_queue = queue.clone();
         caches.replica_sets.listen(move |old, new| {
-            let (before, after) = (
-                old.and_then(|set| deployment_of(set)),
-                new.and_then(|set| deployment_of(set)),
-            );
+            let (before, after) = (old.and_then(deployment_of), new.and_then(deployment_of));
             if before != after
                 && let Some(key) = before
             {

@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 use super::Clock;
 use super::execute::ExecuteError;
 use super::queue::Queue;
+use crate::background;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SyncError {
@@ -100,7 +101,7 @@ pub(crate) async fn drive<C: Controller>(
             key,
             failed: true,
         };
-        tasks.spawn(async move {
+        background::tracked(&tasks, async move {
             let _permit = permit;
             let outcome = tokio::select! {
                 () = shutdown.cancelled() => return,

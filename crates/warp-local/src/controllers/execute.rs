@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt, stream};
+use futures::{StreamExt, stream};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
@@ -16,6 +15,7 @@ use serde::de::DeserializeOwned;
 
 use super::events::Recorder;
 use super::plan::{Action, Encoding, Kind, Note, Outcome, Plan, Propagation, Removal};
+use crate::informer::store::Store;
 use crate::informer::{Cache, Key};
 
 /// Why a plan was not carried out to its end. What was done before stays done; the next plan sees it.
@@ -55,22 +55,6 @@ struct Written {
     metadata: ObjectMeta,
 }
 
-/// A cache somebody can wait on without knowing its type.
-trait Follow: Send + Sync {
-    fn seen(&self, version: u64) -> BoxFuture<'_, ()>;
-    fn gone<'a>(&'a self, key: &'a Key, uid: &'a str) -> BoxFuture<'a, ()>;
-}
-
-impl<K: Resource + Send + Sync + 'static> Follow for Cache<K> {
-    fn seen(&self, version: u64) -> BoxFuture<'_, ()> {
-        Self::seen(self, version).boxed()
-    }
-
-    fn gone<'a>(&'a self, key: &'a Key, uid: &'a str) -> BoxFuture<'a, ()> {
-        Self::gone(self, key, uid).boxed()
-    }
-}
-
 #[derive(Debug)]
 enum Trace {
     Version(Kind, u64),
@@ -85,7 +69,7 @@ const PARALLEL: usize = 32;
 pub(crate) struct Executor {
     client: kube::Client,
     events: Recorder,
-    caches: Arc<BTreeMap<Kind, Box<dyn Follow>>>,
+    caches: Arc<BTreeMap<Kind, Arc<Store>>>,
 }
 
 impl std::fmt::Debug for Executor {
@@ -96,14 +80,14 @@ impl std::fmt::Debug for Executor {
 
 /// Collects the caches an executor waits on.
 #[derive(Default)]
-pub(crate) struct Followed(BTreeMap<Kind, Box<dyn Follow>>);
+pub(crate) struct Followed(BTreeMap<Kind, Arc<Store>>);
 
 impl Followed {
     pub(crate) fn add<K: Resource<DynamicType = ()> + Send + Sync + 'static>(
         &mut self,
         cache: &Cache<K>,
     ) {
-        self.0.insert(Kind::of::<K>(), Box::new(cache.clone()));
+        self.0.insert(Kind::of::<K>(), cache.store().clone());
     }
 }
 

@@ -21,6 +21,8 @@ use super::drive::{Controller, SyncError};
 use super::plan::{Kind, Note};
 use super::queue::Queue;
 use super::served::{Served, served};
+use crate::background;
+use crate::informer::store::{Entry, Store};
 use crate::informer::{Cache, Source, fill};
 
 mod graph;
@@ -61,7 +63,7 @@ impl Garbage {
         };
         monitor.follow_caches();
         let shared = shared.clone();
-        shared.clone().tasks.spawn(async move {
+        background::tracked(&shared.clone().tasks, async move {
             let mut watched = BTreeMap::new();
             monitor.refresh(&mut watched).await;
             let queue = garbage.queue.clone();
@@ -204,7 +206,7 @@ struct Monitor {
     followed: BTreeSet<Kind>,
 }
 
-type Watched = BTreeMap<Kind, (CancellationToken, Cache<PartialObjectMeta>)>;
+type Watched = BTreeMap<Kind, (CancellationToken, Arc<Store>)>;
 
 impl Monitor {
     /// Hears of every kind the controllers keep anyway. Before the caches are filled, so that nothing is missed.
@@ -228,7 +230,7 @@ impl Monitor {
 
     fn follow<K: Resource<DynamicType = ()> + Send + Sync + 'static>(&mut self, cache: &Cache<K>) {
         let kind = Kind::of::<K>();
-        self.listen(&kind, cache);
+        self.listen(&kind, cache.store());
         self.followed.insert(kind);
     }
 
@@ -265,25 +267,25 @@ impl Monitor {
             .cloned()
             .collect();
         for kind in ended {
-            if let Some((stop, cache)) = watched.remove(&kind) {
+            if let Some((stop, store)) = watched.remove(&kind) {
                 stop.cancel();
-                self.unwatch(&kind, &cache).await;
+                self.unwatch(&kind, &store).await;
             }
         }
         let mut fresh = Vec::new();
         for kind in wanted.keys() {
             if !watched.contains_key(kind) {
                 let stop = self.shared.shutdown.child_token();
-                let cache = self.watch(kind, stop.clone());
-                fresh.push(cache.clone());
-                watched.insert(kind.clone(), (stop, cache));
+                let store = self.watch(kind, stop.clone());
+                fresh.push(store.clone());
+                watched.insert(kind.clone(), (stop, store));
             }
         }
         *self.kinds.lock() = found
             .into_iter()
             .map(|kind| ((kind.group.clone(), kind.kind.kind.clone()), kind))
             .collect();
-        let synced = futures::future::join_all(fresh.iter().map(Cache::synced));
+        let synced = futures::future::join_all(fresh.iter().map(|store| store.synced()));
         tokio::select! {
             () = self.shared.shutdown.cancelled() => {}
             _ = tokio::time::timeout(REDISCOVER, synced) => {}
@@ -292,14 +294,14 @@ impl Monitor {
 
     /// Lets go of a kind that is no longer served in this version. Its objects are gone only if its definition is: a
     /// definition may also serve another version now, or none.
-    async fn unwatch(&self, kind: &Kind, cache: &Cache<PartialObjectMeta>) {
+    async fn unwatch(&self, kind: &Kind, store: &Store) {
         let definition = format!("{}.{}", kind.plural, group_of(&kind.api_version));
         let definitions = Api::<CustomResourceDefinition>::all(self.shared.client().clone());
         if let Ok(None) = definitions.get_metadata_opt(&definition).await {
-            cache.replace(Vec::new(), None);
+            store.replace(Vec::new(), None);
         } else {
-            for object in cache.all() {
-                let uid = object.metadata.uid.as_deref().unwrap_or_default();
+            for object in store.all() {
+                let uid = object.meta().uid.as_deref().unwrap_or_default();
                 for uid in self.graph.lock().forget(uid) {
                     self.queue.add(uid);
                 }
@@ -310,29 +312,26 @@ impl Monitor {
             .forget(group_of(&kind.api_version), &kind.plural);
     }
 
-    fn watch(&self, kind: &Kind, stop: CancellationToken) -> Cache<PartialObjectMeta> {
+    fn watch(&self, kind: &Kind, stop: CancellationToken) -> Arc<Store> {
         let cache = Cache::<PartialObjectMeta>::new(&[]);
-        self.listen(kind, &cache);
+        self.listen(kind, cache.store());
         let source = Source::metadata(kind.path(None));
-        self.shared.tasks.spawn(fill(
-            self.shared.client().clone(),
-            source,
-            cache.clone(),
-            stop,
-        ));
-        cache
+        self.shared
+            .tasks
+            .spawn(fill(self.shared.client().clone(), source, &cache, stop));
+        cache.store().clone()
     }
 
     /// Brings what a cache of `kind` hears into the graph and the census.
-    fn listen<K: Resource + Send + Sync + 'static>(&self, kind: &Kind, cache: &Cache<K>) {
+    fn listen(&self, kind: &Kind, store: &Arc<Store>) {
         let census = self.shared.census.clone();
-        census.watch(group_of(&kind.api_version), &kind.plural, cache.clone());
+        census.watch(group_of(&kind.api_version), &kind.plural, store.clone());
         let (graph, queue, changed) =
             (self.graph.clone(), self.queue.clone(), self.changed.clone());
         let is_crd = kind.kind == "CustomResourceDefinition";
         let kind = Arc::new(kind.clone());
-        cache.listen(move |old, new| {
-            let (old, new) = (old.map(|old| old.meta()), new.map(|new| new.meta()));
+        store.listen(Box::new(move |old, new| {
+            let (old, new) = (old.map(Entry::meta), new.map(Entry::meta));
             if old.is_some() != new.is_some()
                 && let Some(namespace) = new.or(old).and_then(|meta| meta.namespace.as_deref())
             {
@@ -357,6 +356,6 @@ impl Monitor {
             for uid in look {
                 queue.add(uid);
             }
-        });
+        }));
     }
 }

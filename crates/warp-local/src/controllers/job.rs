@@ -5,7 +5,6 @@
 //! steps loses and doubles nothing.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -68,10 +67,7 @@ impl Jobs {
                 let owner = controller_of(&pod.metadata).filter(|owner| owner.kind == "Job")?;
                 Some(Key::new(pod.metadata.namespace.as_deref()?, &owner.name))
             };
-            let (before, after) = (
-                old.and_then(|pod| job_of(pod)),
-                new.and_then(|pod| job_of(pod)),
-            );
+            let (before, after) = (old.and_then(&job_of), new.and_then(job_of));
             if before != after
                 && let Some(before) = before
             {
@@ -81,7 +77,7 @@ impl Jobs {
                 return;
             };
             if is_tracked(pod) && after.as_ref().and_then(|key| jobs.get(key)).is_none() {
-                pod_queue.add(Subject::Orphan(Key::of(&**pod)));
+                pod_queue.add(Subject::Orphan(Key::of(pod)));
             }
             match after {
                 Some(after) => pod_queue.add_after(Subject::Job(after), GATHER),
@@ -170,7 +166,7 @@ impl Controller for Jobs {
 /// A pod without a controller may be one a Job's selector chooses.
 fn enqueue_adopters(
     jobs: &crate::informer::Cache<Job>,
-    pod: &Arc<Pod>,
+    pod: &Pod,
     queue: &super::queue::Queue<Subject>,
 ) {
     if pod.metadata.labels.is_none() {

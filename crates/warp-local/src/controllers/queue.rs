@@ -12,16 +12,35 @@ use tokio::time::Instant;
 const FIRST_DELAY: Duration = Duration::from_millis(5);
 const LAST_DELAY: Duration = Duration::from_mins(1);
 
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Stage {
+    #[default]
+    Idle,
+    Queued,
+    Running,
+    /// Added while it was being worked on.
+    RunningDirty,
+}
+
+/// What is known of one key; all of it in one place, and nothing of keys that are at rest.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    stage: Stage,
+    timer: Option<Instant>,
+    failures: u32,
+}
+
+impl Progress {
+    fn is_at_rest(&self) -> bool {
+        self.stage == Stage::Idle && self.timer.is_none() && self.failures == 0
+    }
+}
+
 #[derive(Debug)]
 struct State<K> {
     ready: VecDeque<K>,
-    queued: BTreeSet<K>,
-    running: BTreeSet<K>,
-    /// Keys added while they were being worked on.
-    dirty: BTreeSet<K>,
-    timers: BTreeMap<K, Instant>,
+    keys: BTreeMap<K, Progress>,
     by_time: BTreeSet<(Instant, K)>,
-    failures: BTreeMap<K, u32>,
 }
 
 #[derive(Debug)]
@@ -35,12 +54,8 @@ impl<K: Ord + Clone + Debug> Queue<K> {
         Self {
             state: Mutex::new(State {
                 ready: VecDeque::new(),
-                queued: BTreeSet::new(),
-                running: BTreeSet::new(),
-                dirty: BTreeSet::new(),
-                timers: BTreeMap::new(),
+                keys: BTreeMap::new(),
                 by_time: BTreeSet::new(),
-                failures: BTreeMap::new(),
             }),
             wake: Notify::new(),
         }
@@ -63,20 +78,7 @@ impl<K: Ord + Clone + Debug> Queue<K> {
     /// Ends the work on `key`: a failure is tried again after a growing delay.
     pub(crate) fn done(&self, key: &K, failed: bool) {
         let mut state = self.state.lock();
-        state.running.remove(key);
-        if failed {
-            let count = state.failures.entry(key.clone()).or_default();
-            let delay = FIRST_DELAY
-                .saturating_mul(1 << (*count).min(20))
-                .min(LAST_DELAY);
-            *count += 1;
-            state.add_at(key.clone(), Instant::now() + delay);
-        } else {
-            state.failures.remove(key);
-        }
-        if state.dirty.remove(key) {
-            state.add(key.clone());
-        }
+        state.done(key, failed);
         drop(state);
         self.wake.notify_one();
     }
@@ -104,22 +106,48 @@ impl<K: Ord + Clone + Debug> Queue<K> {
 
 impl<K: Ord + Clone> State<K> {
     fn add(&mut self, key: K) {
-        if self.running.contains(&key) {
-            self.dirty.insert(key);
-        } else if self.queued.insert(key.clone()) {
-            self.ready.push_back(key);
+        let progress = self.keys.entry(key.clone()).or_default();
+        match progress.stage {
+            Stage::Idle => {
+                progress.stage = Stage::Queued;
+                self.ready.push_back(key);
+            }
+            Stage::Running => progress.stage = Stage::RunningDirty,
+            Stage::Queued | Stage::RunningDirty => {}
         }
     }
 
     fn add_at(&mut self, key: K, at: Instant) {
-        if let Some(known) = self.timers.get(&key).copied() {
+        let progress = self.keys.entry(key.clone()).or_default();
+        if let Some(known) = progress.timer {
             if known <= at {
                 return;
             }
             self.by_time.remove(&(known, key.clone()));
         }
-        self.timers.insert(key.clone(), at);
+        progress.timer = Some(at);
         self.by_time.insert((at, key));
+    }
+
+    fn done(&mut self, key: &K, failed: bool) {
+        let progress = self.keys.entry(key.clone()).or_default();
+        let again = progress.stage == Stage::RunningDirty;
+        progress.stage = Stage::Idle;
+        if failed {
+            let delay = FIRST_DELAY
+                .saturating_mul(1 << progress.failures.min(20))
+                .min(LAST_DELAY);
+            progress.failures += 1;
+            self.add_at(key.clone(), Instant::now() + delay);
+        } else {
+            progress.failures = 0;
+            if progress.is_at_rest() && !again {
+                self.keys.remove(key);
+            }
+        }
+        if again {
+            self.add(key.clone());
+        }
     }
 
     fn take(&mut self, now: Instant) -> Result<K, Option<Instant>> {
@@ -128,13 +156,16 @@ impl<K: Ord + Clone> State<K> {
                 break;
             }
             if let Some((_, key)) = self.by_time.pop_first() {
-                self.timers.remove(&key);
+                if let Some(progress) = self.keys.get_mut(&key) {
+                    progress.timer = None;
+                }
                 self.add(key);
             }
         }
         if let Some(key) = self.ready.pop_front() {
-            self.queued.remove(&key);
-            self.running.insert(key.clone());
+            if let Some(progress) = self.keys.get_mut(&key) {
+                progress.stage = Stage::Running;
+            }
             return Ok(key);
         }
         Err(self.by_time.first().map(|(at, _)| *at))
@@ -159,6 +190,7 @@ mod tests {
         assert_eq!(queue.next().await, "a");
         queue.done(&"a", false);
         queue.done(&"b", false);
+        assert!(queue.state.lock().keys.is_empty(), "keys at rest are kept");
         assert!(
             tokio::time::timeout(Duration::from_secs(100), queue.next())
                 .await

@@ -41,7 +41,7 @@ impl Quotas {
         // A pod stops counting when it ends, not only when it goes.
         let quotas = caches.quotas.clone();
         caches.pods.listen(move |old, new| {
-            let ended = |pod: Option<&Arc<Pod>>| pod.is_none_or(|pod| pods::is_finished(pod));
+            let ended = |pod: Option<&Pod>| pod.is_none_or(pods::is_finished);
             if quotas.is_empty() || ended(old) == ended(new) {
                 return;
             }

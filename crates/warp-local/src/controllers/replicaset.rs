@@ -57,10 +57,7 @@ impl ReplicaSets {
                     controller_of(&pod.metadata).filter(|owner| owner.kind == "ReplicaSet")?;
                 Some(Key::new(pod.metadata.namespace.as_deref()?, &owner.name))
             };
-            let (before, after) = (
-                old.and_then(|pod| set_of(pod)),
-                new.and_then(|pod| set_of(pod)),
-            );
+            let (before, after) = (old.and_then(&set_of), new.and_then(set_of));
             if before != after
                 && let Some(before) = before
             {

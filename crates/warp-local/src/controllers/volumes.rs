@@ -81,7 +81,7 @@ impl Volumes {
         // A claim being deleted waits for the last pod that uses it.
         let claims = caches.claims.clone();
         caches.pods.listen(move |old, new| {
-            let ended = new.is_none_or(|pod| pods::is_finished(pod));
+            let ended = new.is_none_or(pods::is_finished);
             let Some(pod) = old.filter(|_| ended) else {
                 return;
             };

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
@@ -53,10 +54,10 @@ proptest! {
         cache.listen(move |old, new| {
             let mut heard = hears.lock();
             if let Some(old) = old {
-                heard.remove(&Key::of(&**old));
+                heard.remove(&Key::of(old));
             }
             if let Some(new) = new {
-                heard.insert(Key::of(&**new), new.clone());
+                heard.insert(Key::of(new), Arc::new(new.clone()));
             }
         });
         for (version, step) in (10..).zip(steps) {
@@ -84,14 +85,14 @@ proptest! {
 async fn an_own_write_is_waited_for_by_version_and_a_deletion_by_uid() {
     let cache = Cache::<Pod>::new(&[]);
     cache.replace(vec![pod(1, 0, 5)], Some("7"));
-    cache.synced().await;
-    cache.seen(7).await;
+    cache.store().synced().await;
+    cache.store().seen(7).await;
     let later = cache.clone();
     let key = Key::new("ns", "p1");
     let (waited, ()) = tokio::join!(
         async {
-            cache.seen(9).await;
-            cache.gone(&key, "u1").await;
+            cache.store().seen(9).await;
+            cache.store().gone(&key, "u1").await;
             cache.get(&key)
         },
         async {

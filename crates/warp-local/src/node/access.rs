@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use crate::background;
 use bytes::Bytes;
 use futures::stream::{BoxStream, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
@@ -72,7 +73,8 @@ impl Hooks {
             .0
             .get()
             .ok_or_else(|| Status::unavailable("the nodes are still starting; try again"))?;
-        let pod: Pod = serde_json::from_value(target.object.clone()).map_err(|error| {
+        // By way of text, which is how every other pod is read: a second decoder of pods would double their code.
+        let pod: Pod = serde_json::from_str(&target.object.to_string()).map_err(|error| {
             Status::internal(format!("pod {} cannot be read: {error}", target.pod))
         })?;
         let container = if target.container.is_empty() {
@@ -132,9 +134,9 @@ impl NodeHooks for Hooks {
                     ))
                 })?;
             let (mut inside, outside) = tokio::io::duplex(BUFFER);
-            tokio::spawn(
-                async move { tokio::io::copy_bidirectional(&mut stream, &mut inside).await },
-            );
+            background::spawn(async move {
+                tokio::io::copy_bidirectional(&mut stream, &mut inside).await
+            });
             Ok(outside)
         })
     }
@@ -145,7 +147,7 @@ pub(crate) fn said(output: &str, code: i32) -> ExecSession {
     let (inside, stdout) = tokio::io::duplex(output.len().max(1));
     let (send, exit) = oneshot::channel();
     let output = output.to_owned();
-    tokio::spawn(async move {
+    background::spawn(async move {
         let mut inside = inside;
         inside.write_all(output.as_bytes()).await.ok();
         drop(inside);
@@ -164,7 +166,7 @@ pub(crate) fn said(output: &str, code: i32) -> ExecSession {
 fn streamed(mut stream: LogStream) -> ExecSession {
     let (mut inside, stdout) = tokio::io::duplex(BUFFER);
     let (send, exit) = oneshot::channel();
-    tokio::spawn(async move {
+    background::spawn(async move {
         while let Some(Ok(text)) = stream.next().await {
             if inside.write_all(&text).await.is_err() {
                 break;
@@ -187,7 +189,7 @@ pub(crate) fn wire(mut child: tokio::process::Child, options: &ExecOptions) -> E
     let (send, exit) = oneshot::channel();
     let stdin = child.stdin.take().filter(|_| options.stdin).map(|mut to| {
         let (outside, mut inside) = tokio::io::duplex(BUFFER);
-        tokio::spawn(async move {
+        background::spawn(async move {
             tokio::io::copy(&mut inside, &mut to).await.ok();
             to.shutdown().await.ok();
         });
@@ -195,7 +197,7 @@ pub(crate) fn wire(mut child: tokio::process::Child, options: &ExecOptions) -> E
     });
     let stdout = child.stdout.take().map(outgoing);
     let stderr = child.stderr.take().map(outgoing);
-    tokio::spawn(async move {
+    background::spawn(async move {
         let outcome = match child.wait().await {
             Ok(status) => {
                 use std::os::unix::process::ExitStatusExt;
@@ -220,7 +222,7 @@ pub(crate) fn wire(mut child: tokio::process::Child, options: &ExecOptions) -> E
 
 fn outgoing(mut from: impl tokio::io::AsyncRead + Unpin + Send + 'static) -> DuplexStream {
     let (mut inside, outside) = tokio::io::duplex(BUFFER);
-    tokio::spawn(async move {
+    background::spawn(async move {
         let mut buffer = vec![0; 8192];
         while let Ok(read @ 1..) = from.read(&mut buffer).await {
             if inside.write_all(&buffer[..read]).await.is_err() {

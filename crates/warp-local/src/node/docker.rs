@@ -24,6 +24,7 @@ use super::process::health::Watch;
 use super::process::machine;
 use super::runtime::{Due, Health, Refusal, Report, Runtime};
 use super::task::{Order, Record, Tasks, live_runs, stops};
+use crate::background;
 
 pub use api::{Docker as Api, DockerError};
 pub use socket::{Search, find};
@@ -79,7 +80,7 @@ impl Docker {
             render: machine::amd_render_devices(Path::new("/sys")),
             watch: Watch::start(),
         });
-        tokio::spawn(pod::watch(Arc::downgrade(&shared)));
+        background::spawn(pod::watch(Arc::downgrade(&shared)));
         (Self { shared }, receive)
     }
 
@@ -157,13 +158,13 @@ impl Runtime for Docker {
     fn forget(&self, pod: &Pod) {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         if !self.shared.tasks.forget(&uid) {
-            tokio::spawn(pod::remove_all(self.shared.clone(), uid));
+            background::spawn(pod::remove_all(self.shared.clone(), uid));
         }
     }
 
     fn keep_only(&self, known: &BTreeSet<String>) {
         let (shared, known) = (self.shared.clone(), known.clone());
-        tokio::spawn(async move { pod::remove_orphans(&shared, &known).await });
+        background::spawn(async move { pod::remove_orphans(&shared, &known).await });
     }
 
     fn health(&self, _node: &Node) -> Health {

@@ -1,16 +1,18 @@
 //! Faults on a schedule: what a fleet file says happens to its nodes, carried out as the annotations a
 //! person would set by hand.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures::StreamExt;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use kube::runtime::wait::await_condition;
 use serde_json::{Value, json};
 
 use super::simulated::PREFIX;
+use crate::informer::Source;
+use crate::informer::feed::{self, Change};
 
 /// One fault: after some time these annotations are set on these nodes, and taken away again later.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,16 +26,29 @@ pub struct Fault {
     pub lasts: Option<Duration>,
 }
 
+/// Waits until every node that faults are meant for has joined.
+async fn joined(client: kube::Client, faults: &[Fault]) {
+    let named = faults.iter().flat_map(|fault| &fault.nodes);
+    let mut missing: BTreeSet<&str> = named.map(String::as_str).collect();
+    let mut changes = feed::of::<Node>(client, Source::all::<Node>());
+    while !missing.is_empty()
+        && let Some(change) = changes.next().await
+    {
+        let there = match change {
+            Change::Listed(nodes, _) => nodes,
+            Change::Set(node) => vec![node],
+            Change::Removed(_) | Change::Reached(_) => continue,
+        };
+        for node in there {
+            missing.remove(node.meta().name.as_deref().unwrap_or_default());
+        }
+    }
+}
+
 /// Plays the faults; returns when the last has happened.
 pub async fn play(client: kube::Client, faults: Vec<Fault>) {
     let nodes: Api<Node> = Api::all(client);
-    for node in faults.iter().flat_map(|fault| &fault.nodes) {
-        if let Err(error) =
-            await_condition(nodes.clone(), node, |node: Option<&Node>| node.is_some()).await
-        {
-            tracing::warn!(%node, %error, "not known whether the node joined");
-        }
-    }
+    joined(nodes.clone().into_client(), &faults).await;
     let begun = tokio::time::Instant::now();
     let mut steps: Vec<(Duration, &Fault, bool)> = Vec::new();
     for fault in &faults {

@@ -35,6 +35,7 @@ use super::facts::Facts;
 use super::lifecycle::Action;
 use super::runtime::{Due, Health, Refusal, Report, Runtime};
 use super::task::{Order, Record, Tasks, live_runs, stops};
+use crate::background;
 
 pub use cgroup::Cgroups;
 pub use container::run as run_container;
@@ -177,7 +178,9 @@ impl Shared {
     /// Ends a pod that has no task, and removes its files.
     fn sweep(self: &Arc<Self>, uid: String) {
         let shared = self.clone();
-        tokio::spawn(async move { pod::end_folder(&shared.root, &shared.cgroups, &uid).await });
+        background::spawn(
+            async move { pod::end_folder(&shared.root, &shared.cgroups, &uid).await },
+        );
     }
 }
 

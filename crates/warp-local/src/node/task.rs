@@ -23,6 +23,7 @@ use super::devices::Devices;
 use super::facts::{Event, Facts, containers};
 use super::lifecycle::Action;
 use super::runtime::Report;
+use crate::background;
 
 /// How often mounted ConfigMaps, Secrets and tokens are compared with the API, as a kubelet does.
 const REFRESH: Duration = Duration::from_mins(1);
@@ -185,7 +186,7 @@ pub(crate) trait Worker: Sized + Send + 'static {
 /// Starts the task of a pod.
 fn start<W: Worker>(mut worker: W) -> mpsc::UnboundedSender<Order> {
     let (send, mut orders) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
+    background::spawn(async move {
         let mut fresh = tokio::time::interval_at(Instant::now() + REFRESH, REFRESH);
         fresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

@@ -14,6 +14,7 @@ use warp_apiserver::hooks::{ExecOptions, ExecSession, Exit, LogOptions};
 
 use super::api::Frames;
 use super::{Docker, create};
+use crate::background;
 use crate::node::access::{Access, LogStream};
 
 const BUFFER: usize = 64 * 1024;
@@ -96,7 +97,7 @@ impl Access for Docker {
             options.command.clone(),
             options.stdin,
         );
-        tokio::spawn(async move {
+        background::spawn(async move {
             let run = async {
                 let id = api.exec(&name, &command, wants_stdin).await?;
                 let streams = api.exec_start(&id).await?;
@@ -137,7 +138,7 @@ async fn carry(
     mut stderr: tokio::io::DuplexStream,
 ) {
     let (mut read, mut write) = tokio::io::split(streams);
-    let typing = tokio::spawn(async move {
+    let typing = background::spawn(async move {
         if let Some(mut stdin) = stdin {
             tokio::io::copy(&mut stdin, &mut write).await.ok();
             write.shutdown().await.ok();

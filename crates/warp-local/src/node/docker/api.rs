@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::background;
 use bytes::Bytes;
 use futures::Stream;
 use http::{Method, Request, Response, StatusCode};
@@ -161,7 +162,7 @@ impl Docker {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(broken)?;
-        tokio::spawn(connection.with_upgrades());
+        background::spawn(connection.with_upgrades());
         let bytes = body.map(ToString::to_string).unwrap_or_default();
         let mut request = Request::builder()
             .method(method)

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::api::{DockerError, Inspected};
 use super::{OWNER, POD, Shared, create, credentials};
+use crate::background;
 use crate::node::contents::environment::{Scope, Sources, expand};
 use crate::node::devices::Devices;
 use crate::node::facts::{Event, Exit, containers};
@@ -147,7 +148,7 @@ impl Task {
             policy: found.image_pull_policy.clone().unwrap_or_default(),
             container,
         };
-        tokio::spawn(async move {
+        background::spawn(async move {
             let event = match pull.carry_out().await {
                 Ok(image_id) => Event::Pulled {
                     container: pull.container.clone(),
@@ -277,7 +278,7 @@ impl Task {
             self.frame.uid.clone(),
             self.name(&container, attempt),
         );
-        tokio::spawn(async move {
+        background::spawn(async move {
             let (ok, message) = probed(&shared, &name, &found, kind).await;
             let event = Event::Probed {
                 container,
@@ -302,7 +303,7 @@ impl Task {
             self.frame.uid.clone(),
             self.name(container, attempt),
         );
-        tokio::spawn(async move {
+        background::spawn(async move {
             let begun = tokio::time::Instant::now();
             let before = async {
                 if let Some(command) = hook.exec.and_then(|exec| exec.command)

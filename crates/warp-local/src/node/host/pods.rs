@@ -3,16 +3,13 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, StreamExt};
+use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{HostIP, Node, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::Api;
-use kube::runtime::{WatchStreamExt, watcher};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::super::facts::{Event, Facts, Sandbox, later};
@@ -22,8 +19,12 @@ use super::super::runtime::{Due, Refusal, Report, Runtime};
 use super::room::Room;
 use super::writes::{Outcome, Write, Written, says};
 use super::{Host, Options, Silent, nodes, notes};
+use crate::background;
 use crate::controllers::Clock;
 use crate::controllers::events::Recorder;
+use crate::informer::Source;
+use crate::informer::feed::{self, Change, Feed};
+use crate::informer::store::typed;
 
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
@@ -36,12 +37,10 @@ const MOST_STEPS: usize = 64;
 /// The component name in events.
 const COMPONENT: &str = "kubelet";
 
-type Watch<K> = Pin<Box<dyn Stream<Item = watcher::Result<watcher::Event<K>>> + Send>>;
-
 struct Member {
     room: Room,
     /// The object as last seen, where health is asked for again and again.
-    seen: Option<Node>,
+    seen: Option<Arc<Node>>,
     lost: bool,
 }
 
@@ -87,18 +86,13 @@ impl Ord for Timer {
     }
 }
 
-#[allow(
-    clippy::large_enum_variant,
-    reason = "lives for one turn of the loop; a box per watch event would cost more"
-)]
 enum News {
-    Pod(watcher::Event<Pod>),
-    Node(watcher::Event<Node>),
+    Pod(Change),
+    Node(Change),
     Report(Report),
     Written(Written),
     Time,
     Health,
-    Nothing,
 }
 
 pub(super) struct Loop {
@@ -111,9 +105,6 @@ pub(super) struct Loop {
     silent: Silent,
     members: BTreeMap<String, Member>,
     pods: BTreeMap<String, Tracked>,
-    /// Uids of a list under way.
-    listing: BTreeSet<String>,
-    listed: Vec<Pod>,
     /// Ticks when a runtime's devices may have changed unasked; simulated ones do not.
     health: Option<tokio::time::Interval>,
     timers: BinaryHeap<Reverse<Timer>>,
@@ -157,8 +148,6 @@ impl Loop {
             silent,
             members,
             pods: BTreeMap::new(),
-            listing: BTreeSet::new(),
-            listed: Vec::new(),
             health,
             timers: BinaryHeap::new(),
             order: 0,
@@ -181,33 +170,24 @@ impl Loop {
                 News::Written(written) => self.write_done(written),
                 News::Time => self.fire(),
                 News::Health => self.look_at_devices(),
-                News::Nothing => {}
             }
         }
     }
 
-    fn watch_pods(&self) -> Watch<Pod> {
+    fn watch_pods(&self) -> Feed {
         // A field selector names one value: one node is asked for by name, several by "any node".
         let fields = match self.members.keys().next() {
             Some(only) if self.members.len() == 1 => format!("spec.nodeName={only}"),
             _ => "spec.nodeName!=".to_owned(),
         };
-        let config = watcher::Config::default().fields(&fields);
-        watcher(Api::<Pod>::all(self.client.clone()), config)
-            .default_backoff()
-            .boxed()
+        feed::of::<Pod>(self.client.clone(), Source::all::<Pod>().fields(&fields))
     }
 
-    fn watch_nodes(&self) -> Watch<Node> {
-        watcher(
-            Api::<Node>::all(self.client.clone()),
-            watcher::Config::default(),
-        )
-        .default_backoff()
-        .boxed()
+    fn watch_nodes(&self) -> Feed {
+        feed::of::<Node>(self.client.clone(), Source::all::<Node>())
     }
 
-    async fn news(&mut self, pods: &mut Watch<Pod>, nodes: &mut Watch<Node>) -> News {
+    async fn news(&mut self, pods: &mut Feed, nodes: &mut Feed) -> News {
         let now = self.clock.now();
         let pause = self.timers.peek().map(|Reverse(timer)| {
             Duration::try_from(timer.at.duration_since(now)).unwrap_or_default()
@@ -221,52 +201,47 @@ impl Loop {
         tokio::select! {
             Some(written) = self.written.recv() => News::Written(written),
             Some(report) = self.reports.recv() => News::Report(report),
-            Some(event) = pods.next() => heard(event, News::Pod),
-            Some(event) = nodes.next() => heard(event, News::Node),
+            Some(event) = pods.next() => News::Pod(event),
+            Some(event) = nodes.next() => News::Node(event),
             () = timer => News::Time,
             () = tick(&mut self.health) => News::Health,
         }
     }
 
-    fn pod_event(&mut self, event: watcher::Event<Pod>) {
+    fn pod_event(&mut self, event: Change) {
         match event {
-            watcher::Event::Init => {
-                self.listing.clear();
-                self.listed.clear();
-            }
-            watcher::Event::InitApply(pod) => {
-                self.listing.extend(pod.metadata.uid.clone());
-                self.listed.push(pod);
-            }
-            watcher::Event::InitDone => {
-                // Pods that ran here before hold devices and room no new pod may be given.
-                let (known, new): (Vec<Pod>, Vec<Pod>) =
-                    self.listed.drain(..).partition(has_started);
-                for pod in known.into_iter().chain(new) {
-                    self.pod_seen(pod);
-                }
-                let listed = std::mem::take(&mut self.listing);
-                let gone: Vec<String> = self
-                    .pods
-                    .keys()
-                    .filter(|uid| !listed.contains(*uid))
-                    .cloned()
-                    .collect();
-                for uid in gone {
-                    self.pod_gone(&uid);
-                }
-                self.runtime.keep_only(&listed);
-            }
-            watcher::Event::Apply(pod) => self.pod_seen(pod),
-            watcher::Event::Delete(pod) => {
-                if let Some(uid) = &pod.metadata.uid {
+            Change::Listed(pods, _) => self.pods_listed(pods.into_iter().map(typed).collect()),
+            Change::Set(pod) => self.pod_seen(typed(pod)),
+            Change::Removed(pod) => {
+                if let Some(uid) = &pod.meta().uid {
                     self.pod_gone(uid);
                 }
             }
+            Change::Reached(_) => {}
         }
     }
 
-    fn pod_seen(&mut self, mut pod: Pod) {
+    fn pods_listed(&mut self, pods: Vec<Arc<Pod>>) {
+        let uids = pods.iter().filter_map(|pod| pod.metadata.uid.clone());
+        let listed: BTreeSet<String> = uids.collect();
+        // Pods that ran here before hold devices and room no new pod may be given.
+        let (known, new): (Vec<_>, Vec<_>) = pods.into_iter().partition(|pod| has_started(pod));
+        for pod in known.into_iter().chain(new) {
+            self.pod_seen(pod);
+        }
+        let gone: Vec<String> = self
+            .pods
+            .keys()
+            .filter(|uid| !listed.contains(*uid))
+            .cloned()
+            .collect();
+        for uid in gone {
+            self.pod_gone(&uid);
+        }
+        self.runtime.keep_only(&listed);
+    }
+
+    fn pod_seen(&mut self, pod: Arc<Pod>) {
         let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()) else {
             return;
         };
@@ -278,14 +253,13 @@ impl Loop {
         else {
             return;
         };
-        pod.metadata.managed_fields = None;
         let version = version(&pod);
         if let Some(tracked) = self.pods.get_mut(&uid) {
             if version >= tracked.version && !tracked.writing {
                 tracked.facts.reported.clone_from(&pod.status);
             }
             let told = tracked.pod.metadata.annotations != pod.metadata.annotations;
-            tracked.pod = Arc::new(pod);
+            tracked.pod = pod;
             if told {
                 self.annotations_changed(&uid);
             }
@@ -319,10 +293,9 @@ impl Loop {
     }
 
     /// A pod this process sees for the first time: new, or under way since before it started.
-    fn take_on(&mut self, uid: &str, node: String, pod: Pod) {
+    fn take_on(&mut self, uid: &str, node: String, pod: Arc<Pod>) {
         let now = self.clock.now();
         let mut facts = Facts::from_object(&pod, now);
-        let pod = Arc::new(pod);
         let known = has_started(&pod);
         let ended = facts.sandbox == Sandbox::Gone;
         let mut due = Vec::new();
@@ -494,7 +467,7 @@ impl Loop {
             self.permits.clone(),
             self.results.clone(),
         );
-        tokio::spawn(async move {
+        background::spawn(async move {
             let _permit = permits.acquire_owned().await;
             // Nobody listens any more only when the host has ended.
             results.send(write.send(&client).await).ok();
@@ -530,12 +503,20 @@ impl Loop {
         self.advance(&uid);
     }
 
-    fn node_event(&mut self, event: watcher::Event<Node>) {
-        let (node, gone) = match event {
-            watcher::Event::Apply(node) | watcher::Event::InitApply(node) => (node, false),
-            watcher::Event::Delete(node) => (node, true),
-            watcher::Event::Init | watcher::Event::InitDone => return,
-        };
+    fn node_event(&mut self, event: Change) {
+        match event {
+            Change::Listed(nodes, _) => {
+                for node in nodes {
+                    self.node_seen(&typed(node), false);
+                }
+            }
+            Change::Set(node) => self.node_seen(&typed(node), false),
+            Change::Removed(node) => self.node_seen(&typed(node), true),
+            Change::Reached(_) => {}
+        }
+    }
+
+    fn node_seen(&mut self, node: &Arc<Node>, gone: bool) {
         let name = node.metadata.name.clone().unwrap_or_default();
         let now = self.clock.now();
         let Some(member) = self.members.get_mut(&name) else {
@@ -544,7 +525,7 @@ impl Loop {
         if self.health.is_some() {
             member.seen = Some(node.clone()).filter(|_| !gone);
         }
-        let health = self.runtime.health(&node);
+        let health = self.runtime.health(node);
         let was_lost = member.lost;
         member.lost = health.lost || gone;
         if member.lost {
@@ -553,9 +534,9 @@ impl Loop {
         }
         self.silent.write().remove(&name);
         let hit = member.room.ledger.set_broken(health.broken);
-        if let Some(status) = member.room.correction(&node, &Time(now)) {
+        if let Some(status) = member.room.correction(node, &Time(now)) {
             let (client, name) = (self.client.clone(), name.clone());
-            tokio::spawn(async move {
+            background::spawn(async move {
                 if let Err(error) = nodes::write_status(&client, &name, &status).await {
                     tracing::warn!(node = %name, %error, "node status not written");
                 }
@@ -578,13 +559,13 @@ impl Loop {
     }
 
     fn look_at_devices(&mut self) {
-        let seen: Vec<Node> = self
+        let seen: Vec<Arc<Node>> = self
             .members
             .values()
             .filter_map(|member| member.seen.clone())
             .collect();
         for node in seen {
-            self.node_event(watcher::Event::Apply(node));
+            self.node_seen(&node, false);
         }
     }
 
@@ -643,17 +624,4 @@ fn version(pod: &Pod) -> u64 {
         .as_ref()
         .and_then(|version| version.parse().ok())
         .unwrap_or_default()
-}
-
-fn heard<K>(
-    event: watcher::Result<watcher::Event<K>>,
-    news: impl Fn(watcher::Event<K>) -> News,
-) -> News {
-    match event {
-        Ok(event) => news(event),
-        Err(error) => {
-            tracing::warn!(%error, "watch interrupted, starting again");
-            News::Nothing
-        }
-    }
 }

@@ -10,6 +10,7 @@ use parking_lot::RwLock;
 use tokio::process::Command;
 
 use super::machine;
+use crate::background;
 
 const EVERY: Duration = Duration::from_secs(30);
 /// A tool that takes longer is stuck in a driver that is.
@@ -32,7 +33,7 @@ impl Watch {
             return watch;
         }
         let kept = Arc::downgrade(&watch.0);
-        tokio::spawn(async move {
+        background::spawn(async move {
             let mut timer = tokio::time::interval(EVERY);
             loop {
                 timer.tick().await;

@@ -15,6 +15,7 @@ use tokio::process::Command;
 
 use super::wire::{Request, State};
 use super::{Cgroups, SUPERVISE, Shared, probe, spec, sweep};
+use crate::background;
 use crate::node::devices::Devices;
 use crate::node::facts::{Event, Exit};
 use crate::node::lifecycle::{Action, ProbeKind};
@@ -187,7 +188,7 @@ impl Task {
             .ok()
             .flatten();
         // Reaped when it ends, whenever that is.
-        tokio::spawn(async move { child.wait().await });
+        background::spawn(async move { child.wait().await });
         match answer {
             Some(line) if line == "ready" => Ok(()),
             _ => {
@@ -292,7 +293,7 @@ impl Task {
         };
         let launch = spec::load(&self.frame.folder, &container);
         let (shared, uid) = (self.shared.clone(), self.frame.uid.clone());
-        tokio::spawn(async move {
+        background::spawn(async move {
             let target = probe::Target {
                 address: &shared.address,
                 inside: launch.map(|launch| (shared.program.as_path(), launch)),

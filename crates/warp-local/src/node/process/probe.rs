@@ -14,6 +14,7 @@ use tokio::process::Command;
 
 use super::CONTAINER;
 use super::wire::Launch;
+use crate::background;
 use crate::node::lifecycle::ProbeKind;
 
 const OUTPUT: usize = 1024;
@@ -171,7 +172,7 @@ async fn request(get: &HTTPGetAction, container: &Container, address: &str) -> R
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|error| error.to_string())?;
-    let pump = tokio::spawn(connection);
+    let pump = background::spawn(connection);
     let mut request = http::Request::get(if path.starts_with('/') {
         path.to_owned()
     } else {

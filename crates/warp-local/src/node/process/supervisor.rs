@@ -21,6 +21,7 @@ use tokio::sync::{Notify, broadcast};
 use super::log::{Stream, Writer};
 use super::wire::{Ended, Launch, Request, State};
 use super::{CONTAINER, memory, sweep};
+use crate::background;
 
 const SOCKET: &str = "socket";
 /// A last word longer than this is cut, as a kubelet cuts it.
@@ -78,7 +79,7 @@ async fn supervise(folder: &Path) -> io::Result<()> {
         end: Notify::new(),
         hooks: Mutex::default(),
     });
-    tokio::spawn(reap_strays(pod.clone()));
+    background::spawn(reap_strays(pod.clone()));
     // Whoever started us waits for this line.
     let mut out = tokio::io::stdout();
     out.write_all(b"ready\n").await?;
@@ -88,7 +89,7 @@ async fn supervise(folder: &Path) -> io::Result<()> {
             accepted = listener.accept() => {
                 let (stream, _) = accepted?;
                 let pod = pod.clone();
-                tokio::spawn(async move {
+                background::spawn(async move {
                     // A client that goes away is no trouble of ours.
                     serve(pod, stream).await.ok();
                 });
@@ -141,7 +142,7 @@ async fn serve(pod: Arc<Pod>, stream: UnixStream) -> io::Result<()> {
                             before,
                             wait: Duration::from_millis(wait_ms),
                         };
-                        tokio::spawn(stop.carry_out(pod.clone()));
+                        background::spawn(stop.carry_out(pod.clone()));
                     }
                     Request::End => {
                         end_all(&pod).await;
@@ -185,9 +186,9 @@ fn start(pod: &Arc<Pod>, launch: Launch) {
             state.pid = child.id().unwrap_or_default();
             keep(pod, key, state, &launch);
             if let (Some(limit), Some(pid)) = (launch.memory, child.id()) {
-                tokio::spawn(memory::watch(pid, limit, memory_mark(pod, &launch)));
+                background::spawn(memory::watch(pid, limit, memory_mark(pod, &launch)));
             }
-            tokio::spawn(follow(pod.clone(), launch, child));
+            background::spawn(follow(pod.clone(), launch, child));
         }
         Err(error) => {
             state.ended = Some(not_started(format!("failed to start: {error}")));

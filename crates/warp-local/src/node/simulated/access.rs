@@ -5,15 +5,18 @@
     reason = "the API server's own error, made once per refused request"
 )]
 
+use std::sync::Arc;
+
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
-use kube::Api;
-use kube::runtime::wait::await_condition;
 use warp_apiserver::codec::status::Status;
 use warp_apiserver::hooks::{ExecOptions, ExecSession, LogOptions};
 
 use super::super::access::{Access, LogStream, said, text};
 use super::{Simulated, command};
+use crate::informer::Source;
+use crate::informer::feed::{self, Change};
+use crate::informer::store::typed;
 
 impl Access for Simulated {
     fn logs(&self, pod: &Pod, container: &str, options: &LogOptions) -> Result<LogStream, Status> {
@@ -106,14 +109,22 @@ fn running(pod: &Pod, container: &str) -> Option<i32> {
 async fn until_ended(client: kube::Client, pod: Pod, container: String) {
     let name = pod.metadata.name.clone().unwrap_or_default();
     let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-    let pods: Api<Pod> = Api::namespaced(client, &namespace);
-    let over = |now: Option<&Pod>| {
+    let over = |now: Option<Arc<Pod>>| {
         now.is_none_or(|now| {
             now.metadata.uid != pod.metadata.uid
-                || running(now, &container) != running(&pod, &container)
+                || running(&now, &container) != running(&pod, &container)
         })
     };
-    if let Err(error) = await_condition(pods, &name, over).await {
-        tracing::debug!(%error, "follower let go");
+    let mut changes = feed::of::<Pod>(client, Source::named::<Pod>(&namespace, &name));
+    while let Some(change) = changes.next().await {
+        let ended = match change {
+            Change::Listed(found, _) => over(found.into_iter().next().map(typed)),
+            Change::Set(now) => over(Some(typed(now))),
+            Change::Removed(_) => true,
+            Change::Reached(_) => false,
+        };
+        if ended {
+            return;
+        }
     }
 }
