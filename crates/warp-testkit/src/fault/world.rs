@@ -288,9 +288,30 @@ impl World {
             }
             last = now;
             if tokio::time::Instant::now() > limit {
-                bail!("something is still being written after {PATIENCE:?}");
+                bail!(
+                    "something is still being written after {PATIENCE:?}:\n{}",
+                    self.lately()
+                );
             }
         }
+    }
+
+    /// The newest changes, one per line, for whoever must find out who does not come to rest.
+    fn lately(&self) -> String {
+        let changes = super::history::changes(self.server.store(), self.dawn);
+        let newest = changes.iter().rev().take(24).rev();
+        let lines = newest.map(|change| {
+            let text = |pointer: &str| super::history::text(&change.object, pointer);
+            format!(
+                "{:?} {} {}/{} {}",
+                change.kind,
+                change.of(),
+                text("/metadata/namespace"),
+                text("/metadata/name"),
+                text("/status/message"),
+            )
+        });
+        lines.collect::<Vec<_>>().join("\n")
     }
 
     /// Revision of the newest change that is no sign of life.
