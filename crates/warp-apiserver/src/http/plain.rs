@@ -46,7 +46,7 @@ pub(super) async fn answer(
         Route::CoreVersions => match form {
             Some(form) => {
                 return Ok(discovery_list(
-                    &discovery::aggregated(&served, true, form),
+                    discovery::aggregated(&served, true, form),
                     form,
                 ));
             }
@@ -55,7 +55,7 @@ pub(super) async fn answer(
         Route::Groups => match form {
             Some(form) => {
                 return Ok(discovery_list(
-                    &discovery::aggregated(&served, false, form),
+                    discovery::aggregated(&served, false, form),
                     form,
                 ));
             }
@@ -85,8 +85,8 @@ pub(super) async fn answer(
     ))
 }
 
-fn discovery_list(document: &Value, form: &str) -> Response<Body> {
-    let mut response = respond::json_response(200, Bytes::from(document.to_string()));
+fn discovery_list(document: Bytes, form: &str) -> Response<Body> {
+    let mut response = respond::json_response(200, document);
     let text = format!("application/json;g=apidiscovery.k8s.io;v={form};as=APIGroupDiscoveryList");
     if let Ok(value) = HeaderValue::from_str(&text) {
         response.headers_mut().insert(header::CONTENT_TYPE, value);
