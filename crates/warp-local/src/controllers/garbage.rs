@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
-use kube::api::{GetParams, PartialObjectMeta};
+use kube::api::{Api, GetParams, PartialObjectMeta};
 use kube::core::Request;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -260,17 +261,17 @@ impl Monitor {
             .filter(|kind| kind.is_collectable() && !self.followed.contains(&kind.kind))
             .map(|kind| (kind.kind.clone(), kind.clone()))
             .collect();
-        watched.retain(|kind, (stop, store)| {
-            let keep = wanted.contains_key(kind);
-            if !keep {
+        let ended: Vec<Kind> = watched
+            .keys()
+            .filter(|kind| !wanted.contains_key(*kind))
+            .cloned()
+            .collect();
+        for kind in ended {
+            if let Some((stop, store)) = watched.remove(&kind) {
                 stop.cancel();
-                store.replace(Vec::new(), None);
-                self.shared
-                    .census
-                    .forget(group_of(&kind.api_version), &kind.plural);
+                self.unwatch(&kind, &store).await;
             }
-            keep
-        });
+        }
         let mut fresh = Vec::new();
         for kind in wanted.keys() {
             if !watched.contains_key(kind) {
@@ -289,6 +290,26 @@ impl Monitor {
             () = self.shared.shutdown.cancelled() => {}
             _ = tokio::time::timeout(REDISCOVER, synced) => {}
         }
+    }
+
+    /// Lets go of a kind that is no longer served in this version. Its objects are gone only if its definition is: a
+    /// definition may also serve another version now, or none.
+    async fn unwatch(&self, kind: &Kind, store: &Store) {
+        let definition = format!("{}.{}", kind.plural, group_of(&kind.api_version));
+        let definitions = Api::<CustomResourceDefinition>::all(self.shared.client().clone());
+        if let Ok(None) = definitions.get_metadata_opt(&definition).await {
+            store.replace(Vec::new(), None);
+        } else {
+            for entry in store.all() {
+                let uid = entry.meta().uid.as_deref().unwrap_or_default();
+                for uid in self.graph.lock().forget(uid) {
+                    self.queue.add(uid);
+                }
+            }
+        }
+        self.shared
+            .census
+            .forget(group_of(&kind.api_version), &kind.plural);
     }
 
     fn watch(&self, kind: &Kind, stop: CancellationToken) -> Arc<Store> {

@@ -98,7 +98,7 @@ impl Store {
         self.state.read().objects.get(key).cloned()
     }
 
-    pub(super) fn all(&self) -> Vec<Arc<dyn Entry>> {
+    pub(crate) fn all(&self) -> Vec<Arc<dyn Entry>> {
         self.state.read().objects.values().cloned().collect()
     }
 

@@ -127,7 +127,24 @@ impl Graph {
         look
     }
 
+    /// Takes an object that is known to be gone. Its dependents must not have to ask for it: its kind may be the next
+    /// to go, and then nobody could tell.
     pub(super) fn remove(&mut self, uid: &str) -> Vec<String> {
+        let dependents = self.dependents.get(uid).into_iter().flatten();
+        let absent: Vec<(Arc<str>, OwnerReference)> = dependents
+            .filter_map(|dependent| self.nodes.get(dependent))
+            .flat_map(|dependent| dependent.owners.iter().map(move |owner| (dependent, owner)))
+            .filter(|(dependent, owner)| owner.uid == uid && self.owner(dependent, owner).is_some())
+            .map(|(dependent, owner)| (dependent.key.namespace.clone(), owner.clone()))
+            .collect();
+        for (namespace, owner) in &absent {
+            self.remember_absent(namespace, owner);
+        }
+        self.forget(uid)
+    }
+
+    /// Takes an object that is no longer heard of and may still exist; the uids to look at because of it.
+    pub(super) fn forget(&mut self, uid: &str) -> Vec<String> {
         let Some(node) = self.nodes.remove(uid) else {
             return Vec::new();
         };

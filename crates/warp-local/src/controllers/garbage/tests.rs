@@ -55,6 +55,33 @@ fn plan(graph: &Graph, name: &str) -> (Plan, Vec<String>) {
 }
 
 #[test]
+fn an_owner_seen_to_go_need_not_be_asked_for() {
+    let mut graph = Graph::default();
+    put(&mut graph, &object("a", &[]));
+    put(&mut graph, &object("child", &[("a", false)]));
+    let mut renamed = object("stray", &[("a", false)]);
+    renamed.owner_references.as_mut().unwrap()[0].name = "b".to_owned();
+    put(&mut graph, &renamed);
+    graph.remove("uid-a");
+    let known = |name: &str| {
+        let node = graph.node(&format!("uid-{name}")).unwrap();
+        graph.owner(node, &node.owners[0])
+    };
+    assert_eq!(known("child"), Some(Owner::Absent));
+    assert_eq!(known("stray"), None, "it never named that owner");
+}
+
+#[test]
+fn an_owner_no_longer_heard_of_is_asked_for() {
+    let mut graph = Graph::default();
+    put(&mut graph, &object("a", &[]));
+    put(&mut graph, &object("child", &[("a", false)]));
+    assert_eq!(graph.forget("uid-a"), ["uid-child"]);
+    let child = graph.node("uid-child").unwrap();
+    assert_eq!(graph.owner(child, &child.owners[0]), None);
+}
+
+#[test]
 fn an_object_goes_only_when_its_last_owner_is_gone() {
     let mut graph = Graph::default();
     put(&mut graph, &object("a", &[]));
