@@ -16,11 +16,16 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
         .collect()
 }
 
+/// Random bytes. The system's randomness does not fail where we run.
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0_u8; N];
+    let _ = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes);
+    bytes
+}
+
 /// A random uid.
 pub(crate) fn new_uid() -> String {
-    let mut bytes = [0_u8; 16];
-    // The system's randomness does not fail where we run.
-    let _ = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes);
+    let mut bytes = random::<16>();
     bytes[6] = (bytes[6] & 0x0f) | 0x40;
     bytes[8] = (bytes[8] & 0x3f) | 0x80;
     let hex = hex(&bytes);

@@ -1,6 +1,7 @@
 //! The HTTP face: one request in, one answer out. Nothing here knows a kind; descriptors do.
 
 mod connect;
+mod cork;
 mod delete;
 mod options;
 mod plain;

@@ -1,13 +1,16 @@
-//! The state of the API: memory is the truth, redb the disk image.
+//! The state of the API: memory is the truth; a log makes writes durable, redb is the disk image.
 //!
 //! One global revision orders all writes. A write is checked and given its revision under the
-//! sequencer's lock, goes to disk in a group commit, and only then becomes visible to readers and
+//! sequencer's lock, goes to the log in a group commit, and only then becomes visible to readers and
 //! watchers, in revision order. Objects are kept as encoded bytes with a small index. The store
 //! knows nothing about kinds; it must not parse objects on the read path.
 
 mod commit;
 mod disk;
+mod journal;
+mod log;
 mod object;
+mod replay;
 mod table;
 mod watch;
 
@@ -21,6 +24,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch as signal;
 
 use commit::Committer;
+use journal::{Journal, LOG_BYTES};
 pub use object::{Draft, Index, Stored, key};
 pub use table::{Page, PageQuery, Table};
 pub use watch::{Batch, Cursor, Event, EventKind, line};
@@ -66,6 +70,37 @@ pub enum OpenError {
     },
     #[error("failed to open database {path}: row {row} is damaged; restore the file from a copy")]
     Damaged { path: PathBuf, row: String },
+    #[error("failed to read log {path}: {source}")]
+    Log {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error(
+        "failed to read log {path}: {what}; restore the whole data directory from a copy, or move the log away \
+         to go on without the writes in it"
+    )]
+    LogDamaged { path: PathBuf, what: String },
+    #[error(
+        "failed to read log {path}: it has format {found}, of a newer Warp; start that one, which can also \
+         export it (`warp apiserver --data DIR --export FILE`)"
+    )]
+    LogFormat { path: PathBuf, found: u32 },
+    #[error(
+        "failed to read log {path}: it belongs to another database; restore the whole data directory from a copy, \
+         or move the log away"
+    )]
+    Stranger { path: PathBuf },
+    #[error(
+        "failed to read log {path}: it goes on at revision {from} and the database ends at {reached}; restore the \
+         whole data directory from a copy, or move the log away to go on without the writes in it"
+    )]
+    Gap {
+        path: PathBuf,
+        from: u64,
+        reached: u64,
+    },
+    #[error("failed to begin the logs of database {path}: {reason}")]
+    Journal { path: PathBuf, reason: String },
     #[error("failed to start the committer: {0}")]
     Thread(#[from] std::io::Error),
 }
@@ -149,11 +184,22 @@ impl Store {
         let Some(path) = &options.path else {
             return Ok(Self::assemble(1, HashMap::new(), None, ring));
         };
-        Self::open_file(path, options.durability, ring)
+        Self::open_file(path, options.durability, ring, LOG_BYTES)
     }
 
-    fn open_file(path: &Path, durability: Durability, ring: usize) -> Result<Self, OpenError> {
+    fn open_file(
+        path: &Path,
+        durability: Durability,
+        ring: usize,
+        log_bytes: usize,
+    ) -> Result<Self, OpenError> {
         let (image, disk) = disk::open(path)?;
+        let journal = Journal::open(path, disk, image.revision, log_bytes).map_err(|error| {
+            OpenError::Journal {
+                path: path.to_owned(),
+                reason: error.to_string(),
+            }
+        })?;
         let mut tables = HashMap::new();
         for (id, (name, objects)) in (0_u32..).zip(image.tables) {
             tables.insert(
@@ -162,7 +208,7 @@ impl Store {
             );
         }
         let store = Self::assemble(image.revision, tables, None, ring);
-        let committer = Committer::start(disk, durability, Arc::downgrade(&store.0))?;
+        let committer = Committer::start(journal, durability, Arc::downgrade(&store.0))?;
         store.0.sequencer.lock().committer = Some(committer);
         Ok(store)
     }
@@ -423,11 +469,20 @@ impl Progress {
 impl Shared {
     /// Makes a batch that is on disk visible.
     fn publish(&self, batch: &[commit::Write]) {
+        // A watcher is woken once for the whole batch, and finds all of it.
+        let mut touched: Vec<&Arc<Table>> = Vec::new();
         for write in batch {
-            write.publish();
+            write.table.apply(&write.event);
+            if !touched.iter().any(|table| Arc::ptr_eq(table, &write.table)) {
+                touched.push(&write.table);
+            }
         }
         if let Some(last) = batch.last() {
-            self.progress.advance(last.event.revision());
+            let revision = last.event.revision();
+            self.progress.advance(revision);
+            for table in touched {
+                table.announce(revision);
+            }
         }
         let mut sequencer = self.sequencer.lock();
         for write in batch {

@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
+use super::cork::Cork;
 use super::{Api, Origin};
 
 /// How long a client may take for the handshake and for each request's head.
@@ -112,22 +113,25 @@ where
         let answered: BoxFuture<'static, Result<_, Infallible>> = Box::pin(answered);
         answered
     });
+    let cork = Cork::new(stream);
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PATIENCE)
         .max_concurrent_streams(STREAMS)
         .max_header_list_size(HEADERS)
-        .serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+        .serve_connection(TokioIo::new(cork.clone()), service);
+    let ended = cork.drive(async move {
+        let mut connection = std::pin::pin!(connection);
+        tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
         }
-    };
-    ended.map_err(io::Error::other)
+    });
+    ended.await.map_err(io::Error::other)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Watch streams: events of a table, narrowed and shaped for one client.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use http::Response;
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 use super::options::ListOptions;
 use super::selector::Selector;
@@ -83,15 +84,24 @@ pub(super) fn watch(
         .min(LONGEST);
     let now = Instant::now();
     let ends = now + Duration::from_secs(timeout);
+    let next_bookmark = (now + BOOKMARK_EVERY)
+        .min(ends - LAST_BOOKMARK.min(ends - now))
+        .max(now + LAST_BOOKMARK);
     request.api.metrics.watch_opened();
+    let closed = shape.entry.closed.clone();
+    let stop = request.api.stop.clone();
     let stream = Stream {
         cursor: start,
         ready,
-        bookmarks: options.bookmarks,
-        next_bookmark: (now + BOOKMARK_EVERY)
-            .min(ends - LAST_BOOKMARK.min(ends - now))
-            .max(now + LAST_BOOKMARK),
+        next_bookmark: options.bookmarks.then_some(next_bookmark),
         ends,
+        timer: Box::pin(tokio::time::sleep_until(ends.min(next_bookmark))),
+        ended: Box::pin(async move {
+            tokio::select! {
+                () = closed.cancelled() => {}
+                () = stop.cancelled() => {}
+            }
+        }),
         done: false,
         shape,
         _slot: slot,
@@ -276,9 +286,14 @@ impl Shape {
 struct Stream {
     cursor: Option<Cursor>,
     ready: VecDeque<Bytes>,
-    bookmarks: bool,
-    next_bookmark: Instant,
+    /// When the client is told the revision; `None` for one that did not ask for it.
+    next_bookmark: Option<Instant>,
     ends: Instant,
+    /// Runs out when the watch ends or a bookmark is due. Like `ended` it is made once: a watcher is woken
+    /// for every event, and must not enter and leave the queues of others each time.
+    timer: Pin<Box<Sleep>>,
+    /// Resolves when the resource goes or the server stops.
+    ended: Pin<Box<dyn Future<Output = ()> + Send>>,
     done: bool,
     shape: Shape,
     _slot: OwnedSemaphorePermit,
@@ -337,33 +352,41 @@ impl Stream {
             // Too slow: the client starts again from what it saw last.
             Batch::Lost => self.done = true,
             Batch::Idle(_) => {
-                let closed = self.shape.entry.closed.clone();
-                let stop = self.shape.api.stop.clone();
                 tokio::select! {
+                    biased;
+                    // First, so that a watch of a busy resource ends in time as well.
+                    () = self.timer.as_mut() => self.look_at_the_time(),
                     () = cursor.changed() => {}
-                    () = closed.cancelled() => self.done = true,
-                    () = stop.cancelled() => self.done = true,
-                    () = tokio::time::sleep_until(self.ends) => {
-                        self.done = true;
-                    }
-                    () = tokio::time::sleep_until(self.next_bookmark), if self.bookmarks => {
-                        let now = Instant::now();
-                        let last = self.ends - LAST_BOOKMARK.min(self.ends - now);
-                        self.next_bookmark = if now < last {
-                            (now + BOOKMARK_EVERY).min(last)
-                        } else {
-                            self.ends + BOOKMARK_EVERY
-                        };
-                        self.say_revision();
-                    }
+                    () = self.ended.as_mut() => self.done = true,
                 }
             }
         }
     }
 
+    fn look_at_the_time(&mut self) {
+        let now = Instant::now();
+        if now >= self.ends {
+            self.done = true;
+            return;
+        }
+        if self.next_bookmark.is_some_and(|due| now >= due) {
+            let last = self.ends - LAST_BOOKMARK.min(self.ends - now);
+            let next = if now < last {
+                (now + BOOKMARK_EVERY).min(last)
+            } else {
+                self.ends + BOOKMARK_EVERY
+            };
+            self.next_bookmark = Some(next);
+            self.say_revision();
+        }
+        let next = self
+            .next_bookmark
+            .map_or(self.ends, |due| due.min(self.ends));
+        self.timer.as_mut().reset(next);
+    }
+
     fn say_revision(&mut self) {
-        if self.bookmarks
-            && let Some(cursor) = &self.cursor
+        if let Some(cursor) = &self.cursor
             && let Batch::Idle(revision) = cursor.peek()
         {
             let line = self.shape.bookmark(revision, false);

@@ -185,9 +185,7 @@ async fn count_quota(request: &ResourceCall<'_>, object: &Value) {
 }
 
 fn generate_name(prefix: &str) -> String {
-    let mut random = [0_u8; 5];
-    // The system's randomness does not fail on the platforms we run on; a clash is retried anyway.
-    let _ = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut random);
+    let random = crate::codec::random::<5>();
     let prefix: String = prefix.chars().take(58).collect();
     let suffix = random
         .iter()

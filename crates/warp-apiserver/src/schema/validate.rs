@@ -3,14 +3,21 @@
 //! The order is a real server's: schema, embedded metadata, list uniqueness, then CEL rules (only
 //! when nothing found before makes their answer meaningless).
 
+mod embedded;
+mod lists;
+mod outcome;
+
 use serde_json::{Map, Value, json};
+
+use embedded::embedded_objects;
+pub(super) use lists::correlate_item;
+use lists::list_keys;
+use outcome::{Finding, Outcome};
 
 use super::error::{FieldErrorKind, go_json};
 use super::{
-    Additional, FieldError, JsonType, Limits, ListType, Node, Path, Schema, cel, formats, go_float,
-    go_quote,
+    Additional, FieldError, JsonType, Limits, Node, Path, Schema, cel, formats, go_float, go_quote,
 };
-use crate::kinds::metadata;
 
 /// Everything a custom resource is checked for apart from its own metadata.
 pub(super) fn custom_resource(
@@ -63,88 +70,6 @@ pub(super) fn default_value(schema: &Schema, value: &Value, path: &Path) -> Vec<
         errors = cel::evaluate_at(schema, value, path);
     }
     errors
-}
-
-/// What one check found: errors, and how many checks passed (to pick the closest `anyOf` branch).
-#[derive(Default)]
-struct Outcome {
-    errors: Vec<Finding>,
-    matched: usize,
-}
-
-/// A finding of the JSON schema check, before it is put at its path.
-enum Finding {
-    Field {
-        path: String,
-        kind: FieldErrorKind,
-        value: Option<Value>,
-        detail: String,
-    },
-    /// A finding about a combination (`anyOf` and its like): it carries no path of its own.
-    Whole(String),
-}
-
-impl Outcome {
-    fn merge(&mut self, other: Self) {
-        self.errors.extend(other.errors);
-        self.matched += other.matched;
-    }
-
-    fn field(&mut self, path: &str, kind: FieldErrorKind, value: Option<Value>, detail: String) {
-        self.errors.push(Finding::Field {
-            path: path.to_owned(),
-            kind,
-            value,
-            detail,
-        });
-    }
-
-    fn invalid(&mut self, path: &str, value: impl Into<Value>, detail: &str) {
-        let detail = format!("{path} in body {detail}");
-        self.field(path, FieldErrorKind::Invalid, Some(value.into()), detail);
-    }
-
-    fn wrong_type(&mut self, path: &str, expected: &str, value: &str) {
-        let detail = format!(
-            "{path} in body must be of type {expected}: {}",
-            go_quote(value)
-        );
-        self.field(
-            path,
-            FieldErrorKind::TypeInvalid,
-            Some(json!(value)),
-            detail,
-        );
-    }
-
-    fn into_field_errors(self, base: &Path) -> Vec<FieldError> {
-        let errors = self.errors.into_iter();
-        errors
-            .map(|finding| match finding {
-                Finding::Whole(detail) => FieldError::invalid(base, "", detail),
-                Finding::Field {
-                    path,
-                    kind,
-                    value,
-                    detail,
-                } => {
-                    let path = path.trim_start_matches('.');
-                    let path = if path.is_empty() {
-                        base.clone()
-                    } else {
-                        base.child(path)
-                    };
-                    FieldError {
-                        kind,
-                        field: path.to_string(),
-                        value,
-                        detail,
-                        declared_order: false,
-                    }
-                }
-            })
-            .collect()
-    }
 }
 
 /// The JSON schema check of one value, without what is unchanged from `old`.
@@ -427,34 +352,6 @@ fn check_list(
     outcome.matched += 1;
 }
 
-/// The old item a new item of a list-map corresponds to; other lists have no such notion.
-pub(super) fn correlate_item<'a>(node: &Node, item: &Value, old: &'a Value) -> Option<&'a Value> {
-    if node.list_type != ListType::Map {
-        return None;
-    }
-    let key = |item: &Value| -> Vec<Value> {
-        let defaults = node.items.as_ref().map(Schema::node);
-        node.list_keys
-            .iter()
-            .map(|name| {
-                let default = || {
-                    defaults
-                        .and_then(|items| items.properties.get(name))
-                        .and_then(|schema| schema.default().cloned())
-                };
-                item.get(name)
-                    .cloned()
-                    .or_else(default)
-                    .unwrap_or(Value::Null)
-            })
-            .collect()
-    };
-    let wanted = key(item);
-    old.as_array()?
-        .iter()
-        .find(|candidate| key(candidate) == wanted)
-}
-
 fn check_enum(limits: &Limits, value: &Value, path: &str, outcome: &mut Outcome) {
     if limits.allowed.is_empty() || limits.allowed.iter().any(|allowed| same(allowed, value)) {
         return;
@@ -556,138 +453,4 @@ pub(super) fn same(left: &Value, right: &Value) -> bool {
         }
         _ => left == right,
     }
-}
-
-/// Objects embedded in objects carry apiVersion, kind and valid metadata of their own.
-fn embedded_objects(
-    schema: &Schema,
-    value: &Value,
-    path: &Path,
-    root: bool,
-    errors: &mut Vec<FieldError>,
-) {
-    let node = schema.node();
-    match value {
-        Value::Object(map) => {
-            if node.embedded && !root {
-                embedded_object(map, path, errors);
-            }
-            for (name, value) in map {
-                if let Some(schema) = node.properties.get(name) {
-                    embedded_objects(schema, value, &path.child(name), false, errors);
-                } else if let Some(schema) = node.additional_schema() {
-                    embedded_objects(schema, value, &path.key(name), false, errors);
-                }
-            }
-        }
-        Value::Array(list) => {
-            let Some(items) = &node.items else { return };
-            for (index, item) in list.iter().enumerate() {
-                embedded_objects(items, item, &path.index(index), false, errors);
-            }
-        }
-        _ => {}
-    }
-}
-
-fn embedded_object(map: &Map<String, Value>, path: &Path, errors: &mut Vec<FieldError>) {
-    for name in ["apiVersion", "kind"] {
-        let path = path.child(name);
-        match map.get(name) {
-            None => errors.push(FieldError::required(&path, "")),
-            Some(Value::String(text)) if text.is_empty() => {
-                errors.push(FieldError::invalid(&path, "", "must not be empty"));
-            }
-            Some(Value::String(text)) if name == "apiVersion" => {
-                if text.matches('/').count() > 1 {
-                    let detail = format!("unexpected GroupVersion string: {text}");
-                    errors.push(FieldError::invalid(&path, text.as_str(), detail));
-                }
-            }
-            Some(Value::String(text)) => {
-                let problems = metadata::dns1035_label(&text.to_lowercase());
-                if !problems.is_empty() {
-                    let detail = format!(
-                        "may have mixed case, but should otherwise match: {}",
-                        problems.join(",")
-                    );
-                    errors.push(FieldError::invalid(&path, text.as_str(), detail));
-                }
-            }
-            Some(other) => errors.push(FieldError::invalid(
-                &path,
-                other.clone(),
-                "must be a string",
-            )),
-        }
-    }
-    if let Some(meta) = map.get("metadata") {
-        errors.extend(metadata::validate_embedded(meta, &path.child("metadata")));
-    }
-}
-
-/// `x-kubernetes-list-type`: sets and list-maps hold no duplicate.
-fn list_keys(schema: &Schema, value: &Value, path: &Path, errors: &mut Vec<FieldError>) {
-    let node = schema.node();
-    match value {
-        Value::Object(map) => {
-            for (name, value) in map {
-                if let Some(schema) = node.properties.get(name) {
-                    list_keys(schema, value, &path.child(name), errors);
-                } else if let Some(schema) = node.additional_schema() {
-                    list_keys(schema, value, &path.key(name), errors);
-                }
-            }
-        }
-        Value::Array(list) => {
-            match node.list_type {
-                ListType::Set => duplicates(list, path, errors),
-                ListType::Map => list_map_keys(node, list, path, errors),
-                ListType::Unset | ListType::Atomic => {}
-            }
-            let Some(items) = &node.items else { return };
-            for (index, item) in list.iter().enumerate() {
-                list_keys(items, item, &path.index(index), errors);
-            }
-        }
-        _ => {}
-    }
-}
-
-/// Reports each value that occurs more than once, at its second place.
-fn duplicates(list: &[Value], path: &Path, errors: &mut Vec<FieldError>) {
-    let mut seen: std::collections::HashMap<String, usize> = std::collections::HashMap::new();
-    for (index, item) in list.iter().enumerate() {
-        let times = seen.entry(go_json(item)).or_insert(0);
-        *times += 1;
-        if *times == 2 {
-            errors.push(FieldError::duplicate(&path.index(index), item.clone()));
-        }
-    }
-}
-
-fn list_map_keys(node: &Node, list: &[Value], path: &Path, errors: &mut Vec<FieldError>) {
-    if let Some(index) = list
-        .iter()
-        .position(|item| !item.is_object() && !item.is_null())
-    {
-        let detail = "must be an object for an array of list-type map";
-        errors.push(FieldError::invalid(
-            &path.index(index),
-            list[index].clone(),
-            detail,
-        ));
-        return;
-    }
-    let keys: Vec<Value> = list
-        .iter()
-        .map(|item| {
-            let members = node.list_keys.iter();
-            members
-                .filter_map(|key| item.get(key).map(|v| (key.clone(), v.clone())))
-                .collect()
-        })
-        .map(Value::Object)
-        .collect();
-    duplicates(&keys, path, errors);
 }

@@ -1,18 +1,20 @@
-//! Group commit: one thread writes whatever has arrived since its last commit in one transaction.
+//! Group commit: one thread makes durable, in one record, whatever has arrived since its last commit.
 
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::disk::Disk;
-use super::watch::{Event, EventKind};
+use super::journal::Journal;
+use super::watch::Event;
 use super::{Durability, Shared, Table, WriteError};
 
-/// Writes in one transaction; more only make the next writer wait longer.
+/// Writes in one record; more only make the next writer wait longer.
 const BATCH: usize = 1024;
+/// Bytes of objects after which a record takes no more.
+const BATCH_BYTES: usize = 4 << 20;
 /// How long relaxed writes gather before they are put on disk.
 const GATHER: Duration = Duration::from_millis(50);
 
@@ -26,6 +28,7 @@ pub(super) struct Write {
 impl Write {
     pub(super) fn publish(&self) {
         self.table.apply(&self.event);
+        self.table.announce(self.event.revision());
     }
 }
 
@@ -43,7 +46,7 @@ pub(super) struct Committer {
 
 impl Committer {
     pub(super) fn start(
-        disk: Disk,
+        journal: Journal,
         durability: Durability,
         shared: Weak<Shared>,
     ) -> std::io::Result<Self> {
@@ -51,7 +54,7 @@ impl Committer {
         let thread = std::thread::Builder::new()
             .name("warp-commit".to_owned())
             .spawn(move || {
-                run(&disk, durability, &shared, &receiver);
+                run(journal, durability, &shared, &receiver);
             })?;
         Ok(Self {
             sender,
@@ -81,50 +84,73 @@ impl Committer {
     }
 }
 
-type Waiting = Option<oneshot::Sender<Result<(), WriteError>>>;
+/// Writes that become durable together, and who waits for them.
+#[derive(Default)]
+struct Group {
+    writes: Vec<Write>,
+    waiting: Vec<oneshot::Sender<Result<(), WriteError>>>,
+    bytes: usize,
+    /// The end was asked for after them.
+    last: bool,
+}
+
+impl Group {
+    fn add(&mut self, message: Message) {
+        match message {
+            Message::Write(write, done) => {
+                self.bytes += write.event.object.bytes.len();
+                self.writes.push(write);
+                self.waiting.extend(done);
+            }
+            Message::Finish => self.last = true,
+        }
+    }
+
+    fn takes_more(&self) -> bool {
+        !self.last && self.writes.len() < BATCH && self.bytes < BATCH_BYTES
+    }
+
+    /// Waits for a write and takes what else is there; `None` when nobody can write any more.
+    fn gather(receiver: &mpsc::Receiver<Message>, durability: Durability) -> Option<Self> {
+        let mut group = Self::default();
+        group.add(receiver.recv().ok()?);
+        if durability == Durability::Relaxed && !group.last {
+            std::thread::sleep(GATHER);
+        }
+        while group.takes_more() {
+            let Ok(message) = receiver.try_recv() else {
+                break;
+            };
+            group.add(message);
+        }
+        Some(group)
+    }
+}
 
 fn run(
-    disk: &Disk,
+    mut journal: Journal,
     durability: Durability,
     shared: &Weak<Shared>,
     receiver: &mpsc::Receiver<Message>,
 ) {
-    let mut finishing = false;
     let mut failed: Option<WriteError> = None;
-    let mut committed = 0;
-    while !finishing {
-        let Ok(first) = receiver.recv() else { break };
-        let mut writes: Vec<Write> = Vec::new();
-        let mut waiting: Vec<Waiting> = Vec::new();
-        let mut take = |message, writes: &mut Vec<Write>| match message {
-            Message::Write(write, done) => {
-                writes.push(write);
-                waiting.push(done);
-                true
-            }
-            Message::Finish => false,
-        };
-        finishing = !take(first, &mut writes);
-        if durability == Durability::Relaxed && !finishing {
-            std::thread::sleep(GATHER);
-        }
-        while !finishing && writes.len() < BATCH {
-            match receiver.recv_timeout(Duration::ZERO) {
-                Ok(message) => finishing = !take(message, &mut writes),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
-            }
-        }
+    let mut finishing = false;
+    while !finishing && let Some(group) = Group::gather(receiver, durability) {
+        let Group {
+            writes, waiting, ..
+        } = group;
+        finishing = group.last;
         if writes.is_empty() {
             continue;
         }
         if let Some(error) = &failed {
             // What is queued was built on writes that never reached the disk.
-            for done in waiting.into_iter().flatten() {
+            for done in waiting {
                 let _ = done.send(Err(error.clone()));
             }
             continue;
         }
-        let result = disk.commit(&writes).map_err(|error| {
+        let result = journal.append(&writes).map_err(|error| {
             // What is in memory can no longer be trusted to reach the disk: refuse writes.
             let reason = error.to_string();
             tracing::error!(%reason, "failed to commit");
@@ -133,9 +159,6 @@ fn run(
         let shared = shared.upgrade();
         match (&result, &shared) {
             (Ok(()), shared) => {
-                committed = writes
-                    .last()
-                    .map_or(committed, |last| last.event.revision());
                 if let Some(shared) = shared
                     && durability == Durability::Durable
                 {
@@ -149,7 +172,7 @@ fn run(
                 }
             }
         }
-        for done in waiting.into_iter().flatten() {
+        for done in waiting {
             let _ = done.send(result.clone());
         }
     }
@@ -157,12 +180,7 @@ fn run(
         // Not closed cleanly: revisions were handed out that the file does not know.
         return;
     }
-    if let Err(error) = disk.close(committed) {
-        tracing::warn!(%error, "failed to mark the database as closed");
+    if let Err(error) = journal.close() {
+        tracing::warn!(%error, "failed to close the database; its logs are read when it is opened again");
     }
-}
-
-/// What a write leaves on disk: the object, or nothing.
-pub(super) fn survives(write: &Write) -> bool {
-    write.event.kind != EventKind::Deleted
 }

@@ -233,6 +233,7 @@ impl Table {
         Batch::Events(inner.ring.range(offset..).take(most).cloned().collect())
     }
 
+    /// Makes a change visible to readers; watchers look when it is announced.
     pub(super) fn apply(&self, event: &Arc<Event>) {
         let mut inner = self.inner.write();
         let object = &event.object;
@@ -247,8 +248,11 @@ impl Table {
             }
         }
         inner.remember(Arc::clone(event));
-        drop(inner);
-        self.signal.send_replace(event.revision());
+    }
+
+    /// Wakes the watchers: there are events up to `revision`.
+    pub(super) fn announce(&self, revision: u64) {
+        self.signal.send_replace(revision);
     }
 
     /// Whether `revision` can still be watched from.

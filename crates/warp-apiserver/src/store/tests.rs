@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -189,7 +189,9 @@ async fn restarts_lose_nothing_and_forget_old_revisions() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut before: Option<(State, u64)> = None;
         for seed in 1..4 {
-            let store = Store::open(&options(&folder, durability)).expect("a store");
+            // Logs so small that they are taken over all the time.
+            let path = folder.path().join("state.redb");
+            let store = Store::open_file(&path, durability, 64, 2048).expect("a store");
             let table = store.table("things");
             if let Some((state, revision)) = before {
                 assert_eq!(state_of(&table.all(None)), state);
@@ -231,25 +233,154 @@ async fn a_database_of_another_format_is_refused_with_instructions() {
     );
 }
 
+/// The files as a crash would leave them now, in a folder of their own.
+fn crash(folder: &tempfile::TempDir) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().expect("a folder");
+    for file in std::fs::read_dir(folder.path()).expect("a folder") {
+        let file = file.expect("a file");
+        std::fs::copy(file.path(), copy.path().join(file.file_name())).expect("a copy");
+    }
+    copy
+}
+
 #[tokio::test]
 async fn a_crash_skips_revisions_that_may_have_been_seen() {
     let folder = tempfile::tempdir().expect("a folder");
-    let copy = folder.path().join("copy.redb");
     let store = Store::open(&options(&folder, Durability::Durable)).expect("a store");
     let table = store.table("things");
     store.create(&table, draft("a", 1)).await.expect("created");
     let seen = store.revision();
-    std::fs::copy(folder.path().join("state.redb"), &copy).expect("a copy as after a crash");
-    let crashed = Store::open(&StoreOptions {
-        path: Some(copy),
-        ..StoreOptions::default()
-    })
-    .expect("opens");
+    let copy = crash(&folder);
+    let crashed = Store::open(&options(&copy, Durability::Durable)).expect("opens");
     assert_eq!(
         state_of(&crashed.table("things").all(None)),
         state_of(&table.all(None))
     );
     assert!(crashed.revision() > seen);
+    store.close().await;
+}
+
+/// A store with a few objects made, changed and deleted, as a crash leaves it: the files, and the state.
+async fn crashed() -> (tempfile::TempDir, State) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = Store::open(&options(&folder, Durability::Durable)).expect("a store");
+    let table = store.table("things");
+    for name in ["a", "b", "c"] {
+        let made = store.create(&table, draft(name, 1)).await.expect("created");
+        match name {
+            "a" => drop(
+                store
+                    .update(&table, draft(name, 2), made.revision)
+                    .await
+                    .expect("updated"),
+            ),
+            "b" => drop(
+                store
+                    .delete(&table, made.redraft(), made.revision)
+                    .await
+                    .expect("deleted"),
+            ),
+            _ => {}
+        }
+    }
+    let state = state_of(&table.all(None));
+    let copy = crash(&folder);
+    store.close().await;
+    (copy, state)
+}
+
+#[tokio::test]
+async fn logs_that_the_database_has_taken_over_are_not_applied_again() {
+    let (folder, state) = crashed().await;
+    let saved = crash(&folder);
+    let store = Store::open(&options(&folder, Durability::Durable)).expect("opens");
+    let table = store.table("things");
+    assert_eq!(state_of(&table.all(None)), state);
+    // What the log says is history by now: b exists again, c does not.
+    store.create(&table, draft("b", 9)).await.expect("created");
+    let old = table.get("ns/c").expect("there");
+    store
+        .delete(&table, old.redraft(), old.revision)
+        .await
+        .expect("deleted");
+    let state = state_of(&table.all(None));
+    store.close().await;
+    let names = || std::fs::read_dir(folder.path()).expect("a folder").count();
+    assert_eq!(names(), 1, "a closed store is one file");
+    for log in replay::paths(&saved.path().join("state.redb")) {
+        std::fs::copy(&log, folder.path().join(log.file_name().expect("a name"))).expect("a copy");
+    }
+    let store = Store::open(&options(&folder, Durability::Durable)).expect("opens");
+    assert_eq!(state_of(&store.table("things").all(None)), state);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_log_that_does_not_continue_the_database_is_refused_with_instructions() {
+    let (folder, _) = crashed().await;
+    let refused = |folder: &tempfile::TempDir| {
+        let error = Store::open(&options(folder, Durability::Durable)).expect_err("refused");
+        error.to_string()
+    };
+    let [log, other] = replay::paths(&folder.path().join("state.redb"));
+    // The first record gone, the later ones there.
+    let whole = std::fs::read(&log).expect("a log");
+    let mut damaged = whole.clone();
+    damaged[4096 + 40] ^= 1;
+    std::fs::write(&log, &damaged).expect("written");
+    let text = refused(&folder);
+    assert!(
+        text.contains("byte 4096") && text.contains("restore"),
+        "{text}"
+    );
+    // A database from before the log was begun.
+    std::fs::write(&log, &whole).expect("written");
+    let older = crash(&folder);
+    let store = Store::open(&options(&folder, Durability::Durable)).expect("opens");
+    let table = store.table("things");
+    store.create(&table, draft("d", 1)).await.expect("created");
+    let mixed = crash(&folder);
+    store.close().await;
+    std::fs::copy(
+        older.path().join("state.redb"),
+        mixed.path().join("state.redb"),
+    )
+    .expect("a copy");
+    let text = refused(&mixed);
+    assert!(
+        text.contains("goes on at revision") && text.contains("restore"),
+        "{text}"
+    );
+    // Another database altogether.
+    std::fs::copy(mixed.path().join("state.log-a"), &other).expect("a copy");
+    std::fs::remove_file(folder.path().join("state.redb")).expect("removed");
+    let text = refused(&folder);
+    assert!(text.contains("another database"), "{text}");
+    assert!(other.exists(), "nothing was thrown away");
+}
+
+#[tokio::test]
+async fn a_database_without_logs_of_an_earlier_warp_opens() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = Store::open(&options(&folder, Durability::Durable)).expect("a store");
+    let table = store.table("things");
+    store.create(&table, draft("a", 1)).await.expect("created");
+    let state = state_of(&table.all(None));
+    store.close().await;
+    drop((table, store));
+    {
+        let database = redb::Database::open(folder.path().join("state.redb")).expect("closed");
+        let transaction = database.begin_write().expect("a transaction");
+        let meta: redb::TableDefinition<'_, &str, u64> = redb::TableDefinition::new("meta");
+        {
+            let mut meta = transaction.open_table(meta).expect("a table");
+            meta.insert("format", 1).expect("a row");
+            meta.remove("id").expect("a row");
+        }
+        transaction.commit().expect("committed");
+    }
+    let store = Store::open(&options(&folder, Durability::Durable)).expect("opens");
+    assert_eq!(state_of(&store.table("things").all(None)), state);
     store.close().await;
 }
 
@@ -321,10 +452,10 @@ proptest! {
 }
 
 /// A medium that can be broken.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Medium {
-    memory: Arc<redb::backends::InMemoryBackend>,
     broken: Arc<AtomicBool>,
+    writes: Arc<AtomicU64>,
 }
 
 impl Medium {
@@ -336,41 +467,62 @@ impl Medium {
     }
 }
 
-impl redb::StorageBackend for Medium {
+impl log::Medium for Medium {
+    fn write(&self, _bytes: &[u8], _at: u64) -> std::io::Result<()> {
+        self.writes.fetch_add(1, Ordering::AcqRel);
+        self.check()
+    }
+
+    fn sync(&self) -> std::io::Result<()> {
+        self.check()
+    }
+}
+
+/// A database in memory that can be broken in the same way.
+#[derive(Debug)]
+struct Pages(redb::backends::InMemoryBackend, Medium);
+
+impl redb::StorageBackend for Pages {
     fn len(&self) -> std::io::Result<u64> {
-        self.memory.len()
+        self.0.len()
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
-        self.memory.read(offset, out)
+        self.0.read(offset, out)
     }
 
     fn set_len(&self, len: u64) -> std::io::Result<()> {
-        self.check()?;
-        self.memory.set_len(len)
+        self.1.check()?;
+        self.0.set_len(len)
     }
 
     fn sync_data(&self) -> std::io::Result<()> {
-        self.check()?;
-        self.memory.sync_data()
+        self.1.check()?;
+        self.0.sync_data()
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
-        self.check()?;
-        self.memory.write(offset, data)
+        self.1.check()?;
+        self.0.write(offset, data)
     }
+}
+
+/// A store whose logs are on `log` and whose database is on `pages`.
+fn on_media(log: &Medium, pages: &Medium, log_bytes: usize) -> Store {
+    let backend = redb::backends::InMemoryBackend::new();
+    let disk = disk::Disk::on(Pages(backend, pages.clone())).expect("a database");
+    let logs: Vec<Box<dyn log::Medium>> = vec![Box::new(log.clone()), Box::new(log.clone())];
+    let journal = Journal::on(logs, disk, 1, log_bytes).expect("a journal");
+    let store = Store::assemble(1, HashMap::new(), None, RING_EVENTS);
+    let committer = Committer::start(journal, Durability::Durable, Arc::downgrade(&store.0));
+    store.0.sequencer.lock().committer = Some(committer.expect("a committer"));
+    store
 }
 
 #[tokio::test]
 async fn after_a_failed_commit_nothing_queued_is_stored_or_shown() {
-    let medium = Medium {
-        memory: Arc::new(redb::backends::InMemoryBackend::new()),
-        broken: Arc::default(),
-    };
-    let disk = disk::Disk::on(medium.clone()).expect("a database");
-    let store = Store::assemble(1, HashMap::new(), None, RING_EVENTS);
-    let committer = Committer::start(disk, Durability::Durable, Arc::downgrade(&store.0));
-    store.0.sequencer.lock().committer = Some(committer.expect("a committer"));
+    let medium = Medium::default();
+    let store = on_media(&medium, &Medium::default(), LOG_BYTES);
     let table = store.table("things");
     store
         .create(&table, draft("kept", 0))
@@ -396,4 +548,40 @@ async fn after_a_failed_commit_nothing_queued_is_stored_or_shown() {
     let late = store.create(&table, draft("late", 9)).await;
     assert!(matches!(late, Err(WriteError::Disk(_))), "{late:?}");
     assert_eq!((table.len(), store.revision()), (1, before));
+}
+
+#[tokio::test]
+async fn a_database_that_cannot_be_brought_up_to_date_ends_writing_before_the_logs_are_full() {
+    let pages = Medium::default();
+    let store = on_media(&Medium::default(), &pages, 1024);
+    let table = store.table("things");
+    pages.broken.store(true, Ordering::Release);
+    let mut accepted = 0_usize;
+    let refused = loop {
+        match store
+            .create(&table, draft(&format!("n{accepted}"), 0))
+            .await
+        {
+            Ok(_) => accepted += 1,
+            Err(error) => break error,
+        }
+        assert!(accepted < 100, "two small logs hold no more");
+    };
+    assert!(
+        matches!(&refused, WriteError::Disk(reason) if reason.contains("up to date")),
+        "{refused}"
+    );
+    assert_eq!(table.len(), accepted, "what was accepted is shown");
+}
+
+#[tokio::test]
+async fn a_lone_write_is_one_write_to_the_log() {
+    let medium = Medium::default();
+    let store = on_media(&medium, &Medium::default(), LOG_BYTES);
+    let table = store.table("things");
+    store.create(&table, draft("a", 0)).await.expect("stored");
+    let before = medium.writes.load(Ordering::Acquire);
+    store.create(&table, draft("b", 0)).await.expect("stored");
+    assert_eq!(medium.writes.load(Ordering::Acquire) - before, 1);
+    store.close().await;
 }

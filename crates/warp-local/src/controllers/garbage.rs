@@ -300,8 +300,8 @@ impl Monitor {
         if let Ok(None) = definitions.get_metadata_opt(&definition).await {
             store.replace(Vec::new(), None);
         } else {
-            for entry in store.all() {
-                let uid = entry.meta().uid.as_deref().unwrap_or_default();
+            for object in store.all() {
+                let uid = object.meta().uid.as_deref().unwrap_or_default();
                 for uid in self.graph.lock().forget(uid) {
                     self.queue.add(uid);
                 }

@@ -1,15 +1,21 @@
 //! Checks of containers: ports, environment, mounts, probes, resources, security.
 
+mod environment;
+mod probe;
+
 use std::collections::{BTreeSet, HashSet};
 
 use serde_json::Value;
 
+use environment::{environment, environment_from};
+pub(super) use environment::{field_reference, resource_reference};
+use probe::lifecycle_and_probes;
+
 use crate::kinds::checks::{
-    self, Errors, container_resources, descending_path, env_name, named, not_negative, one_of,
-    one_of_if_set, port, port_name, port_number, required, required_label,
+    self, Errors, container_resources, descending_path, named, one_of, one_of_if_set, port_name,
+    port_number, required, required_label,
 };
 use crate::kinds::fields::{at, flag, list, number, text};
-use crate::kinds::metadata;
 use crate::schema::{FieldError, Path};
 
 /// What a container may refer to.
@@ -223,202 +229,6 @@ fn host_port_conflicts(containers: &[Value], path: &Path, errors: &mut Errors) {
     }
 }
 
-const ENV_FIELDS: [&str; 8] = [
-    "metadata.name",
-    "metadata.namespace",
-    "metadata.uid",
-    "spec.nodeName",
-    "spec.serviceAccountName",
-    "status.hostIP",
-    "status.hostIPs",
-    "status.podIP",
-];
-const ENV_FIELDS_MORE: &str = "status.podIPs";
-const RESOURCE_FIELDS: [&str; 6] = [
-    "limits.cpu",
-    "limits.ephemeral-storage",
-    "limits.memory",
-    "requests.cpu",
-    "requests.ephemeral-storage",
-    "requests.memory",
-];
-
-fn environment(container: &Value, path: &Path, errors: &mut Errors) {
-    for (index, variable) in list(container, "env").iter().enumerate() {
-        let path = path.child("env").index(index);
-        let name = text(variable, "name");
-        if name.is_empty() {
-            errors.push(FieldError::required(&path.child("name"), ""));
-        } else {
-            named(env_name(name), name, &path.child("name"), errors);
-        }
-        let Some(source) = at(variable, "valueFrom") else {
-            continue;
-        };
-        let path = path.child("valueFrom");
-        let mut sources = 0;
-        if let Some(reference) = at(source, "fieldRef") {
-            sources += 1;
-            field_reference(reference, &path.child("fieldRef"), true, errors);
-        }
-        if let Some(reference) = at(source, "resourceFieldRef") {
-            sources += 1;
-            resource_reference(reference, &path.child("resourceFieldRef"), false, errors);
-        }
-        for kind in ["configMapKeyRef", "secretKeyRef"] {
-            if let Some(reference) = at(source, kind) {
-                sources += 1;
-                key_reference(reference, &path.child(kind), errors);
-            }
-        }
-        if at(source, "fileKeyRef").is_some() {
-            sources += 1;
-        }
-        let detail = match sources {
-            0 => {
-                "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, \
-                 `secretKeyRef` or `fileKeyRef`"
-            }
-            _ if !text(variable, "value").is_empty() => {
-                "may not be specified when `value` is not empty"
-            }
-            1 => continue,
-            _ => "may not have more than one field specified at a time",
-        };
-        errors.push(FieldError::invalid(&path, "", detail));
-    }
-}
-
-pub(super) fn field_reference(reference: &Value, path: &Path, env: bool, errors: &mut Errors) {
-    if text(reference, "apiVersion").is_empty() {
-        errors.push(FieldError::required(&path.child("apiVersion"), ""));
-        return;
-    }
-    let field = text(reference, "fieldPath");
-    if field.is_empty() {
-        errors.push(FieldError::required(&path.child("fieldPath"), ""));
-        return;
-    }
-    if let Some((base, subscript)) = field
-        .strip_suffix("']")
-        .and_then(|rest| rest.split_once("['"))
-    {
-        match base {
-            "metadata.annotations" => {
-                named(
-                    metadata::qualified_name(&subscript.to_lowercase()),
-                    subscript,
-                    path,
-                    errors,
-                );
-            }
-            "metadata.labels" => {
-                named(metadata::qualified_name(subscript), subscript, path, errors);
-            }
-            _ => {
-                let detail = format!(
-                    "error converting fieldPath: field label does not support subscript: {field}"
-                );
-                errors.push(FieldError::invalid(&path.child("fieldPath"), field, detail));
-            }
-        }
-        return;
-    }
-    let whole = ["metadata.annotations", "metadata.labels"];
-    let known = ENV_FIELDS.contains(&field) || field == ENV_FIELDS_MORE || whole.contains(&field);
-    if !known {
-        let detail = format!("error converting fieldPath: field label not supported: {field}");
-        errors.push(FieldError::invalid(&path.child("fieldPath"), field, detail));
-    } else if env && whole.contains(&field) {
-        let mut allowed = ENV_FIELDS.to_vec();
-        allowed.push(ENV_FIELDS_MORE);
-        errors.push(FieldError::not_supported(
-            &path.child("fieldPath"),
-            field,
-            &allowed,
-        ));
-    } else if !env
-        && ![
-            "metadata.annotations",
-            "metadata.labels",
-            "metadata.name",
-            "metadata.namespace",
-            "metadata.uid",
-        ]
-        .contains(&field)
-    {
-        let allowed = [
-            "metadata.annotations",
-            "metadata.labels",
-            "metadata.name",
-            "metadata.namespace",
-            "metadata.uid",
-        ];
-        errors.push(FieldError::not_supported(
-            &path.child("fieldPath"),
-            field,
-            &allowed,
-        ));
-    }
-}
-
-pub(super) fn resource_reference(
-    reference: &Value,
-    path: &Path,
-    volume: bool,
-    errors: &mut Errors,
-) {
-    let resource = text(reference, "resource");
-    if volume && text(reference, "containerName").is_empty() {
-        errors.push(FieldError::required(&path.child("containerName"), ""));
-    } else if resource.is_empty() {
-        errors.push(FieldError::required(&path.child("resource"), ""));
-    } else if !RESOURCE_FIELDS.contains(&resource)
-        && !resource.starts_with("limits.hugepages-")
-        && !resource.starts_with("requests.hugepages-")
-    {
-        let path = path.child("resource");
-        errors.push(FieldError::not_supported(&path, resource, &RESOURCE_FIELDS));
-    }
-}
-
-fn key_reference(reference: &Value, path: &Path, errors: &mut Errors) {
-    let name = text(reference, "name");
-    named(metadata::subdomain(name), name, &path.child("name"), errors);
-    let key = text(reference, "key");
-    if key.is_empty() {
-        errors.push(FieldError::required(&path.child("key"), ""));
-    } else {
-        named(metadata::config_key(key), key, &path.child("key"), errors);
-    }
-}
-
-fn environment_from(container: &Value, path: &Path, errors: &mut Errors) {
-    let path = path.child("envFrom");
-    for (index, source) in list(container, "envFrom").iter().enumerate() {
-        let here = path.index(index);
-        let prefix = text(source, "prefix");
-        named(env_name(prefix), prefix, &here.child("prefix"), errors);
-        let mut sources = 0;
-        for kind in ["configMapRef", "secretRef"] {
-            if let Some(reference) = at(source, kind) {
-                sources += 1;
-                required(
-                    text(reference, "name"),
-                    &here.child(kind).child("name"),
-                    errors,
-                );
-            }
-        }
-        let detail = match sources {
-            0 => "must specify one of: `configMapRef` or `secretRef`",
-            1 => continue,
-            _ => "may not have more than one field specified at a time",
-        };
-        errors.push(FieldError::invalid(&path, "", detail));
-    }
-}
-
 fn mounts(container: &Value, path: &Path, around: &Surroundings<'_>, errors: &mut Errors) {
     let mut points = BTreeSet::new();
     let mounts_path = path.child("volumeMounts");
@@ -469,123 +279,6 @@ fn mounts(container: &Value, path: &Path, around: &Surroundings<'_>, errors: &mu
                 text(device, "name"),
             ));
         }
-    }
-}
-
-fn lifecycle_and_probes(
-    container: &Value,
-    path: &Path,
-    around: &Surroundings<'_>,
-    errors: &mut Errors,
-) {
-    for hook in ["postStart", "preStop"] {
-        if let Some(handler) = at(container, &format!("lifecycle.{hook}")) {
-            handlers(
-                handler,
-                &path.child("lifecycle").child(hook),
-                around.grace_period,
-                errors,
-            );
-        }
-    }
-    for name in ["livenessProbe", "readinessProbe", "startupProbe"] {
-        let Some(probe) = at(container, name) else {
-            continue;
-        };
-        let path = path.child(name);
-        handlers(probe, &path, around.grace_period, errors);
-        for field in [
-            "initialDelaySeconds",
-            "timeoutSeconds",
-            "periodSeconds",
-            "successThreshold",
-            "failureThreshold",
-        ] {
-            not_negative(probe, field, &path, errors);
-        }
-        let grace = number(probe, "terminationGracePeriodSeconds");
-        let grace_path = path.child("terminationGracePeriodSeconds");
-        if let Some(seconds) = grace.filter(|seconds| *seconds <= 0) {
-            errors.push(FieldError::invalid(
-                &grace_path,
-                seconds,
-                "must be greater than 0",
-            ));
-        }
-        if name == "readinessProbe" {
-            if let Some(seconds) = grace {
-                let detail = "must not be set for readinessProbes";
-                errors.push(FieldError::invalid(&grace_path, seconds, detail));
-            }
-        } else if let Some(times) = number(probe, "successThreshold").filter(|times| *times != 1) {
-            errors.push(FieldError::invalid(
-                &path.child("successThreshold"),
-                times,
-                "must be 1",
-            ));
-        }
-    }
-}
-
-fn handlers(handler: &Value, path: &Path, grace_period: i64, errors: &mut Errors) {
-    let mut found = 0;
-    for kind in ["exec", "httpGet", "tcpSocket", "grpc", "sleep"] {
-        let Some(action) = at(handler, kind) else {
-            continue;
-        };
-        let path = path.child(kind);
-        found += 1;
-        if found > 1 {
-            errors.push(FieldError::forbidden(
-                &path,
-                "may not specify more than 1 handler type",
-            ));
-            continue;
-        }
-        match kind {
-            "exec" => {
-                if list(action, "command").is_empty() {
-                    errors.push(FieldError::required(&path.child("command"), ""));
-                }
-            }
-            "httpGet" => {
-                required(text(action, "path"), &path.child("path"), errors);
-                port(action.get("port"), &path.child("port"), errors);
-                one_of_if_set(action, "scheme", &["HTTP", "HTTPS"], &path, errors);
-                for header in list(action, "httpHeaders") {
-                    http_header(text(header, "name"), &path.child("httpHeaders"), errors);
-                }
-            }
-            "tcpSocket" => port(action.get("port"), &path.child("port"), errors),
-            "grpc" => port_number(
-                number(action, "port").unwrap_or(0),
-                &path.child("port"),
-                errors,
-            ),
-            _ => {
-                let seconds = number(action, "seconds").unwrap_or(0);
-                if !(0..=grace_period).contains(&seconds) {
-                    let detail = format!(
-                        "must be non-negative and less than terminationGracePeriodSeconds \
-                         ({grace_period}). Enable AllowPodLifecycleSleepActionZeroValue feature \
-                         gate for zero sleep."
-                    );
-                    errors.push(FieldError::invalid(&path, seconds, detail));
-                }
-            }
-        }
-    }
-    if found == 0 {
-        errors.push(FieldError::required(path, "must specify a handler type"));
-    }
-}
-
-fn http_header(name: &str, path: &Path, errors: &mut Errors) {
-    let valid = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
-    if !valid {
-        let detail = "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. \
-                      'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')";
-        errors.push(FieldError::invalid(path, name, detail));
     }
 }
 

@@ -19,8 +19,10 @@ const STATE: &str = "state.redb";
 const MARKER: &str = ".warp";
 /// Everything an instance makes; the marker goes last.
 const FOLDERS: [&str; 2] = ["pods", "volumes"];
-const FILES: [&str; 11] = [
+const FILES: [&str; 13] = [
     STATE,
+    "state.log-a",
+    "state.log-b",
     "kubeconfig",
     NOTE,
     "warp.log",

@@ -5,12 +5,16 @@
 //! - `load fill KUBECONFIG PIDS LABEL COUNT`: creates objects and prints what they weigh in memory.
 //! - `load inside DIR [SECONDS]`: creates through the in-process client, relaxed.
 //! - `load open DIR COUNT`: how long a database of that many objects takes to open.
+//! - `load phase KUBECONFIG PIDS PHASE [SECONDS]`: one phase on one server, for a profiler.
 //! - `load serve --data DIR --port PORT`: the server as `warp apiserver` runs it, without the rest of
 //!   the binary.
 //!
-//! CPU time is read from `/proc/PID/stat` before and after each phase. Bodies are prepared once and
+//! Connections are HTTP/2, as client-go's; `LOAD_HTTP=1` takes HTTP/1.1, one connection for each watch, as
+//! kube-rs does. CPU time is read from `/proc/PID/stat` before and after each phase. Bodies are prepared once and
 //! answers are read but not decoded, so that the client takes as little of the machine as it can.
 #![allow(clippy::print_stdout, reason = "the figures are this program's output")]
+
+mod multiplexed;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -75,6 +79,8 @@ fn body(name: &str) -> Vec<u8> {
 #[derive(Clone)]
 struct Target {
     client: Client,
+    /// How to reach it again; nothing for the server in this process.
+    config: Option<Config>,
     pids: Vec<u32>,
     /// Path of the config maps of the namespace everything happens in.
     maps: String,
@@ -86,13 +92,25 @@ impl Target {
         let config =
             Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         let pids = pids.split(',').filter_map(|pid| pid.parse().ok()).collect();
-        Self::in_space(Client::try_from(config)?, pids, space).await
+        let mut target = Self::in_space(open_client(&config, 1).await?, pids, space).await?;
+        target.config = Some(config);
+        Ok(target)
+    }
+
+    /// The same server over connections for so many watches.
+    async fn for_watches(&self, watches: usize) -> Result<Self, Failure> {
+        let mut target = self.clone();
+        if let Some(config) = &self.config {
+            target.client = open_client(config, watches).await?;
+        }
+        Ok(target)
     }
 
     async fn in_space(client: Client, pids: Vec<u32>, space: &str) -> Result<Self, Failure> {
         let made = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}});
         let target = Self {
             client,
+            config: None,
             pids,
             maps: format!("/api/v1/namespaces/{space}/configmaps"),
         };
@@ -131,6 +149,13 @@ impl Target {
     async fn create(&self, name: &str) -> Result<(), Failure> {
         self.send("POST", &self.maps, body(name)).await.map(drop)
     }
+}
+
+async fn open_client(config: &Config, watches: usize) -> Result<Client, Failure> {
+    if std::env::var("LOAD_HTTP").is_ok_and(|version| version == "1") {
+        return Ok(Client::try_from(config.clone())?);
+    }
+    multiplexed::client(config, watches).await
 }
 
 /// Runs `one` in `tasks` loops until `done` says so; returns how often.
@@ -220,6 +245,7 @@ async fn fan_out(
     watchers: usize,
     writes: u64,
 ) -> Result<Rates, Failure> {
+    let target = &target.for_watches(watchers).await?;
     let opened = (0..watchers).map(|_| async {
         let path = format!("{}?watch=true&timeoutSeconds=300&sendInitialEvents=false&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan", target.maps);
         Ok::<_, Failure>(target.open(&path, ("GET", Vec::new())).await?.into_data_stream())
@@ -292,8 +318,8 @@ async fn measure(target: &Target, phase: &str, length: Duration) -> Result<Rates
         "create, 64 writers" => timed(target, creates(target, "many", 64, until)).await,
         "get" => timed(target, gets(target, until)).await,
         "list of 10k" => timed(target, lists(target, until)).await,
-        "event to 100 watchers" => fan_out(target, "hundred", 100, 300).await,
-        _ => fan_out(target, "thousand", 1000, 60).await,
+        "event to 100 watchers" => fan_out(target, "hundred", 100, 1500).await,
+        _ => fan_out(target, "thousand", 1000, 300).await,
     }
 }
 
@@ -326,7 +352,8 @@ async fn compare(arguments: &[String]) -> Result<(), Failure> {
             let mut target = target.clone();
             if phase == "list of 10k" {
                 let pids = target.pids.clone();
-                target = Target::in_space(target.client.clone(), pids, "ten-thousand").await?;
+                let client = target.client.clone();
+                target = Target::in_space(client, pids, "ten-thousand").await?;
                 creates(&target, "listed", 64, Until::Count(LISTED)).await?;
             }
             figures.push(measure(&target, phase, length).await?);
@@ -340,6 +367,21 @@ async fn compare(arguments: &[String]) -> Result<(), Failure> {
             real_cpu / our_cpu
         );
     }
+    Ok(())
+}
+
+async fn phase(arguments: &[String]) -> Result<(), Failure> {
+    let [kubeconfig, pids, phase, rest @ ..] = arguments else {
+        return Err("usage: load phase KUBECONFIG PIDS PHASE [SECONDS]".into());
+    };
+    let phase = PHASES
+        .into_iter()
+        .find(|known| known == phase)
+        .ok_or_else(|| format!("the phases are {}", PHASES.join("; ")))?;
+    let target = Target::connect(kubeconfig, pids, "phase").await?;
+    target.create("one-0").await?;
+    let (rate, used) = measure(&target, phase, seconds(rest.first())).await?;
+    println!("{phase}: {rate:.0} /s, {used:.2} µs of CPU each");
     Ok(())
 }
 
@@ -436,12 +478,13 @@ async fn run(arguments: &[String]) -> Result<(), Failure> {
         [mode, rest @ ..] if mode == "serve" => serve(rest).await,
         [mode, rest @ ..] if mode == "compare" => compare(rest).await,
         [mode, rest @ ..] if mode == "fill" => fill(rest).await,
+        [mode, rest @ ..] if mode == "phase" => phase(rest).await,
         [mode, directory, count] if mode == "open" => open(directory, count.parse()?).await,
         [mode, directory, rest @ ..] if mode == "inside" => {
             inside(directory, seconds(rest.first())).await
         }
         _ => Err(
-            "usage: load compare | fill | inside | open | serve (see the head of this file)".into(),
+            "usage: load compare | fill | inside | open | phase | serve (see the head of this file)".into(),
         ),
     }
 }
