@@ -201,6 +201,8 @@ async fn post(client: &kube::Client, write: Write) {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::ObjectReference;
+    use kube::api::{DeleteParams, ListParams};
+    use warp_apiserver::{ApiServer, Options};
 
     use super::*;
 
@@ -216,6 +218,40 @@ mod tests {
             reason: "SuccessfulCreate".to_owned(),
             message: message.to_owned(),
         }
+    }
+
+    /// Events are kept for an hour; a controller may say the same thing again much later.
+    #[tokio::test]
+    async fn a_repeat_of_an_event_that_expired_is_said_anew() {
+        let server = ApiServer::start(Options::ephemeral().unwrap())
+            .await
+            .unwrap();
+        let client = server.client("default");
+        let events: Api<Event> = Api::namespaced(client.clone(), "default");
+        let mut memory = Memory::default();
+        let now = server.clock().now();
+        let mut say = || {
+            let mut note = note("a");
+            note.about.namespace = Some("default".to_owned());
+            memory.next("c", note, now).unwrap()
+        };
+        post(&client, say()).await;
+        post(&client, say()).await;
+        let first = events
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .items
+            .remove(0);
+        assert_eq!(first.count, Some(2));
+        let name = first.metadata.name.unwrap();
+        let params = DeleteParams::default();
+        events.delete(&name, &params).await.unwrap();
+        post(&client, say()).await;
+        let again = events.get(&name).await.unwrap();
+        assert_eq!(again.count, Some(3));
+        assert_ne!(again.metadata.uid, first.metadata.uid);
+        assert_eq!(again.reason.as_deref(), Some("SuccessfulCreate"));
     }
 
     #[test]

@@ -11,3 +11,4 @@
 
 mod controllers;
 mod node;
+mod scheduler;

@@ -525,6 +525,7 @@ impl Loop {
         if self.health.is_some() {
             member.seen = Some(node.clone()).filter(|_| !gone);
         }
+        member.room.relabel(node);
         let health = self.runtime.health(node);
         let was_lost = member.lost;
         member.lost = health.lost || gone;

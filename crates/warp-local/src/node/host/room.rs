@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, NodeStatus, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use warp_core::fleet::{Constraints, Labels};
 use warp_core::resources::Resources;
 
 use super::super::devices::Ledger;
@@ -20,6 +21,8 @@ pub(super) struct Room {
     all: Resources,
     /// What pods that have not ended ask for, by uid.
     held: BTreeMap<String, Resources>,
+    /// The node's labels as last seen: they may be changed while it runs.
+    labels: Labels,
 }
 
 impl Room {
@@ -33,6 +36,7 @@ impl Room {
         Self {
             ledger: Ledger::new(shape.devices.clone()),
             all,
+            labels: request::labels(Some(&shape.labels)),
             shape,
             held: BTreeMap::new(),
         }
@@ -49,9 +53,16 @@ impl Room {
         known: bool,
     ) -> Option<Refusal> {
         let spec = pod.spec.as_ref()?;
-        let wanted = request::request(pod).resources;
+        let request = request::request(pod);
+        let wanted = request.resources;
         if !known && let Some(refusal) = self.too_little(&wanted) {
             return Some(refusal);
+        }
+        if !known && !self.is_chosen_by(&request.constraints) {
+            return Some(Refusal {
+                reason: "NodeAffinity".to_owned(),
+                message: "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector".to_owned(),
+            });
         }
         if !known && let Err(refusal) = runtime.admit(pod) {
             return Some(refusal);
@@ -74,6 +85,24 @@ impl Room {
         }
         self.held.insert(uid.to_owned(), wanted);
         None
+    }
+
+    pub(super) fn relabel(&mut self, seen: &Node) {
+        self.labels = request::labels(seen.metadata.labels.as_ref());
+    }
+
+    /// Do the pod's node selector and its required node affinity name this node?
+    fn is_chosen_by(&self, constraints: &Constraints) -> bool {
+        let selected = constraints
+            .node_selector
+            .iter()
+            .all(|(key, value)| self.labels.get(key) == Some(value));
+        selected
+            && constraints.node_affinity.as_ref().is_none_or(|terms| {
+                terms
+                    .iter()
+                    .any(|term| term.matches(&self.shape.name, &self.labels))
+            })
     }
 
     pub(super) fn release(&mut self, uid: &str) {

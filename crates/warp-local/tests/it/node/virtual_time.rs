@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use warp_apiserver::{ApiServer, Options};
@@ -168,6 +168,50 @@ async fn a_pod_there_is_no_room_for_is_refused_by_the_node() {
     .unwrap();
     let fourth = make("fourth", json!({"cpu": "1500m"})).await;
     assert_eq!(fourth.phase.as_deref(), Some("Running"));
+    stop.cancel();
+}
+
+/// Labels may change between a pod's placement and its arrival.
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_affinity_names_other_nodes_is_refused_by_the_node() {
+    let text = "pools:\n- {name: n, cpu: 2, memory: 4Gi, labels: {disk: ssd}}\n";
+    let start: Timestamp = "2026-11-15T00:00:00Z".parse().unwrap();
+    let (server, stop) = engine(start, Fleet::parse(text, "f").unwrap()).await;
+    let client = server.client("default");
+    let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
+    let arrive = async |name: &str, disk: &str| {
+        let required = json!({"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "disk", "operator": "In", "values": [disk]}]}]});
+        let affinity =
+            json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}});
+        let pod = json!({"metadata": {"name": name}, "spec": {
+            "nodeName": "n-0", "restartPolicy": "Never", "affinity": affinity,
+            "containers": [{"name": "c", "image": "i"}]}});
+        let pod = serde_json::from_value(pod).unwrap();
+        pods.create(&PostParams::default(), &pod).await.unwrap();
+        let seen = wait_for(&pods, name, "seen by its node", HOURS, |pod| {
+            phase(pod).is_some_and(|phase| phase != "Pending")
+        });
+        seen.await.unwrap().unwrap().status.unwrap().reason
+    };
+    assert_eq!(arrive("fitting", "ssd").await, None);
+    assert_eq!(
+        arrive("stray", "hdd").await.as_deref(),
+        Some("NodeAffinity")
+    );
+    let nodes: Api<Node> = Api::all(client);
+    let labels = Patch::Merge(json!({"metadata": {"labels": {"disk": "hdd"}}}));
+    nodes
+        .patch("n-0", &PatchParams::default(), &labels)
+        .await
+        .unwrap();
+    // The node hears of its labels and of its pods on two watches: the first may come before it knows.
+    let mut number = 0;
+    while arrive(&format!("late-{number}"), "ssd").await.is_none() {
+        number += 1;
+        assert!(number < 100, "the node never heard of its new label");
+    }
+    assert_eq!(arrive("welcome", "hdd").await, None);
     stop.cancel();
 }
 
