@@ -12,6 +12,7 @@
 //! `WARP_WALK_SEED=n` repeats one.
 
 mod compare;
+pub(crate) mod hostile;
 mod leaves;
 mod rest;
 mod walker;

@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 use warp_testkit::audit::service_account;
 use warp_testkit::{Behaviour, Cluster, NodeShape, until, wait_for};
 
+use crate::walks::hostile;
+
 use super::Used;
 use super::operator::Operator;
 use super::role;
@@ -78,6 +80,7 @@ pub(super) async fn neighbours() -> Result<Used> {
         a_neighbour_may_ask_for_nothing(&mallory, &team).await?;
         imitations_change_nothing(&mallory, &team, &rival).await?;
         no_reference_leaves_its_namespace(&mallory, &team, &rival).await?;
+        hostile_specs_stand_still(&mallory, &team, &rival).await?;
         refused_pods_hold_no_gpus(&world, &team).await?;
         priority_can_be_reserved(&world, &mallory, &rival.namespace).await?;
         secrets_stay_where_they_are(&team, &operator).await
@@ -328,6 +331,42 @@ async fn no_reference_leaves_its_namespace(
         |object| object.is_none(),
     )
     .await?;
+    Ok(())
+}
+
+/// What climbs, injects or exceeds is refused by the API server or waits with its reason, and the
+/// GPUs it asked for are there for others.
+async fn hostile_specs_stand_still(
+    mallory: &Client,
+    team: &Scene<'_>,
+    rival: &Scene<'_>,
+) -> Result<()> {
+    let own: Api<DynamicObject> =
+        Api::namespaced_with(mallory.clone(), &rival.namespace, &workload_resource());
+    let mut made = Vec::new();
+    for (name, spec) in hostile::specs() {
+        let object = json!({"apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPUWorkload",
+            "metadata": {"name": name}, "spec": spec});
+        let answer = own
+            .create(&PostParams::default(), &serde_json::from_value(object)?)
+            .await;
+        match answer {
+            Ok(_) => made.push(name),
+            Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => {}
+            Err(error) => bail!("{name}: {error}"),
+        }
+    }
+    for name in &made {
+        rival
+            .until(name, "standing still", |object| {
+                hostile::STANDS_STILL.contains(&reason(object))
+            })
+            .await?;
+    }
+    team.canary("beside-the-hostile").await?;
+    for name in &made {
+        rival.delete(name).await?;
+    }
     Ok(())
 }
 
