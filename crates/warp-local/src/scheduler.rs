@@ -122,6 +122,8 @@ struct Nominee {
 enum Written {
     Bound(Key, Arc<str>, Result<(), SyncError>),
     Told,
+    /// Victims may be left, or a pod may not know why it waits.
+    Unsaid(Key),
 }
 
 #[derive(Debug)]
@@ -193,8 +195,10 @@ impl Scheduler {
     }
 
     fn take_written(&mut self, written: Option<Written>) {
-        let Some(Written::Bound(key, uid, outcome)) = written else {
-            return;
+        let (key, uid, outcome) = match written {
+            Some(Written::Bound(key, uid, outcome)) => (key, uid, outcome),
+            Some(Written::Unsaid(key)) => return self.waiting.unsaid(&key, Instant::now()),
+            Some(Written::Told) | None => return,
         };
         match outcome {
             Ok(()) => self.forget(&key),
@@ -342,6 +346,13 @@ impl Scheduler {
     /// Says why a pod waits, in its conditions and in an event.
     fn refuse(&mut self, key: &Key, pod: &Arc<Pod>, message: String, nominated: Option<&str>) {
         self.waiting.park(key, Instant::now());
+        // Where it is to go is said again until the pod has it: the write that said so may have failed.
+        let promised = self.nominees.get(key).map(|nominee| &*nominee.work.node);
+        let told = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.nominated_node_name.as_deref());
+        let nominated = nominated.or(promised.filter(|node| told != Some(*node)));
         let mut plan = Plan::default();
         let known = pods::condition(pod, "PodScheduled");
         let same = known.is_some_and(|known| {
@@ -364,14 +375,15 @@ impl Scheduler {
             plan.push(status_patch(pod, &status));
         }
         plan.note(about(&**pod), true, "FailedScheduling", message);
-        self.write(plan);
+        self.write(key, plan);
     }
 
-    fn write(&mut self, plan: Plan) {
-        let shared = self.shared.clone();
+    fn write(&mut self, key: &Key, plan: Plan) {
+        let (shared, key) = (self.shared.clone(), key.clone());
         let write = async move {
             if let Err(error) = shared.execute(NAME, plan).await {
                 tracing::debug!(%error, "scheduler write failed");
+                return Written::Unsaid(key);
             }
             Written::Told
         };

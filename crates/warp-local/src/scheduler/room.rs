@@ -131,7 +131,7 @@ impl Scheduler {
                 message,
             }));
         }
-        self.write(plan);
+        self.write(key, plan);
         self.nominate(key, pod, request, &chosen.node);
         let message = verdict.message(&verdict.no_victims());
         self.refuse(key, pod, message, Some(&chosen.node));

@@ -126,6 +126,17 @@ impl Waiting {
         self.enter(key, State::Backoff(now + delay));
     }
 
+    /// A write about it failed: if it still waits, it is tried again soon and not only when something happens.
+    pub(super) fn unsaid(&mut self, key: &Key, now: Instant) {
+        let Some(entry) = self.entries.get(key) else {
+            return;
+        };
+        if matches!(entry.state, State::Parked(_)) {
+            let delay = delay(entry.attempts);
+            self.enter(key, State::Backoff(now + delay));
+        }
+    }
+
     /// Something happened that may make room: whoever waits is tried again, not sooner than its delay allows.
     pub(super) fn stir(&mut self, now: Instant) {
         let parked: Vec<_> = self

@@ -10,5 +10,6 @@
 )]
 
 mod controllers;
+mod faults;
 mod node;
 mod scheduler;
