@@ -18,15 +18,15 @@ mod rest;
 mod walker;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
-use warp_operator::{Clock, Config, Settings};
 use warp_testkit::Faults;
-use warp_testkit::fault::world::{Part, Setup, World};
+use warp_testkit::fault::world::{Setup, World};
 use warp_testkit::fault::{history, judge};
+
+use crate::faults::operator;
 
 use compare::Outcome;
 use leaves::Leaf;
@@ -221,25 +221,6 @@ fn trouble(dice: &mut Dice) -> String {
         rules.push(format!("watch/{kind}#1:{fault}"));
     }
     rules.join("; ")
-}
-
-/// The operator as a part of a world.
-fn operator() -> Part {
-    Arc::new(|client, stop| {
-        Box::pin(async move {
-            let config = Config {
-                namespace: None,
-                identity: "walked-operator".to_owned(),
-                leader: None,
-                health_addr: None,
-                metrics_addr: None,
-                settings: Settings::default(),
-            };
-            let clock = Clock::starting_at(warp_testkit::fault::world::now());
-            // An end before `stop` is counted by the world.
-            let _ = warp_operator::run(client, config, clock, stop).await;
-        })
-    })
 }
 
 async fn start(fleet: &str, plan: &str, walkers: &[Walker]) -> Result<World> {
