@@ -7,6 +7,7 @@
 
 mod commit;
 mod disk;
+mod joined;
 mod journal;
 mod log;
 mod object;
@@ -24,6 +25,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch as signal;
 
 use commit::Committer;
+pub use joined::{Lines, Whole};
 use journal::{Journal, LOG_BYTES};
 pub use object::{Draft, Index, Stored, key};
 pub use table::{Page, PageQuery, Table};

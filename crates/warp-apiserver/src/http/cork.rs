@@ -16,6 +16,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Bytes collected before they go down in the middle of a turn.
 const MOST: usize = 64 << 10;
+/// Room made for the first of them.
+const FIRST: usize = 16 << 10;
 
 /// A stream whose writes are gathered; the handles share it.
 pub(super) struct Cork<S>(Arc<Mutex<Corked<S>>>);
@@ -90,6 +92,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Corked<S> {
         self.check()?;
         if self.gathered.len() >= MOST {
             ready!(self.drain(context))?;
+        }
+        if self.gathered.capacity() == 0 {
+            self.gathered.reserve(FIRST);
         }
         Poll::Ready(Ok(()))
     }

@@ -53,6 +53,11 @@ impl Selector {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
+    /// Whether every object matches.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
     pub(crate) fn matches(&self, object: &Stored) -> bool {
         self.labels
             .iter()

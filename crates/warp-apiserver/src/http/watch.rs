@@ -19,7 +19,7 @@ use crate::codec::negotiate::{Form, View};
 use crate::codec::status::Status;
 use crate::codec::table::IncludeObject;
 use crate::registry::Entry;
-use crate::store::{Batch, Cursor, Event, EventKind, Stored};
+use crate::store::{Batch, Cursor, Event, EventKind, Stored, Whole};
 
 /// How often an idle watcher is told the present revision.
 const BOOKMARK_EVERY: Duration = Duration::from_mins(1);
@@ -103,6 +103,7 @@ pub(super) fn watch(
             }
         }),
         done: false,
+        whole: shape.whole(),
         shape,
         _slot: slot,
     };
@@ -182,6 +183,19 @@ struct Shape {
 }
 
 impl Shape {
+    /// What the client wants if that is every event, as it is stored.
+    fn whole(&self) -> Option<Whole> {
+        let resource = &self.entry.resource;
+        let plain = self.form.view == View::Object
+            && self.selector.is_empty()
+            && self.name.is_none()
+            && resource.conversion.is_none();
+        plain.then(|| Whole {
+            namespace: self.namespace.clone(),
+            epoch: resource.custom.as_ref().map(|custom| custom.epoch),
+        })
+    }
+
     fn wants(&self, stored: &Stored) -> bool {
         self.in_place(stored) && self.selector.matches(stored)
     }
@@ -295,6 +309,8 @@ struct Stream {
     /// Resolves when the resource goes or the server stops.
     ended: Pin<Box<dyn Future<Output = ()> + Send>>,
     done: bool,
+    /// Set for a client that is sent events as they are stored.
+    whole: Option<Whole>,
     shape: Shape,
     _slot: OwnedSemaphorePermit,
 }
@@ -340,6 +356,15 @@ impl Stream {
         let Some(cursor) = &mut self.cursor else {
             return;
         };
+        if let Some(whole) = &self.whole
+            && let Some(lines) = cursor.read_lines(whole, CHUNK)
+        {
+            self.shape.api.metrics.watch_events(lines.count);
+            if lines.count > 0 {
+                self.ready.push_back(lines.bytes);
+            }
+            return;
+        }
         match cursor.read(CHUNK) {
             Batch::Events(events) => {
                 for event in &events {

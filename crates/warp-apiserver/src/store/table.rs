@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{RwLock, RwLockReadGuard};
 use tokio::sync::watch as signal;
 
+use super::joined::{Joins, Lines, Whole};
 use super::watch::{Batch, Cursor, Event, EventKind};
 use super::{Progress, Stored, TooOld};
 
@@ -22,6 +23,7 @@ pub struct Table {
     name: String,
     inner: RwLock<Inner>,
     signal: signal::Sender<u64>,
+    joins: Joins,
     progress: OnceLock<Arc<Progress>>,
 }
 
@@ -92,6 +94,7 @@ impl Table {
                 ring_events,
             }),
             signal: signal::channel(0).0,
+            joins: Joins::default(),
             progress: OnceLock::new(),
         }
     }
@@ -231,6 +234,20 @@ impl Table {
             return Batch::Idle(self.revision(&inner));
         }
         Batch::Events(inner.ring.range(offset..).take(most).cloned().collect())
+    }
+
+    /// Lines of up to `most` events from sequence number `next` on, and the number after them.
+    pub(super) fn lines(&self, whole: &Whole, next: u64, most: usize) -> Option<(Lines, u64)> {
+        if let Some(found) = self.joins.find(whole, next) {
+            return Some(found);
+        }
+        let inner = self.inner.read();
+        let offset = usize::try_from(next.checked_sub(inner.first)?).ok()?;
+        if offset >= inner.ring.len() {
+            return None;
+        }
+        let events = inner.ring.range(offset..).take(most);
+        self.joins.make(whole, next, events.map(AsRef::as_ref))
     }
 
     /// Makes a change visible to readers; watchers look when it is announced.

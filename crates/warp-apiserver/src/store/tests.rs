@@ -451,6 +451,64 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whoever reads when, wherever it began: joined lines are the lines of its events.
+    #[test]
+    fn joined_lines_are_the_lines_of_the_events(
+        steps in proptest::collection::vec((0_u64..4, 0_u64..3, any::<bool>()), 1..60),
+        readers in proptest::collection::vec((proptest::option::of(0_u64..3), 1_usize..9, 0_usize..60), 1..6),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(async {
+            let store = Store::open(&StoreOptions { ring_events: 16, ..StoreOptions::default() }).expect("a store");
+            let table = store.table("things");
+            let mut open: Vec<(Cursor, Cursor, Whole, usize)> = Vec::new();
+            for (number, (name, space, reading)) in steps.iter().enumerate() {
+                for (namespace, most, from) in &readers {
+                    if *from == number {
+                        let (_, cursor) = table.list_and_watch(None);
+                        let (_, other) = table.list_and_watch(None);
+                        let namespace = namespace.map(|space| format!("s{space}"));
+                        open.push((cursor, other, Whole { namespace, epoch: None }, *most));
+                    }
+                }
+                let (key, name) = (format!("s{space}/n{name}"), format!("n{name}"));
+                let object = json!({"metadata": {"name": name, "namespace": format!("s{space}")}});
+                let fresh = Draft::new(&key, &object, &[], 0);
+                match store.latest(&table, &key) {
+                    None => drop(store.create(&table, fresh).await),
+                    Some(old) if number % 3 == 0 => drop(store.delete(&table, old.redraft(), old.revision).await),
+                    Some(old) => drop(store.update(&table, fresh, old.revision).await),
+                }
+                if !reading {
+                    continue;
+                }
+                for (joined, plain, whole, most) in &mut open {
+                    let (mut lines, mut expected) = (Vec::new(), Vec::new());
+                    while let Some(read) = joined.read_lines(whole, *most) {
+                        lines.extend_from_slice(&read.bytes);
+                    }
+                    let lost = matches!(joined.peek(), Batch::Lost);
+                    while let Batch::Events(events) = plain.read(*most) {
+                        for event in events {
+                            let space = whole.namespace.as_deref();
+                            if space.is_none_or(|space| event.object.namespace() == Some(space)) {
+                                expected.extend_from_slice(&event.line());
+                            }
+                        }
+                    }
+                    assert_eq!(lost, matches!(plain.peek(), Batch::Lost));
+                    if !lost {
+                        assert_eq!(lines, expected);
+                    }
+                }
+            }
+        });
+    }
+}
+
 /// A medium that can be broken.
 #[derive(Debug, Clone, Default)]
 struct Medium {

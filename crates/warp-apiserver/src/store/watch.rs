@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use tokio::sync::watch as signal;
 
-use super::{Stored, Table};
+use super::{Lines, Stored, Table, Whole};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
@@ -71,12 +71,16 @@ impl Event {
 /// One line of a watch stream.
 pub fn line(kind: EventKind, object: &[u8]) -> Bytes {
     let mut line = Vec::with_capacity(object.len() + 32);
-    line.extend_from_slice(b"{\"type\":\"");
-    line.extend_from_slice(kind.name().as_bytes());
-    line.extend_from_slice(b"\",\"object\":");
-    line.extend_from_slice(object);
-    line.extend_from_slice(b"}\n");
+    write_line(kind, object, &mut line);
     Bytes::from(line)
+}
+
+pub(super) fn write_line(kind: EventKind, object: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"type\":\"");
+    out.extend_from_slice(kind.name().as_bytes());
+    out.extend_from_slice(b"\",\"object\":");
+    out.extend_from_slice(object);
+    out.extend_from_slice(b"}\n");
 }
 
 /// What a watcher finds when it looks.
@@ -115,6 +119,15 @@ impl Cursor {
             self.next += events.len() as u64;
         }
         batch
+    }
+
+    /// The next events as lines, up to `most` of them, for a watcher that wants them as they are stored;
+    /// `None` when there are none that can be shown so: then `read` says what there is.
+    pub fn read_lines(&mut self, whole: &Whole, most: usize) -> Option<Lines> {
+        self.signal.mark_unchanged();
+        let (lines, next) = self.table.lines(whole, self.next, most)?;
+        self.next = next;
+        Some(lines)
     }
 
     /// What a read would find, without moving.

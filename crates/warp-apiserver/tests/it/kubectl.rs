@@ -22,10 +22,10 @@ fn commands() -> Vec<String> {
 
 fn manifest(name: &str) -> &'static str {
     match name {
-        "manifest" => include_str!("requests/kubectl-manifest.yaml"),
-        "list" => include_str!("requests/kubectl-list.yaml"),
-        "typed-list" => include_str!("requests/kubectl-typed-list.yaml"),
-        "wrong-list" => include_str!("requests/kubectl-wrong-list.yaml"),
+        "manifest" => include_str!("requests/kubectl/manifest.yaml"),
+        "list" => include_str!("requests/kubectl/list.yaml"),
+        "typed-list" => include_str!("requests/kubectl/typed-list.yaml"),
+        "wrong-list" => include_str!("requests/kubectl/wrong-list.yaml"),
         other => panic!("there is no manifest {other}"),
     }
 }
