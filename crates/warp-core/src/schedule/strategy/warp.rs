@@ -11,7 +11,7 @@ mod worth;
 
 use super::fgd::take;
 use super::{Ask, Policy, PriceWeight, Rating, Spot, Strategy, Weights};
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, WHOLE};
 use crate::random::Fingerprint;
 use crate::schedule::mix::{Learning, Mix};
 use worth::{Value, Worth};
@@ -126,9 +126,10 @@ struct Coming {
 impl Coming {
     /// Thousandths of GPU that requests with this share of all, of this size each, will ask for
     /// beyond what they hold. They get their part of what is free; and where work leaves and comes
-    /// again, how many run at once varies by its square root: two deviations are expected.
+    /// again, how many run at once varies by its square root: four deviations are provided for, since
+    /// a machine in use is given back late.
     fn asked(&self, share: f64, size: f64) -> f64 {
-        const DEVIATIONS: f64 = 2.0;
+        const DEVIATIONS: f64 = 4.0;
         share * self.free + DEVIATIONS * (share * self.renewed * size).sqrt()
     }
 }
@@ -280,7 +281,13 @@ impl Strategy for FillValue {
             let insisted = self.worth.insisted(kind);
             let wanted = coming.asked(insisted.share, insisted.size);
             let free = totals.free_gpu_milli_of(kind) as f64;
-            asked * (wanted / free.max(1.0)).min(1.0).powi(2)
+            // The smallest fraction keeps a whole card from a request that needs several.
+            let taken = if insisted.size > f64::from(WHOLE) {
+                asked.max(f64::from(WHOLE))
+            } else {
+                asked
+            };
+            taken * (wanted / free.max(1.0)).min(1.0).powi(2)
         };
         let penalty = if ask.count == 0 {
             Vec::new()
