@@ -382,6 +382,11 @@ pub struct GPUWorkloadStatus {
     /// Nodes the cluster's scheduler refused for this workload and until when they are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused_nodes: Vec<RefusedNode>,
+    /// How often in a row the cluster's scheduler refused the node chosen for it; the more often,
+    /// the longer the next choice waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub refusals: Option<i32>,
     /// Generation of the spec this status speaks about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,

@@ -6,11 +6,12 @@ mod metadata;
 pub mod name;
 pub mod resource;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::RwLock;
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -134,6 +135,8 @@ pub struct Served {
     by_path: HashMap<(String, String, String), Arc<Entry>>,
     /// Grows with every change.
     pub generation: u64,
+    /// Discovery documents asked for so far: whoever follows new kinds asks again and again.
+    documents: Mutex<BTreeMap<(bool, &'static str), Bytes>>,
 }
 
 impl Served {
@@ -240,6 +243,7 @@ impl Registry {
             entries,
             by_path,
             generation: served.generation + 1,
+            documents: Mutex::default(),
         });
     }
 

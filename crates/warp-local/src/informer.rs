@@ -4,7 +4,7 @@
 //! resource version seen. Watch events of one kind arrive in the order of their versions, so "has my own write come
 //! back?" is one comparison, and no controller keeps a list of what it expects. A cache never writes to the API.
 //!
-//! Only this file knows types: the [`store`] behind a cache and the [`feed`] that fills it are the same code for every
+//! Only this file knows types: the `store` behind a cache and the `feed` that fills it are the same code for every
 //! kind, compiled once.
 
 use std::fmt::{self, Debug, Display};

@@ -8,6 +8,7 @@ mod verdict;
 
 use std::cmp::Ordering;
 use std::sync::Arc;
+use std::sync::atomic::{self, AtomicBool};
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
@@ -83,17 +84,55 @@ async fn pass(cx: &Context) -> bool {
         .iter()
         .filter(|(_, decision)| matches!(decision, Decision::Wait(_)))
         .count();
-    async {
-        stream::iter(decisions)
-            .for_each_concurrent(CREATES, |(workload, decision)| {
-                carry_out(cx, workload, decision, &correlation, now)
-            })
-            .await;
-    }
-    .instrument(span)
-    .await;
+    carry_out(cx, decisions, &correlation, now)
+        .instrument(span)
+        .await;
     cx.metrics.placed(started.elapsed(), waiting + held);
     waiting > 0
+}
+
+/// Makes what was placed, then tells those that wait.
+///
+/// A placement that could not be made held room in the ledger that nobody holds: what the others were
+/// told of it would be wrong now and right again in the next pass, a write for each of them both
+/// times. They hear from that next pass, in which the failed one is held back.
+async fn carry_out(
+    cx: &Context,
+    decisions: Vec<(Arc<GPUWorkload>, Decision)>,
+    correlation: &str,
+    now: Timestamp,
+) {
+    let mut places = Vec::new();
+    let mut waits = Vec::new();
+    for (workload, decision) in decisions {
+        match decision {
+            Decision::Place { job, strategy, why } => places.push((workload, job, strategy, why)),
+            Decision::Wait(verdict) => waits.push((workload, verdict)),
+            Decision::Skip => {}
+        }
+    }
+    let failed = AtomicBool::new(false);
+    stream::iter(places)
+        .for_each_concurrent(CREATES, |(workload, job, strategy, why)| {
+            let failed = &failed;
+            async move {
+                if !place(cx, &workload, &job, strategy, why, correlation, now).await {
+                    failed.store(true, atomic::Ordering::Relaxed);
+                }
+                cx.queue.add(Key::of(&*workload), now);
+            }
+        })
+        .await;
+    let all_made = !failed.into_inner();
+    for (workload, verdict) in waits {
+        let first = cx.verdicts.get(&workload).is_none();
+        if (all_made || first) && cx.verdicts.set(&workload, verdict, now) {
+            cx.queue.add(Key::of(&*workload), now);
+        }
+    }
+    if !all_made {
+        wake(cx);
+    }
 }
 
 /// Workloads to place now, in order, and how many more wait for their next try.
@@ -124,45 +163,44 @@ fn finished(workload: &GPUWorkload) -> bool {
     phase.is_some_and(warp_api::Phase::is_final)
 }
 
-async fn carry_out(
+/// Makes the Job of a placement; whether it is there now.
+async fn place(
     cx: &Context,
-    workload: Arc<GPUWorkload>,
-    decision: Decision,
+    workload: &GPUWorkload,
+    job: &Job,
+    strategy: &'static str,
+    why: String,
     correlation: &str,
     now: Timestamp,
-) {
-    let key = Key::of(&*workload);
-    let changed = match decision {
-        Decision::Place { job, strategy, why } => {
-            let pass = Pass::new("GPUWorkload", &*workload, MANAGER, correlation.to_owned());
-            let write = Write {
-                what: Change::Create(Box::new(Want::of(&*job))),
-                why,
-            };
-            match cx.executor.write(&pass, &write).await {
-                Ok(Some(made)) => {
-                    cx.metrics.scheduled(strategy);
-                    if let Ok(job) = made.try_parse::<Job>() {
-                        cx.jobs.note(job, now);
-                    }
-                    cx.verdicts.clear(&workload);
-                    true
-                }
-                Ok(None) => taken(cx, &workload, &job.name_any(), now),
-                Err(error) => refused(cx, &workload, &error, now),
-            }
-        }
-        Decision::Wait(verdict) => cx.verdicts.set(&workload, verdict, now),
-        Decision::Skip => false,
+) -> bool {
+    let pass = Pass::new("GPUWorkload", workload, MANAGER, correlation.to_owned());
+    let write = Write {
+        what: Change::Create(Box::new(Want::of(job))),
+        why,
     };
-    if changed {
-        cx.queue.add(key, now);
+    match cx.executor.write(&pass, &write).await {
+        Ok(Some(made)) => {
+            cx.metrics.scheduled(strategy);
+            if let Ok(job) = made.try_parse::<Job>() {
+                cx.jobs.note(job, now);
+            }
+            cx.verdicts.clear(workload);
+            true
+        }
+        Ok(None) => {
+            taken(cx, workload, &job.name_any(), now);
+            false
+        }
+        Err(error) => {
+            refused(cx, workload, &error, now);
+            false
+        }
     }
 }
 
 /// A Job of that name exists. It is usually ours and on its way through the watch; one that stays
 /// unseen belongs to somebody else.
-fn taken(cx: &Context, workload: &GPUWorkload, name: &str, now: Timestamp) -> bool {
+fn taken(cx: &Context, workload: &GPUWorkload, name: &str, now: Timestamp) {
     if cx.verdicts.hold_back(workload, now) > 1 {
         let message = format!(
             "a Job named {name} exists that does not belong to this workload; delete it or rename the workload"
@@ -176,12 +214,11 @@ fn taken(cx: &Context, workload: &GPUWorkload, name: &str, now: Timestamp) -> bo
             now,
         );
     }
-    true
 }
 
 /// The Job could not be made. A refusal by the API server is the workload's to know; anything else
 /// is ours to try again.
-fn refused(cx: &Context, workload: &GPUWorkload, error: &ApplyError, now: Timestamp) -> bool {
+fn refused(cx: &Context, workload: &GPUWorkload, error: &ApplyError, now: Timestamp) {
     // What an expired token, a namespace that is gone or a conflict answers is nobody's spec.
     let status = error
         .status()
@@ -190,7 +227,7 @@ fn refused(cx: &Context, workload: &GPUWorkload, error: &ApplyError, now: Timest
     let Some(status) = status else {
         cx.verdicts.hold_back(workload, now);
         // Its own pass sets the alarm for the next try.
-        return true;
+        return;
     };
     let message = format!(
         "the API server refused the job made from it: {}; correct the workload or the namespace's policy",
@@ -205,7 +242,6 @@ fn refused(cx: &Context, workload: &GPUWorkload, error: &ApplyError, now: Timest
         },
         now,
     );
-    true
 }
 
 /// Wakes the scheduler, for whoever saw something that may make room.

@@ -15,6 +15,7 @@ use crate::codec::negotiate::aggregated;
 use crate::codec::status::Status;
 use crate::registry::discovery;
 use crate::registry::resource::Resource;
+use crate::schema::openapi::swagger;
 
 /// The Kubernetes whose API this is.
 pub(crate) const GIT_VERSION: &str = concat!("v1.35.4+warp.", env!("CARGO_PKG_VERSION"));
@@ -46,7 +47,7 @@ pub(super) async fn answer(
         Route::CoreVersions => match form {
             Some(form) => {
                 return Ok(discovery_list(
-                    &discovery::aggregated(&served, true, form),
+                    discovery::aggregated(&served, true, form),
                     form,
                 ));
             }
@@ -55,7 +56,7 @@ pub(super) async fn answer(
         Route::Groups => match form {
             Some(form) => {
                 return Ok(discovery_list(
-                    &discovery::aggregated(&served, false, form),
+                    discovery::aggregated(&served, false, form),
                     form,
                 ));
             }
@@ -68,6 +69,7 @@ pub(super) async fn answer(
         Route::Version => version(),
         Route::Root => root(&served),
         Route::OpenApi(path) => return openapi(api, path.as_deref(), call).await,
+        Route::Swagger => return swagger(api, call).await,
         Route::Health(path) => return Ok(health(api, &path, call)),
         Route::Metrics => {
             let text = api.metrics.render(&api.store);
@@ -85,8 +87,8 @@ pub(super) async fn answer(
     ))
 }
 
-fn discovery_list(document: &Value, form: &str) -> Response<Body> {
-    let mut response = respond::json_response(200, Bytes::from(document.to_string()));
+fn discovery_list(document: Bytes, form: &str) -> Response<Body> {
+    let mut response = respond::json_response(200, document);
     let text = format!("application/json;g=apidiscovery.k8s.io;v={form};as=APIGroupDiscoveryList");
     if let Ok(value) = HeaderValue::from_str(&text) {
         response.headers_mut().insert(header::CONTENT_TYPE, value);
@@ -138,6 +140,7 @@ fn root(served: &crate::registry::Served) -> Value {
         "/healthz",
         "/livez",
         "/metrics",
+        "/openapi/v2",
         "/openapi/v3",
         "/readyz",
         "/version",
@@ -213,7 +216,38 @@ async fn openapi(
     Ok(response)
 }
 
+/// Version 2, in the form the client asks for.
+async fn swagger(api: &Arc<Api>, call: &Call) -> Result<Response<Body>, Status> {
+    let task = {
+        let api = Arc::clone(api);
+        tokio::task::spawn_blocking(move || api.documents.swagger(&api))
+    };
+    let (json, proto) = task.await.map_err(Status::internal)?;
+    let mut response = if call.accept.contains("proto-openapi.spec.v2") {
+        let kind = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+        respond::typed(200, kind, proto)
+    } else {
+        respond::json_response(200, json)
+    };
+    let vary = HeaderValue::from_static("Accept");
+    response.headers_mut().insert(header::VARY, vary);
+    Ok(response)
+}
+
 impl Documents {
+    /// The document of version 2 as JSON and as protobuf.
+    fn swagger(&self, api: &Api) -> (Bytes, Bytes) {
+        let documents = self.current(api);
+        // Rarely asked for: made from the other documents, not kept.
+        let documents: Vec<Value> = documents
+            .iter()
+            .filter_map(|(_, bytes, _)| serde_json::from_slice(bytes).ok())
+            .collect();
+        let document = swagger::document(documents.iter());
+        let proto = swagger::encode(&document);
+        (document.to_string().into(), proto.into())
+    }
+
     /// Path, bytes and hash of every group and version.
     fn current(&self, api: &Api) -> Vec<(String, Bytes, String)> {
         let served = api.registry.served();

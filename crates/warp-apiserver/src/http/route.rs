@@ -12,6 +12,8 @@ pub(crate) enum Route {
     Group(String),
     /// `/api/v1`, `/apis/GROUP/VERSION`
     Resources(String, String),
+    /// `/openapi/v2`.
+    Swagger,
     /// `/openapi/v3` and below; the document's path (`api/v1`, `apis/apps/v1`).
     OpenApi(Option<String>),
     Version,
@@ -54,6 +56,7 @@ impl Route {
             ["apis", group] => Self::Group((*group).to_owned()),
             ["api", version] => Self::Resources(String::new(), (*version).to_owned()),
             ["apis", group, version] => Self::Resources((*group).to_owned(), (*version).to_owned()),
+            ["openapi", "v2"] => Self::Swagger,
             ["openapi", "v3"] => Self::OpenApi(None),
             ["openapi", "v3", rest @ ..] => Self::OpenApi(Some(rest.join("/"))),
             ["version"] => Self::Version,
@@ -69,7 +72,7 @@ impl Route {
     pub(crate) fn label(&self) -> &'static str {
         match self {
             Self::CoreVersions | Self::Groups | Self::Group(_) | Self::Resources(..) => "discovery",
-            Self::OpenApi(_) => "openapi",
+            Self::OpenApi(_) | Self::Swagger => "openapi",
             _ => "other",
         }
     }

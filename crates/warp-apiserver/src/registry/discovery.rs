@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::resource::api_version;
@@ -120,8 +121,16 @@ fn sorted<'a>(served: &'a Served, group: &'a str, version: &'a str) -> Vec<&'a A
     entries
 }
 
-/// The aggregated form of `/api` (`core`) or `/apis`.
-pub(crate) fn aggregated(served: &Served, core: bool, form: &str) -> Value {
+/// The aggregated form of `/api` (`core`) or `/apis`, made once for what is served now.
+pub(crate) fn aggregated(served: &Served, core: bool, form: &'static str) -> Bytes {
+    let mut documents = served.documents.lock();
+    let document = documents
+        .entry((core, form))
+        .or_insert_with(|| Bytes::from(aggregated_document(served, core, form).to_string()));
+    document.clone()
+}
+
+fn aggregated_document(served: &Served, core: bool, form: &str) -> Value {
     let items: Vec<Value> = served
         .groups()
         .iter()

@@ -1,4 +1,4 @@
-//! OpenAPI v3 documents, one per group and version: what kubectl's apply, explain and create read.
+//! OpenAPI documents, one of version 3 per group and version, and one of version 2: what kubectl's apply, explain and create read.
 //!
 //! Built-in definitions come from the schemars feature of k8s-openapi, with the facts it does not
 //! know (list keys, merge keys, enumerations, defaults) added from the table; custom resources'
@@ -6,6 +6,7 @@
 
 mod definitions;
 mod paths;
+pub(crate) mod swagger;
 
 #[cfg(test)]
 mod tests;

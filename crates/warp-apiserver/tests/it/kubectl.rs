@@ -10,7 +10,7 @@ use tokio::process::Command;
 use warp_apiserver::{ApiServer, Options};
 use warp_testkit::Cluster;
 
-/// One command line; `<<<name` feeds a manifest of `manifests/`.
+/// One command line; `< name` at its end feeds one of the manifests.
 fn commands() -> Vec<String> {
     include_str!("requests/kubectl.txt")
         .lines()
@@ -20,7 +20,15 @@ fn commands() -> Vec<String> {
         .collect()
 }
 
-const MANIFEST: &str = include_str!("requests/kubectl-manifest.yaml");
+fn manifest(name: &str) -> &'static str {
+    match name {
+        "manifest" => include_str!("requests/kubectl-manifest.yaml"),
+        "list" => include_str!("requests/kubectl-list.yaml"),
+        "typed-list" => include_str!("requests/kubectl-typed-list.yaml"),
+        "wrong-list" => include_str!("requests/kubectl-wrong-list.yaml"),
+        other => panic!("there is no manifest {other}"),
+    }
+}
 
 struct Output {
     code: i32,
@@ -29,8 +37,8 @@ struct Output {
 }
 
 async fn run(kubectl: &Path, kubeconfig: &Path, cache: &Path, line: &str) -> Output {
-    let (line, input) = match line.strip_suffix("< manifest") {
-        Some(line) => (line.trim(), MANIFEST),
+    let (line, input) = match line.split_once(" < ") {
+        Some((line, name)) => (line.trim(), manifest(name)),
         None => (line, ""),
     };
     let mut child = Command::new(kubectl)

@@ -16,7 +16,7 @@ use warp_apiserver::schema::Schema;
 use crate::exchange::json;
 
 /// Module and version, and the folder of its definitions.
-const MODULES: [(&str, &str); 10] = [
+const MODULES: [(&str, &str); 11] = [
     ("sigs.k8s.io/gateway-api@v1.4.0", "config/crd/standard"),
     ("sigs.k8s.io/gateway-api@v1.4.0", "config/crd/experimental"),
     ("github.com/kedacore/keda/v2@v2.18.0", "config/crd/bases"),
@@ -35,6 +35,10 @@ const MODULES: [(&str, &str); 10] = [
     ),
     (
         "github.com/fluxcd/helm-controller@v1.4.0",
+        "config/crd/bases",
+    ),
+    (
+        "github.com/fluxcd/kustomize-controller@v1.7.3",
         "config/crd/bases",
     ),
     ("sigs.k8s.io/lws@v0.7.0", "config/crd/bases"),
@@ -77,7 +81,7 @@ fn documents(path: &Path) -> Vec<Value> {
 }
 
 /// One object of each project, with the file of its definition.
-const OBJECTS: [(&str, &str, &str); 8] = [
+const OBJECTS: [(&str, &str, &str); 9] = [
     (
         "sigs.k8s.io/gateway-api@v1.4.0",
         "config/crd/experimental/gateway.networking.k8s.io_httproutes.yaml",
@@ -115,6 +119,12 @@ const OBJECTS: [(&str, &str, &str); 8] = [
         "config/crd/bases/helm.toolkit.fluxcd.io_helmreleases.yaml",
         r#"{"apiVersion": "helm.toolkit.fluxcd.io/v2", "kind": "HelmRelease", "metadata": {"name": "x"}, "spec": {
             "interval": "5m", "chart": {"spec": {"chart": "c", "sourceRef": {"kind": "HelmRepository", "name": "r"}}}}}"#,
+    ),
+    (
+        "github.com/fluxcd/kustomize-controller@v1.7.3",
+        "config/crd/bases/kustomize.toolkit.fluxcd.io_kustomizations.yaml",
+        r#"{"apiVersion": "kustomize.toolkit.fluxcd.io/v1", "kind": "Kustomization", "metadata": {"name": "x"}, "spec": {
+            "interval": "5m", "prune": true, "sourceRef": {"kind": "GitRepository", "name": "r"}}}"#,
     ),
     (
         "sigs.k8s.io/lws@v0.7.0",

@@ -34,6 +34,8 @@ pub fn bin_end(duration: f64) -> f64 {
 pub struct Distribution {
     survival: [f64; BINS + 1],
     area: [f64; BINS + 1],
+    /// Of work that has not run yet: the question asked most.
+    median: f64,
 }
 
 /// Probability below which a horizon is too unlikely to base a Gittins index on.
@@ -53,7 +55,26 @@ impl Distribution {
             let width = EDGES[k + 1] - EDGES[k];
             area[k + 1] = area[k] + width * f64::midpoint(survival[k], survival[k + 1]);
         }
-        Self { survival, area }
+        let mut distribution = Self {
+            survival,
+            area,
+            median: 0.0,
+        };
+        distribution.median = distribution.quantile_after(0.0, 0.5);
+        distribution
+    }
+
+    /// The duration that half of the work stays below.
+    pub const fn median(&self) -> f64 {
+        self.median
+    }
+
+    /// Half of the work of `age` ends within this much more.
+    pub fn median_residual(&self, age: f64) -> f64 {
+        if age <= 0.0 {
+            return self.median;
+        }
+        self.quantile_after(age, 0.5) - age
     }
 
     /// Chance of running longer than `t`.

@@ -230,7 +230,7 @@ impl State {
             submit: job.submit,
             slot,
             need: job.need,
-            rest: durations.of(job.group).quantile_after(job.saved, 0.5) - job.saved,
+            rest: durations.of(job.group).median_residual(job.saved),
         };
         let places = &self.waiting;
         let at = self
@@ -323,9 +323,10 @@ impl State {
 
     /// The job ended; its slot may be reused from now on.
     pub fn finish(&mut self, slot: Slot) -> Job {
-        let mut job = self.jobs[slot.index()].clone();
+        let run = self.jobs[slot.index()].run.take();
+        let job = self.jobs[slot.index()].clone();
         self.count(&job, false);
-        if let Some(run) = job.run.take() {
+        if let Some(run) = run {
             self.lost += (run.warm - run.since).min(self.now - run.since) * f64::from(job.gpus);
             self.vacate(slot, &run);
         }
@@ -378,7 +379,7 @@ impl State {
         };
         if now >= run.expected_until {
             let left = progress.map_or_else(
-                || (durations.of(group).quantile_after(age, 0.5) - age).max(1.0),
+                || durations.of(group).median_residual(age).max(1.0),
                 |progress| progress.left(age),
             );
             let ready = now.max(run.warm);

@@ -109,7 +109,7 @@ impl Policy for Warp {
         let high = if self.preemptive {
             job.checkpoint.is_some()
         } else {
-            durations.of(job.group).quantile_after(0.0, 0.5) < self.tuning.short
+            durations.of(job.group).median() < self.tuning.short
         };
         if high { End::High } else { End::Low }
     }

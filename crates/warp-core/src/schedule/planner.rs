@@ -74,7 +74,8 @@ const UNFIT: f64 = f64::NEG_INFINITY;
 #[derive(Clone, Copy, Debug, Default)]
 struct Row {
     extra: f32,
-    slots: f32,
+    before: u16,
+    after: u16,
     rank: u32,
     kind: u16,
     pool: u16,
@@ -178,7 +179,6 @@ impl Planner {
         if arrived {
             self.strategy.arrived(fleet, &ask);
         }
-        let weights = self.strategy.weights(fleet, &ask);
         let epoch = self.strategy.epoch(fleet);
         self.decisions += 1;
         let mut board = self.boards.remove(&ask.print).unwrap_or_default();
@@ -192,7 +192,6 @@ impl Planner {
             request,
             ask: &ask,
             filter: &filter,
-            weights: &weights,
             strategy: &mut *self.strategy,
             seed: self.seed,
             others: filter.watches_others(),
@@ -224,7 +223,6 @@ struct Search<'a> {
     request: &'a Request,
     ask: &'a Ask,
     filter: &'a Filter<'a>,
-    weights: &'a Weights,
     strategy: &'a mut dyn Strategy,
     seed: u64,
     others: bool,
@@ -235,7 +233,8 @@ impl Search<'_> {
         match scope {
             Scope::All => {
                 self.refresh(board);
-                self.best(board, 0..board.values.len())
+                let weights = self.strategy.weights(self.fleet, self.ask);
+                self.best(board, &weights, 0..board.values.len())
             }
             Scope::Only(nodes) => {
                 let nodes = nodes.iter().map(|node| node.index());
@@ -243,7 +242,8 @@ impl Search<'_> {
                 for &at in &at {
                     self.refresh_one(board, at);
                 }
-                self.best(board, at.into_iter())
+                let weights = self.strategy.weights(self.fleet, self.ask);
+                self.best(board, &weights, at.into_iter())
             }
         }
     }
@@ -270,10 +270,14 @@ impl Search<'_> {
         }
     }
 
-    fn best(&self, board: &Board, nodes: impl Iterator<Item = usize>) -> Option<Best> {
-        let weights = self.weights;
+    fn best(
+        &self,
+        board: &Board,
+        weights: &Weights,
+        nodes: impl Iterator<Item = usize>,
+    ) -> Option<Best> {
         let plain = weights.extra == 0.0
-            && weights.slots == 0.0
+            && weights.standings.is_empty()
             && weights.penalty.iter().all(|&penalty| penalty == 0.0);
         let mut best: Option<Best> = None;
         let mut bar = f64::MIN;
@@ -286,13 +290,14 @@ impl Search<'_> {
                     .get(usize::from(row.kind))
                     .copied()
                     .unwrap_or(0.0);
-                raw += weights.extra * f64::from(row.extra) + weights.slots * f64::from(row.slots)
-                    - penalty;
+                let standing = |at: u16| weights.standings.get(usize::from(at)).copied();
+                let kept = standing(row.after).unwrap_or(0.0) - standing(row.before).unwrap_or(0.0);
+                raw += weights.extra * f64::from(row.extra) + kept - penalty;
             }
             if raw < bar {
                 continue;
             }
-            let found = self.standing(raw, &board.rows[at], at);
+            let found = ranked(weights, raw, &board.rows[at], at);
             let better = best.as_ref().is_none_or(|best| {
                 found.score > best.score || (found.rank, at) < (best.rank, best.at)
             });
@@ -302,37 +307,6 @@ impl Search<'_> {
             }
         }
         best
-    }
-
-    fn standing(&self, raw: f64, row: &Row, at: usize) -> Best {
-        // The nudge keeps a score that is a whole number of quanta from falling below it by
-        // rounding.
-        const NUDGE: f64 = 1e-6;
-        let quantum = self.weights.quantum;
-        let rank = u64::from(row.rank);
-        if let Some(dice) = self.weights.dice {
-            return Best {
-                score: 0.0,
-                rank: mix(dice ^ rank),
-                at,
-                bar: f64::MIN,
-            };
-        }
-        if quantum > 0.0 {
-            let score = (raw / quantum + NUDGE).floor();
-            return Best {
-                score,
-                rank,
-                at,
-                bar: (score - NUDGE) * quantum,
-            };
-        }
-        Best {
-            score: raw,
-            rank,
-            at,
-            bar: raw,
-        }
     }
 
     /// What a row does not remember: memory and other pods.
@@ -365,7 +339,8 @@ impl Search<'_> {
                 rating.value,
                 Row {
                     extra: coarse(rating.extra),
-                    slots: coarse(rating.slots),
+                    before: rating.standings.0,
+                    after: rating.standings.1,
                     ..row
                 },
             ));
@@ -381,7 +356,8 @@ impl Search<'_> {
                     rating.value,
                     Row {
                         extra: coarse(rating.extra),
-                        slots: coarse(rating.slots),
+                        before: rating.standings.0,
+                        after: rating.standings.1,
                         kind,
                         pool,
                         ..row
@@ -426,6 +402,37 @@ impl Search<'_> {
             []
         );
         Some(placement)
+    }
+}
+
+fn ranked(weights: &Weights, raw: f64, row: &Row, at: usize) -> Best {
+    // The nudge keeps a score that is a whole number of quanta from falling below it by
+    // rounding.
+    const NUDGE: f64 = 1e-6;
+    let quantum = weights.quantum;
+    let rank = u64::from(row.rank);
+    if let Some(dice) = weights.dice {
+        return Best {
+            score: 0.0,
+            rank: mix(dice ^ rank),
+            at,
+            bar: f64::MIN,
+        };
+    }
+    if quantum > 0.0 {
+        let score = (raw / quantum + NUDGE).floor();
+        return Best {
+            score,
+            rank,
+            at,
+            bar: (score - NUDGE) * quantum,
+        };
+    }
+    Best {
+        score: raw,
+        rank,
+        at,
+        bar: raw,
     }
 }
 

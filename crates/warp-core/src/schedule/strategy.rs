@@ -116,8 +116,8 @@ pub struct Rating {
     pub value: f64,
     /// Scaled by `Weights::extra`.
     pub extra: f64,
-    /// Scaled by `Weights::slots`.
-    pub slots: f64,
+    /// The node's standing before and after, as positions in `Weights::standings`.
+    pub standings: (u16, u16),
 }
 
 impl From<f64> for Rating {
@@ -125,17 +125,18 @@ impl From<f64> for Rating {
         Self {
             value,
             extra: 0.0,
-            slots: 0.0,
+            standings: (0, 0),
         }
     }
 }
 
-/// The fleet's part of a score: `value + extra · rating.extra + slots · rating.slots − penalty[kind]`, cut to multiples of
-/// `quantum`. Nodes of equal score are taken in one fixed random order per seed.
+/// The fleet's part of a score: `value + extra · rating.extra + standings[after] − standings[before]
+/// − penalty[kind]`, cut to multiples of `quantum`. Nodes of equal score are taken in one fixed random order per seed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Weights {
     pub extra: f64,
-    pub slots: f64,
+    /// What nodes are worth by their standing; a missing entry is 0.
+    pub standings: Vec<f64>,
     /// By kind number; a missing entry is 0.
     pub penalty: Vec<f64>,
     /// 0 = scores are compared exactly.
@@ -158,6 +159,7 @@ pub trait Strategy: fmt::Debug + Send {
     /// Rates a node on which the request fits.
     fn rate(&mut self, spot: &Spot<'_>, ask: &Ask) -> Rating;
 
+    /// Called once per decision, after `rate`.
     fn weights(&mut self, _fleet: &Fleet, _ask: &Ask) -> Weights {
         Weights::default()
     }

@@ -36,6 +36,12 @@ const PATIENCE: i64 = 1;
 const ROOM: u64 = 10;
 /// Refused nodes remembered at once.
 const REFUSED: usize = 16;
+/// Refusals in a row after which another node is still tried at once.
+const QUICK: i32 = 8;
+/// Longest wait between two nodes that are refused.
+const MAX_PAUSE: i64 = 600;
+/// A refusal this long ago says nothing about the next one.
+const FORGOTTEN: i64 = 3600;
 
 pub(super) fn plan(
     workload: &GPUWorkload,
@@ -257,21 +263,7 @@ impl Pass<'_> {
                 let soon = clock::after(self.now, 10);
                 self.transition(&say, Some(soon), false)
             }
-            (Wish::Later(at), _) => {
-                let said = condition::find(&self.status.conditions, condition::READY).cloned();
-                let message = said.filter(|ready| ready.reason == reason::RETRY_BACKOFF);
-                let message = message.map_or_else(
-                    || format!("the next attempt starts at {at:.0}"),
-                    |ready| ready.message,
-                );
-                let say = Say {
-                    phase: Phase::Pending,
-                    ready: false,
-                    reason: reason::RETRY_BACKOFF,
-                    message,
-                };
-                self.transition(&say, Some(at), false)
-            }
+            (Wish::Later(at), _) => self.later(at),
             (Wish::Now, Some(verdict)) => {
                 let say = Say {
                     phase: Phase::Pending,
@@ -283,6 +275,27 @@ impl Pass<'_> {
             }
             (Wish::Now, None) => self.queued(resync),
         }
+    }
+
+    /// It waits for a time; what was said when the wait began still holds.
+    fn later(self, at: Timestamp) -> Plan<GPUWorkloadStatus> {
+        let said = condition::find(&self.status.conditions, condition::READY);
+        let reasons = [reason::PLACEMENT_REFUSED, reason::RETRY_BACKOFF];
+        let kept = reasons.into_iter().find_map(|name| {
+            let ready = said.filter(|ready| ready.reason == name)?;
+            Some((name, ready.message.clone()))
+        });
+        let (reason, message) = kept.unwrap_or_else(|| {
+            let message = format!("the next attempt starts at {at:.0}");
+            (reason::RETRY_BACKOFF, message)
+        });
+        let say = Say {
+            phase: Phase::Pending,
+            ready: false,
+            reason,
+            message,
+        };
+        self.transition(&say, Some(at), false)
     }
 
     /// Nobody has looked at it yet. What was said before still holds; a new workload says nothing
@@ -335,27 +348,15 @@ impl Pass<'_> {
         if known {
             writes.push(delete(job, "the cluster's scheduler refused its node"));
         } else {
-            // Lack of room is what the ledger knows best: as soon as it sees some, the node is as good
-            // as any. Other reasons it may know nothing of.
-            let room = message.contains("Insufficient ");
-            let wait = self.settings.refusal_timeout.as_secs();
-            let (now, wait) = (self.now, if room { wait.min(ROOM) } else { wait });
-            let until = clock::after(now, i64::try_from(wait).unwrap_or(i64::MAX));
-            let refused = &mut self.status.refused_nodes;
-            refused.retain(|old| old.until.0 > now && old.name != node);
-            let drop = (refused.len() + 1).saturating_sub(REFUSED);
-            refused.drain(..drop);
-            refused.push(RefusedNode {
-                name: node.to_owned(),
-                job_uid: uid,
-                until: Time(until),
-                message: message.chars().take(256).collect(),
-            });
+            self.note_refusal(node, uid, message);
         }
         self.clear_place();
-        let message = format!(
-            "the cluster's scheduler refused node {node}: {message}; another node is looked for"
+        let next = self.status.next_retry_time.as_ref().map(|time| time.0);
+        let next = next.filter(|at| *at > self.now).map_or_else(
+            || "another node is looked for".to_owned(),
+            |at| format!("another node is looked for at {at:.0}"),
         );
+        let message = format!("the cluster's scheduler refused node {node}: {message}; {next}");
         let say = Say {
             phase: Phase::Pending,
             ready: false,
@@ -366,6 +367,37 @@ impl Pass<'_> {
         let mut plan = self.transition(&say, again, false);
         plan.writes = writes;
         plan
+    }
+
+    /// Writes down that a node was refused, for how long it is left out, and when the next is tried.
+    fn note_refusal(&mut self, node: &str, job_uid: String, message: &str) {
+        let now = self.now;
+        // Lack of room is what the ledger knows best: as soon as it sees some, the node is as good
+        // as any. Other reasons it may know nothing of.
+        let room = message.contains("Insufficient ");
+        let wait = self.settings.refusal_timeout.as_secs();
+        let wait = if room { wait.min(ROOM) } else { wait };
+        let until = clock::after(now, i64::try_from(wait).unwrap_or(i64::MAX));
+        let refused = &mut self.status.refused_nodes;
+        refused.retain(|old| clock::after(old.until.0, FORGOTTEN) > now);
+        // What the scheduler refuses node after node it refuses for a reason the ledger does not
+        // see; trying on at this pace would be a Job and a pod a second, for ever.
+        let before = self.status.refusals.filter(|_| !refused.is_empty());
+        let refusals = before.unwrap_or(0).saturating_add(1);
+        refused.retain(|old| old.name != node);
+        let drop = (refused.len() + 1).saturating_sub(REFUSED);
+        refused.drain(..drop);
+        refused.push(RefusedNode {
+            name: node.to_owned(),
+            job_uid,
+            until: Time(until),
+            message: message.chars().take(256).collect(),
+        });
+        self.status.refusals = Some(refusals);
+        let pause = pause(refusals);
+        if pause > 0 {
+            self.status.next_retry_time = Some(Time(clock::after(now, pause)));
+        }
     }
 
     fn waiting(mut self, wait: Wait) -> Plan<GPUWorkloadStatus> {
@@ -395,6 +427,7 @@ impl Pass<'_> {
         self.describe_job();
         self.status.deadline = None;
         self.status.next_retry_time = None;
+        self.status.refusals = None;
         self.status.start_time = since.map(Time);
         let writes = self.runtime_limit();
         let node = self.status.assigned_node.clone().unwrap_or_default();
@@ -505,6 +538,14 @@ fn delete(job: &Job, why: &str) -> Write {
     Write {
         what: Change::Delete(Target::of(job)),
         why: why.to_owned(),
+    }
+}
+
+/// Seconds before the next node is tried after so many refusals in a row.
+pub(super) fn pause(refusals: i32) -> i64 {
+    match refusals - QUICK {
+        ..=0 => 0,
+        over => (1 << over.min(10)).min(MAX_PAUSE),
     }
 }
 

@@ -26,6 +26,7 @@ mod place;
 mod retry;
 mod role;
 mod run;
+mod security;
 mod stop;
 mod world;
 
@@ -212,6 +213,10 @@ fn parts(
         ("crowd", Box::pin(crowd::two_hundred_at_once(engine))),
         ("namespaced", Box::pin(role::namespaced_role(engine))),
     ];
+    // Who may do what is RBAC's to say, which the embedded engine stores and does not evaluate.
+    if engine == Engine::Real {
+        parts.push(("security", Box::pin(security::neighbours())));
+    }
     parts.retain(|(name, _)| wanted.includes(name));
     parts
 }

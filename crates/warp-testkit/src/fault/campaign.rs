@@ -219,9 +219,19 @@ pub struct Report {
     pub points: u64,
     pub runs: u64,
     pub tally: Tally,
-    /// Requests without faults by scenario, and the most any faulty run of it made.
-    pub requests: BTreeMap<&'static str, (usize, usize)>,
+    pub by_scenario: BTreeMap<&'static str, Cost>,
     pub failures: Vec<Failure>,
+}
+
+/// What one scenario took.
+#[derive(Debug)]
+pub struct Cost {
+    pub writes: u64,
+    pub requests: usize,
+    /// Most requests any run of it made under faults.
+    pub most: usize,
+    /// Places that differed without faults already and were not compared.
+    pub masked: usize,
 }
 
 /// A run that went wrong, and the line that repeats it.
@@ -240,7 +250,7 @@ impl Report {
         let violations = self.count("invariant");
         let _ = writeln!(
             text,
-            "scenarios {}, writes {}, runs {}, divergences {divergences}, invariant violations {violations}, other failures {}",
+            "scenarios {}, crash points (writes) {}, runs under faults {}, divergences {divergences}, invariant violations {violations}, other failures {}",
             self.scenarios,
             self.points,
             self.runs,
@@ -254,10 +264,11 @@ impl Report {
             .map(|(kind, count)| format!("{kind} {count}"))
             .collect();
         let _ = writeln!(text, "faults injected: {}", tally.join(", "));
-        for (name, (normal, most)) in &self.requests {
+        for (name, cost) in &self.by_scenario {
             let _ = writeln!(
                 text,
-                "  {name}: {normal} requests without faults, at most {most} with"
+                "  {name}: {} writes, {} requests to converge, at most {} under faults, {} places masked",
+                cost.writes, cost.requests, cost.most, cost.masked
             );
         }
         text
@@ -287,10 +298,12 @@ impl Report {
     }
 }
 
-/// Runs every scenario under every plan that `plans` makes of its reference, on `threads` at once.
+/// Runs every scenario under every plan that `plans` makes of its reference, on `threads` at once;
+/// with `hasty` only until something is wrong.
 pub fn all(
     scenarios: &[Scenario],
     threads: usize,
+    hasty: bool,
     plans: impl Fn(&Scenario, &Reference) -> Vec<Plan> + Sync,
 ) -> Report {
     let report = Mutex::new(Report {
@@ -300,14 +313,24 @@ pub fn all(
     let mut references: Vec<Option<Reference>> = Vec::new();
     references.resize_with(scenarios.len(), || None);
     let references = Mutex::new(references);
+    let enough = || hasty && !report.lock().failures.is_empty();
     parallel(threads, scenarios.len(), |place| {
+        if enough() {
+            return;
+        }
         let scenario = &scenarios[place];
         match Reference::of(scenario) {
             Ok(reference) => {
                 let requests = reference.records.len();
                 let mut report = report.lock();
                 report.points += reference.writes;
-                report.requests.insert(scenario.name, (requests, requests));
+                let cost = Cost {
+                    writes: reference.writes,
+                    requests,
+                    most: requests,
+                    masked: reference.learnt.loose().len(),
+                };
+                report.by_scenario.insert(scenario.name, cost);
                 references.lock()[place] = Some(reference);
             }
             Err(error) => {
@@ -333,6 +356,9 @@ pub fn all(
         })
         .collect();
     parallel(threads, work.len(), |place| {
+        if enough() {
+            return;
+        }
         let (scenario, reference, plan) = &work[place];
         let (wrong, tally, requests) = match run(scenario, plan) {
             Ok(run) => (reference.judge(&run), run.tally, run.records.len()),
@@ -346,8 +372,8 @@ pub fn all(
         for (kind, count) in tally {
             *report.tally.entry(kind).or_default() += count;
         }
-        if let Some((_, most)) = report.requests.get_mut(scenario.name) {
-            *most = requests.max(*most);
+        if let Some(cost) = report.by_scenario.get_mut(scenario.name) {
+            cost.most = requests.max(cost.most);
         }
         if !wrong.is_empty() {
             report.failures.push(Failure {
@@ -411,7 +437,8 @@ fn plans_of(text: &str, reference: &Reference) -> Vec<Plan> {
 
 /// The campaign as a test, told what to run by `WARP_FAULTS`: `name | plan` for one run, a name for
 /// every write and all the weather of that scenario, `name | writes` or `name | weather` for half of
-/// that, `all` as the name for every scenario. Without it a sample: one plan in `step`.
+/// that, `all` as the name for every scenario. Without it a sample: one plan in `step`. With
+/// `WARP_FAULTS_STOP` nothing more is run once something is wrong.
 pub fn test(scenarios: &[Scenario], step: usize) {
     let wanted = std::env::var("WARP_FAULTS").unwrap_or_default();
     let (name, plan) = wanted.split_once('|').unwrap_or((&wanted, ""));
@@ -424,7 +451,8 @@ pub fn test(scenarios: &[Scenario], step: usize) {
         .collect();
     assert!(!chosen.is_empty(), "no scenario is called {name}");
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
-    let report = all(&chosen, threads, |scenario, reference| {
+    let hasty = std::env::var_os("WARP_FAULTS_STOP").is_some();
+    let report = all(&chosen, threads, hasty, |scenario, reference| {
         let plans = plans_of(plan, reference);
         if !name.is_empty() {
             return plans;

@@ -7,8 +7,8 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -279,25 +279,37 @@ impl World {
     /// Waits until nobody has written anything (signs of life aside) for `window`.
     pub async fn settled(&self, window: Duration) -> Result<()> {
         let limit = tokio::time::Instant::now() + PATIENCE;
-        let mut last = self.last_change();
         loop {
+            let seen = self.server.store().revision();
             tokio::time::sleep(window).await;
-            let now = self.last_change();
-            if now == last {
+            if super::history::changes(self.server.store(), seen).is_empty() {
                 return Ok(());
             }
-            last = now;
             if tokio::time::Instant::now() > limit {
-                bail!("something is still being written after {PATIENCE:?}");
+                bail!(
+                    "something is still being written after {PATIENCE:?}:\n{}",
+                    self.lately()
+                );
             }
         }
     }
 
-    /// Revision of the newest change that is no sign of life.
-    fn last_change(&self) -> u64 {
-        super::history::changes(self.server.store(), self.dawn)
-            .last()
-            .map_or(0, |change| change.revision)
+    /// The newest changes, one per line, for whoever must find out who does not come to rest.
+    fn lately(&self) -> String {
+        let changes = super::history::changes(self.server.store(), self.dawn);
+        let newest = changes.iter().rev().take(24).rev();
+        let lines = newest.map(|change| {
+            let text = |pointer: &str| super::history::text(&change.object, pointer);
+            format!(
+                "{:?} {} {}/{} {}",
+                change.kind,
+                change.of(),
+                text("/metadata/namespace"),
+                text("/metadata/name"),
+                text("/status/message"),
+            )
+        });
+        lines.collect::<Vec<_>>().join("\n")
     }
 }
 
@@ -355,14 +367,16 @@ async fn supervise(
 }
 
 async fn install_kinds(client: &Client) -> Result<()> {
+    // The same in every world, and dear to make.
+    static KINDS: LazyLock<Vec<Value>> = LazyLock::new(warp_api::crd::all);
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for definition in warp_api::crd::all() {
+    for definition in KINDS.iter() {
         let name = definition["metadata"]["name"]
             .as_str()
             .unwrap_or_default()
             .to_owned();
         let apply = PatchParams::apply("testkit").force();
-        api.patch(&name, &apply, &Patch::Apply(&definition)).await?;
+        api.patch(&name, &apply, &Patch::Apply(definition)).await?;
         tokio::time::timeout(
             PATIENCE,
             await_condition(api.clone(), &name, is_crd_established()),

@@ -55,13 +55,18 @@ struct Doomed {
 }
 
 async fn delete(args: Args) -> anyhow::Result<ExitCode> {
+    // Before asking anybody: a file that cannot be read needs no cluster to say so.
+    let manifests = if args.files.is_empty() {
+        Vec::new()
+    } else {
+        Manifest::read(&args.files)?
+    };
     let connection = args.target.connect().await?;
     let kinds = Kinds::discover(&connection.client).await?;
     let doomed = if args.files.is_empty() {
         by_name(&args, &connection, &kinds).await?
     } else {
         // Backwards: what was applied last depends on what was applied first.
-        let manifests = Manifest::read(&args.files)?;
         let mut doomed = Vec::new();
         for manifest in manifests.iter().rev() {
             let kind = resolve(manifest, &kinds)?;

@@ -14,4 +14,6 @@ mod architecture;
 mod docs;
 mod doctor;
 mod process;
+mod security;
+mod soak;
 mod up;

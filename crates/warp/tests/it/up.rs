@@ -20,13 +20,13 @@ use crate::architecture::root;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A `warp up` of its own data directory, ended with the test.
-struct Up {
+pub(crate) struct Up {
     child: Child,
-    data: PathBuf,
+    pub(crate) data: PathBuf,
 }
 
 impl Up {
-    async fn start(data: &Path, arguments: &[&str]) -> Self {
+    pub(crate) async fn start(data: &Path, arguments: &[&str]) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_warp"))
             .args(["up", "--port", "0", "--data"])
             .arg(data)
@@ -49,7 +49,7 @@ impl Up {
         }
     }
 
-    fn warp(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn warp(&self, arguments: &[&str]) -> Output {
         Command::new(env!("CARGO_BIN_EXE_warp"))
             .args(arguments)
             .env("KUBECONFIG", self.data.join("kubeconfig"))
@@ -60,7 +60,7 @@ impl Up {
     }
 
     /// A verb that must succeed; what it printed.
-    fn ok(&self, arguments: &[&str]) -> String {
+    pub(crate) fn ok(&self, arguments: &[&str]) -> String {
         let output = self.warp(arguments);
         assert!(
             output.status.success(),
@@ -70,7 +70,7 @@ impl Up {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    async fn shows(&self, arguments: &[&str], word: &str) {
+    pub(crate) async fn shows(&self, arguments: &[&str], word: &str) {
         until(
             &format!("{arguments:?} to show {word}"),
             PATIENCE,
@@ -81,7 +81,7 @@ impl Up {
     }
 
     /// Asks it to end, as Ctrl-C does.
-    fn stop(mut self) {
+    pub(crate) fn stop(mut self) {
         let data = self.data.display().to_string();
         let down = Command::new(env!("CARGO_BIN_EXE_warp"))
             .args(["down", "--data", &data])

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::document;
+use super::{definition_name, document, swagger};
 use crate::kinds;
 use crate::registry::resource::{Custom, Resource};
 use crate::schema::{FieldType, Schema, definition_facts};
@@ -169,4 +169,72 @@ fn the_table_of_facts_agrees_with_the_library() {
         }
     }
     assert!(compared > 200, "only {compared} types were compared");
+}
+
+/// The fields of a protobuf message: number and bytes.
+fn fields(mut message: &[u8]) -> Vec<(u64, &[u8])> {
+    fn varint(message: &mut &[u8]) -> u64 {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let (byte, rest) = message.split_first().expect("a whole number");
+            *message = rest;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                break;
+            }
+        }
+        value
+    }
+    let mut all = Vec::new();
+    while !message.is_empty() {
+        let tag = varint(&mut message);
+        assert_eq!(tag & 7, 2, "every field here has a length");
+        let length = usize::try_from(varint(&mut message)).expect("small");
+        let (value, rest) = message.split_at(length);
+        message = rest;
+        all.push((tag >> 3, value));
+    }
+    all
+}
+
+#[test]
+fn version_two_has_every_kind_and_its_list_in_both_forms() {
+    let all: Vec<Arc<Resource>> = crate::kinds::builtin().into_iter().map(Arc::new).collect();
+    let document = swagger::document([document(&all)].iter());
+    let definitions = document["definitions"].as_object().expect("definitions");
+    for resource in &all {
+        let kind = |name: String| json!([{"group": resource.group, "kind": name, "version": resource.version}]);
+        let name = definition_name(resource);
+        let own = &definitions[&name];
+        assert_eq!(
+            own["x-kubernetes-group-version-kind"],
+            kind(resource.kind.clone())
+        );
+        let list = &definitions[&format!("{name}List")];
+        assert_eq!(
+            list["x-kubernetes-group-version-kind"],
+            kind(format!("{}List", resource.kind))
+        );
+    }
+    let text = document.to_string();
+    for reference in text.split("#/definitions/").skip(1) {
+        let name = reference.split('"').next().expect("a name");
+        assert!(definitions.contains_key(name), "{name} is referred to");
+    }
+    let deployment = &definitions["io.k8s.api.apps.v1.DeploymentSpec"];
+    assert_eq!(deployment["required"], json!(["selector", "template"]));
+    assert_eq!(
+        deployment["properties"]["replicas"],
+        json!({"type": "integer", "format": "int32"})
+    );
+    let encoded = swagger::encode(&document);
+    let top = fields(&encoded);
+    assert_eq!(top[0], (1, b"2.0".as_slice()));
+    let (_, encoded) = top.last().expect("definitions");
+    let names: Vec<&str> = fields(encoded)
+        .into_iter()
+        .map(|(_, named)| std::str::from_utf8(fields(named)[0].1).expect("text"))
+        .collect();
+    let expected: Vec<&str> = definitions.keys().map(String::as_str).collect();
+    assert_eq!(names, expected);
 }

@@ -2,10 +2,11 @@
 //!
 //! A node is worth what random sequences of expected requests would put on it. A placement is good
 //! where the node loses little of that worth beyond what the request itself uses. On top of that:
-//! whole slots for multi-GPU requests are kept (`slots`), CPU is spared while it is scarcer than
-//! GPUs (`extra`), and requests that accept any kind stay off kinds that others insist on
-//! (`penalty`). The expected requests are given, or learnt from those that arrived.
+//! slots for multi-GPU requests are kept, the more the fewer are left (`slots`), CPU is spared while
+//! it is scarcer than GPUs (`extra`), and requests that accept any kind stay off kinds that others
+//! insist on (`penalty`). The expected requests are given, or learnt from those that arrived.
 
+mod slots;
 mod worth;
 
 use super::fgd::take;
@@ -26,9 +27,12 @@ pub struct Tuning {
     pub cpu_length: usize,
     /// What a lost slot for multi-GPU requests counts, against its expected use.
     pub slots: f64,
-    /// The same where as much work leaves as comes.
-    pub roomy_slots: f64,
-    /// The same while the mix is unknown: rare large requests are learnt last.
+    /// What a lost slot counts, against its size, once all that are left will be needed. On a fleet
+    /// that only fills up, the last whole nodes are best used in parts; where as much leaves as comes,
+    /// a broken node is hard to regain, and a slot counts in full.
+    pub scarce_slots: f64,
+    /// What a lost slot counts, against its expected use, while the mix is unknown: rare large
+    /// requests are learnt last.
     pub doubtful_slots: f64,
     /// How much more often than by its share a request that insists on few kinds is expected there.
     pub insistence: f64,
@@ -47,8 +51,8 @@ impl Default for Tuning {
             lists: 32,
             length: 40,
             cpu_length: 25,
-            slots: 0.05,
-            roomy_slots: 0.5,
+            slots: 0.02,
+            scarce_slots: 0.5,
             doubtful_slots: 0.15,
             insistence: 0.5,
             core_gpu: 10.0,
@@ -74,10 +78,59 @@ pub struct FillValue {
     worth: Worth,
     learning: Option<Learning>,
     cards: Vec<i32>,
-    /// Free GPU at the last arrival, and how much came and left between arrivals, fading.
+    turnover: Turnover,
+}
+
+/// How much of what comes is matched by what leaves, over the last arrivals.
+#[derive(Clone, Copy, Debug, Default)]
+struct Turnover {
+    /// Free GPU at the last arrival.
     free: Option<f64>,
     came: f64,
     left: f64,
+}
+
+impl Turnover {
+    /// As much leaves as comes.
+    const fn steady(milli: f64) -> Self {
+        Self {
+            free: None,
+            came: milli,
+            left: milli,
+        }
+    }
+
+    fn note(&mut self, free: f64) {
+        /// What an arrival still counts after the next one.
+        const FADE: f64 = 0.999;
+        let change = self.free.replace(free).map_or(0.0, |before| free - before);
+        self.came = self.came * FADE + (-change).max(0.0);
+        self.left = self.left * FADE + change.max(0.0);
+    }
+
+    /// 0 on a fleet that only fills up, 1 where as much leaves as comes.
+    fn share(&self) -> f64 {
+        (self.left / self.came.max(1.0)).min(1.0)
+    }
+}
+
+/// What will still be asked for.
+#[derive(Clone, Copy, Debug)]
+struct Coming {
+    /// Thousandths of GPU that are free: requests will come for them.
+    free: f64,
+    /// Thousandths that are held and come back to be asked for again.
+    renewed: f64,
+}
+
+impl Coming {
+    /// Thousandths of GPU that requests with this share of all, of this size each, will ask for
+    /// beyond what they hold. They get their part of what is free; and where work leaves and comes
+    /// again, how many run at once varies by its square root: two deviations are expected.
+    fn asked(&self, share: f64, size: f64) -> f64 {
+        const DEVIATIONS: f64 = 2.0;
+        share * self.free + DEVIATIONS * (share * self.renewed * size).sqrt()
+    }
 }
 
 impl FillValue {
@@ -90,9 +143,7 @@ impl FillValue {
             worth,
             learning: Some(Learning::default()),
             cards: Vec::new(),
-            free: None,
-            came: 0.0,
-            left: 0.0,
+            turnover: Turnover::default(),
         }
     }
 
@@ -105,9 +156,7 @@ impl FillValue {
             worth,
             learning: None,
             cards: Vec::new(),
-            free: None,
-            came: 0.0,
-            left: 0.0,
+            turnover: Turnover::default(),
         }
     }
 
@@ -115,11 +164,9 @@ impl FillValue {
     /// nothing between decisions, so a live loop that is rebuilt from its snapshot decides the same.
     pub fn steady(tuning: Tuning, seed: u64, fleet: &Fleet, mix: &Mix) -> Self {
         let worth = Worth::new(&tuning, seed, fleet, mix, doubt(mix));
-        let turnover = fleet.totals().gpu_milli() as f64;
         Self {
-            came: turnover,
-            left: turnover,
             worth,
+            turnover: Turnover::steady(fleet.totals().gpu_milli() as f64),
             ..Self::informed(tuning, seed, fleet, mix)
         }
     }
@@ -153,24 +200,8 @@ impl FillValue {
         Rating {
             value: after.gpu - before.gpu + ask.gpu_milli() as f64,
             extra: after.cores - before.cores,
-            slots: after.slots - before.slots,
+            standings: (before.standing, after.standing),
         }
-    }
-
-    fn note_turnover(&mut self, free: f64) {
-        /// What an arrival still counts after the next one.
-        const FADE: f64 = 0.999;
-        let change = self.free.replace(free).map_or(0.0, |before| free - before);
-        self.came = self.came * FADE + (-change).max(0.0);
-        self.left = self.left * FADE + change.max(0.0);
-    }
-
-    /// What a lost slot counts beyond its part in the value. On a fleet that only fills up, the last
-    /// whole nodes are best used in parts; where work leaves again, a broken node is hard to regain
-    /// and the parts come free elsewhere.
-    fn slots_weight(&self) -> f64 {
-        let turnover = (self.left / self.came.max(1.0)).min(1.0);
-        (self.tuning.roomy_slots - self.worth.slots_factor).max(0.0) * turnover
     }
 
     /// The card whose use gains most; the smallest remainder among equals.
@@ -200,7 +231,7 @@ impl Strategy for FillValue {
     }
 
     fn arrived(&mut self, fleet: &Fleet, ask: &Ask) {
-        self.note_turnover(fleet.totals().free_gpu_milli() as f64);
+        self.turnover.note(fleet.totals().free_gpu_milli() as f64);
         if let Some(learning) = &mut self.learning
             && learning.see(ask)
         {
@@ -237,11 +268,17 @@ impl Strategy for FillValue {
         } else {
             self.tuning.core_gpu
         };
+        let turnover = self.turnover.share();
+        let coming = Coming {
+            free: free_gpu,
+            renewed: turnover * (totals.gpu_milli() as f64 - free_gpu),
+        };
         // Whoever can go elsewhere stays off kinds that others insist on, the more the scarcer they
         // are.
         let asked = ask.gpu_milli() as f64;
         let of = |(kind, _)| {
-            let wanted = self.worth.insisted(kind) * free_gpu;
+            let insisted = self.worth.insisted(kind);
+            let wanted = coming.asked(insisted.share, insisted.size);
             let free = totals.free_gpu_milli_of(kind) as f64;
             asked * (wanted / free.max(1.0)).min(1.0).powi(2)
         };
@@ -250,8 +287,9 @@ impl Strategy for FillValue {
         } else {
             fleet.kinds().map(of).collect()
         };
+        let whole = self.tuning.scarce_slots + (1.0 - self.tuning.scarce_slots) * turnover;
         Weights {
-            slots: self.slots_weight(),
+            standings: self.worth.slots.prices(fleet, &coming, whole),
             extra: core * ((scarcity - 0.9) / 0.1).clamp(0.0, 1.0),
             penalty,
             quantum: self.tuning.quantum,

@@ -209,7 +209,7 @@ fn a_price_weight_lets_the_cheaper_node_win_and_none_changes_nothing() {
     for seed in 0..8 {
         // Without it the used machine is taken, which keeps the other whole for the large requests.
         assert_eq!(weighing(0.0, &fleet, seed), "dear");
-        assert_eq!(weighing(2.0, &fleet, seed), "cheap");
+        assert_eq!(weighing(4.0, &fleet, seed), "cheap");
     }
     // A small weight does not pay for a broken-up machine.
     assert_eq!(weighing(0.001, &fleet, 1), "dear");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{Trace, fleet, mix};
 use crate::fleet::{Fleet, GpuRequest, Request, WHOLE, WorkState};
 use crate::random::Random;
-use crate::schedule::{Gang, Member, Placement, Planner, Weighed};
+use crate::schedule::{Ask, Gang, Member, Mix, Placement, Planner, Weighed};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -16,11 +16,24 @@ pub struct Settings {
     pub seed: u64,
     /// Offered work, as a multiple of the fleet's GPUs.
     pub load: f64,
-    /// Whether the strategy is told the mix of requests beforehand.
-    pub prior: bool,
+    pub knows: Knowledge,
     /// Share of the requests for whole GPUs that come as a gang of two, four or eight.
     pub gangs: f64,
 }
+
+/// What a strategy knows of the requests to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knowledge {
+    /// What arrived before.
+    Arrivals,
+    /// The whole list, beforehand.
+    Everything,
+    /// What the fleet holds: the strategy is made afresh from it all the time, as a live loop does.
+    Snapshot,
+}
+
+/// Arrivals decided from one snapshot.
+const PASS: u64 = 64;
 
 /// Measured after the fleet has filled up (and, with a second list, after the change).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -42,15 +55,17 @@ const GANGS: [u32; 3] = [2, 4, 8];
 pub fn run(trace: &Trace, then: Option<&Trace>, settings: &Settings) -> Outcome {
     let fleet = fleet(&trace.machines);
     let capacity = fleet.totals().gpu_milli() as f64;
-    let strategy = if settings.prior {
-        let known = mix(&fleet, &trace.pods);
-        settings.policy.informed(settings.seed, &fleet, &known)
-    } else {
-        settings.policy.strategy(settings.seed)
+    let strategy = match settings.knows {
+        Knowledge::Everything => {
+            let known = mix(&fleet, &trace.pods);
+            settings.policy.informed(settings.seed, &fleet, &known)
+        }
+        Knowledge::Arrivals | Knowledge::Snapshot => settings.policy.strategy(settings.seed),
     };
     let mut random = Random::new(settings.seed);
+    let order = random.next_u64();
     let mut replay = Replay {
-        planner: Planner::with_strategy(strategy, random.next_u64()),
+        planner: Planner::with_strategy(strategy, order),
         fleet,
         leaving: BTreeMap::new(),
         held: 0.0,
@@ -65,6 +80,9 @@ pub fn run(trace: &Trace, then: Option<&Trace>, settings: &Settings) -> Outcome 
     let mut tally = Tally::default();
     for now in 0..2 * half {
         replay.let_go(now);
+        if settings.knows == Knowledge::Snapshot && now % PASS == 0 {
+            replay.look_again(settings, order);
+        }
         let list = &lists[usize::from(now >= half)];
         let arrival = list.draw(&mut random, settings.gangs);
         let stays = -list.life * (1.0 - random.unit()).ln();
@@ -158,6 +176,15 @@ impl Replay {
             let gpu = work.as_ref().and_then(|work| work.request.gpu.as_ref());
             self.held -= gpu.map_or(0, GpuRequest::total_milli) as f64;
         }
+    }
+
+    fn look_again(&mut self, settings: &Settings, order: u64) {
+        let mut held = Mix::default();
+        for work in self.fleet.works() {
+            held.see(&Ask::new(&self.fleet, &work.request));
+        }
+        let strategy = settings.policy.live(settings.seed, &self.fleet, &held);
+        self.planner = Planner::with_strategy(strategy, order);
     }
 
     /// Starts all of an arrival, if all of it fits.

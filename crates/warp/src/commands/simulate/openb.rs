@@ -20,6 +20,7 @@ use super::{Format, csv};
 use crate::output::{self, Table, plot};
 
 #[derive(clap::Args, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "command line flags")]
 pub(crate) struct Args {
     /// Node list (columns sn, cpu_milli, memory_mib, gpu, model, optionally price_per_gpu_hour)
     #[arg(long, value_name = "FILE")]
@@ -65,6 +66,9 @@ pub(crate) struct Args {
     /// With --churn: share of the requests for whole GPUs that come as gangs of 2, 4 or 8, all or none
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, requires = "churn")]
     gangs: f64,
+    /// With --churn: policies know only what the fleet holds, as in the operator
+    #[arg(long, requires = "churn", conflicts_with = "no_prior")]
+    live: bool,
     /// Measure decisions on the trace's fleet repeated to these numbers of nodes
     #[arg(long, value_delimiter = ',', value_name = "NODES")]
     timings: Vec<usize>,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Tuning;
+use super::slots::{SlotClass, Slots, Standing, slots};
 use crate::fleet::{Fleet, KindId, WHOLE};
 use crate::random::Random;
 use crate::schedule::memo::{Memo, state_key};
@@ -16,8 +17,8 @@ const MEMORY_STEP: i64 = 4 << 30;
 pub(super) struct Value {
     /// Thousandths of GPU that will be used, slots included.
     pub(super) gpu: f64,
-    /// Thousandths of GPU that requests of several GPUs could use here.
-    pub(super) slots: f64,
+    /// What requests of several GPUs could do with it.
+    pub(super) standing: Standing,
     /// Cores that CPU-only requests will use.
     pub(super) cores: f64,
 }
@@ -28,15 +29,14 @@ pub(super) struct Worth {
     /// By kind: the sequences of requests that could come to it. The last is for unknown kinds.
     gpu_lists: Vec<Vec<GpuList>>,
     cpu_lists: Vec<Vec<i64>>,
-    slots: Vec<SlotClass>,
-    /// By kind: the share of demand that insists on it.
-    insisted: Vec<f64>,
+    pub(super) slots: Slots,
+    insisted: Vec<Insisted>,
     memory: BTreeMap<(i64, u32, u32), i64>,
     /// CPU asked for per thousandth of GPU, over all requests.
     pub(super) cpu_per_gpu: f64,
     bag: Vec<i32>,
     /// What a slot counts in `Value::gpu`.
-    pub(super) slots_factor: f64,
+    slots_factor: f64,
 }
 
 #[derive(Debug)]
@@ -52,14 +52,6 @@ struct Item {
     cpu_milli: i64,
     memory_bytes: i64,
     milli: i32,
-}
-
-/// Requests of two or more cards: a node is worth something to them as a number of slots.
-#[derive(Clone, Debug)]
-struct SlotClass {
-    class: Class,
-    /// Thousandths of GPU one slot is expected to serve.
-    weight: f64,
 }
 
 impl Worth {
@@ -85,7 +77,7 @@ impl Worth {
             cpu_lists: (0..tuning.lists)
                 .map(|_| cpu_list(&without, tuning.cpu_length, &mut random))
                 .collect(),
-            slots: slot_classes(fleet, &classes, share, doubt),
+            slots: Slots::new(slot_classes(fleet, &classes, share, doubt)),
             insisted: insisted(fleet, &classes, share),
             memory: mean_memory(&classes),
             cpu_per_gpu: cpu / asked.max(1.0),
@@ -101,8 +93,8 @@ impl Worth {
         known.copied().unwrap_or(ask.memory_bytes)
     }
 
-    pub(super) fn insisted(&self, kind: KindId) -> f64 {
-        self.insisted.get(kind.index()).copied().unwrap_or(0.0)
+    pub(super) fn insisted(&self, kind: KindId) -> Insisted {
+        self.insisted.get(kind.index()).copied().unwrap_or_default()
     }
 
     pub(super) fn of(
@@ -122,22 +114,10 @@ impl Worth {
             return known;
         }
         let mut value = self.fill(kind, cpu_milli, steps * MEMORY_STEP, cards);
-        let idle = cards
-            .iter()
-            .filter(|&&card| card >= WHOLE.cast_signed())
-            .count();
-        value.slots = self.slots_worth(kind, cpu_milli, idle);
-        value.gpu += self.slots_factor * value.slots;
+        value.standing = self.slots.standing(kind, cpu_milli, cards);
+        value.gpu += self.slots_factor * self.slots.expected(value.standing);
         self.memo.insert(key, value);
         value
-    }
-
-    fn slots_worth(&self, kind: Option<KindId>, cpu_milli: i64, idle: usize) -> f64 {
-        let Some(kind) = kind else { return 0.0 };
-        self.slots
-            .iter()
-            .map(|slot| slot.weight * slots(&slot.class, kind, cpu_milli, idle))
-            .sum()
     }
 
     /// The mean over all sequences of what they would put on the node.
@@ -169,7 +149,7 @@ impl Worth {
         let lists = self.cpu_lists.len().max(1) as f64;
         Value {
             gpu: gpu as f64 / lists,
-            slots: 0.0,
+            standing: Standing::default(),
             cores: cores as f64 / 1000.0 / lists,
         }
     }
@@ -296,20 +276,6 @@ fn cpu_list(classes: &[&Class], length: usize, random: &mut Random) -> Vec<i64> 
     (0..length).filter_map(|_| draw()).collect()
 }
 
-/// How many requests of a class a node can take at once.
-fn slots(class: &Class, kind: KindId, cpu_milli: i64, idle: usize) -> f64 {
-    if !class.accepts(kind) {
-        return 0.0;
-    }
-    let by_cards = (idle / class.count as usize) as f64;
-    let by_cpu = if class.cpu_milli > 0 {
-        (cpu_milli.max(0) / class.cpu_milli) as f64
-    } else {
-        f64::MAX
-    };
-    by_cards.min(by_cpu)
-}
-
 fn slot_classes(
     fleet: &Fleet,
     classes: &[Class],
@@ -328,7 +294,7 @@ fn slot_classes(
                 .map(move |pool| (node.allocatable.cpu_milli, pool))
         });
         pools
-            .map(|(cpu, pool)| slots(class, pool.kind, cpu, pool.cards.len()))
+            .map(|(cpu, pool)| slots(class, pool.kind, cpu, pool.cards.len()) as f64)
             .sum()
     };
     let several = classes.iter().filter(|class| class.count >= 2);
@@ -338,7 +304,11 @@ fn slot_classes(
         .filter_map(|(class, share)| {
             let offered = offered(&class);
             let weight = share * total / offered;
-            (offered > 0.0).then_some(SlotClass { class, weight })
+            (offered > 0.0).then_some(SlotClass {
+                class,
+                share,
+                weight,
+            })
         })
         .collect()
 }
@@ -368,23 +338,73 @@ fn unseen(fleet: &Fleet, doubt: f64) -> impl Iterator<Item = (Class, f64)> {
         .into_iter()
 }
 
-fn insisted(fleet: &Fleet, classes: &[Class], share: impl Fn(&Class) -> f64) -> Vec<f64> {
-    let capacity: Vec<_> = fleet
-        .kinds()
-        .map(|(kind, _)| (kind, fleet.totals().gpu_milli_of(kind) as f64))
-        .collect();
-    let mut insisted = vec![0.0; capacity.len()];
-    for class in classes
-        .iter()
-        .filter(|class| class.count > 0 && class.kinds.is_some())
-    {
-        let accepted = || capacity.iter().filter(|(kind, _)| class.accepts(*kind));
+/// By kind, the demand that insists on it: by name, or because few other machines are large enough.
+fn insisted(fleet: &Fleet, classes: &[Class], share: impl Fn(&Class) -> f64) -> Vec<Insisted> {
+    let total = fleet.totals().gpu_milli() as f64;
+    let sizes = sizes(fleet);
+    let mut insisted = vec![Insisted::default(); fleet.kinds().count()];
+    for class in classes.iter().filter(|class| class.count > 0) {
+        let large = |size: &&(Size, f64)| class.accepts(size.0.kind) && size.0.holds(class);
+        let accepted = || sizes.iter().filter(large);
         let all: f64 = accepted().map(|(_, milli)| milli).sum();
-        for (kind, milli) in accepted() {
-            insisted[kind.index()] += share(class) * milli / all.max(1.0);
+        if class.kinds.is_none() && all > total / 2.0 {
+            continue;
+        }
+        for (size, milli) in accepted() {
+            let here = &mut insisted[size.kind.index()];
+            let share = share(class) * milli / all.max(1.0);
+            here.share += share;
+            here.size += share * class.gpu_milli();
         }
     }
+    for here in &mut insisted {
+        here.size /= here.share.max(f64::MIN_POSITIVE);
+    }
     insisted
+}
+
+/// Demand that insists on one kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Insisted {
+    /// Of all GPUs asked for.
+    pub(super) share: f64,
+    /// Thousandths of GPU of one request, in the mean.
+    pub(super) size: f64,
+}
+
+/// What a machine has when nothing runs on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Size {
+    kind: KindId,
+    cards: usize,
+    cpu_milli: i64,
+    memory_bytes: i64,
+}
+
+impl Size {
+    fn holds(&self, class: &Class) -> bool {
+        self.cards >= class.count as usize
+            && self.cpu_milli >= class.cpu_milli
+            && self.memory_bytes >= class.memory_bytes
+    }
+}
+
+/// The different sizes of machines, with the thousandths of GPU of all machines of each.
+fn sizes(fleet: &Fleet) -> Vec<(Size, f64)> {
+    let mut sizes = BTreeMap::<Size, f64>::new();
+    for (id, node) in fleet.nodes() {
+        let pools = fleet.free(id).map(|free| free.pools.as_slice());
+        for pool in pools.unwrap_or_default() {
+            let size = Size {
+                kind: pool.kind,
+                cards: pool.cards.len(),
+                cpu_milli: node.allocatable.cpu_milli,
+                memory_bytes: node.allocatable.memory_bytes,
+            };
+            *sizes.entry(size).or_default() += f64::from(WHOLE) * pool.cards.len() as f64;
+        }
+    }
+    sizes.into_iter().collect()
 }
 
 fn mean_memory(classes: &[Class]) -> BTreeMap<(i64, u32, u32), i64> {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use warp_core::simulate::openb::Trace;
-use warp_core::simulate::openb::churn::{Outcome, Settings, run as replay};
+use warp_core::simulate::openb::churn::{Knowledge, Outcome, Settings, run as replay};
 
 use super::super::Format;
 use super::{Args, pods};
@@ -21,6 +21,14 @@ struct Report {
     refused_multi: f64,
     refused_gangs: f64,
     decisions: u64,
+}
+
+const fn knowledge(args: &Args) -> Knowledge {
+    match (args.live, args.no_prior) {
+        (true, _) => Knowledge::Snapshot,
+        (false, true) => Knowledge::Arrivals,
+        (false, false) => Knowledge::Everything,
+    }
 }
 
 pub(super) fn run(trace: &Trace, load: f64, args: &Args) -> anyhow::Result<ExitCode> {
@@ -50,7 +58,7 @@ pub(super) fn run(trace: &Trace, load: f64, args: &Args) -> anyhow::Result<ExitC
                 policy: policy.weighing(args.price_weight),
                 seed,
                 load,
-                prior: !args.no_prior,
+                knows: knowledge(args),
                 gangs: args.gangs,
             };
             outcomes.push(replay(trace, then.as_ref(), &settings));
