@@ -214,4 +214,24 @@ mod tests {
         waiting.remove(&low);
         assert!(!waiting.has_parked());
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_write_brings_back_a_pod_that_waits_and_no_other() {
+        let mut waiting = Waiting::default();
+        let key = Key::new("n", "pod");
+        let start = Instant::now();
+        waiting.unsaid(&key, start);
+        waiting.add(&key, 0);
+        assert_eq!(waiting.take(), Some(key.clone()));
+        // Being bound meanwhile: a second attempt would place it twice.
+        waiting.unsaid(&key, start);
+        assert_eq!(waiting.tick(start + FORGOTTEN), None);
+        assert_eq!(waiting.take(), None);
+        waiting.park(&key, start);
+        assert_eq!(waiting.tick(start), Some(start + FORGOTTEN));
+        waiting.unsaid(&key, start);
+        assert_eq!(waiting.tick(start), Some(start + FIRST_DELAY));
+        waiting.tick(start + FIRST_DELAY);
+        assert_eq!(waiting.take(), Some(key));
+    }
 }
