@@ -29,6 +29,7 @@ pub(crate) enum Standing {
     /// Its pod ended; the Job is about to say how.
     Settling,
     Succeeded {
+        since: Option<Timestamp>,
         at: Option<Timestamp>,
     },
     Failed(Failure),
@@ -98,9 +99,25 @@ pub(crate) fn leftovers<'a>(workload: &GPUWorkload, seen: &'a Seen) -> Vec<&'a J
     others.map(|job| &**job).collect()
 }
 
-/// Whether the scheduler should place this workload now. Two attempts never overlap: as long as a
-/// pod of an earlier one can still run, the answer is no.
+/// Whether the scheduler should place this workload now. A status that still names a Job is corrected
+/// before another one is made: that write also proves that the workload is there, whatever a silent
+/// watch leaves us to believe.
 pub(crate) fn wish(
+    workload: &GPUWorkload,
+    seen: &Seen,
+    settings: &Settings,
+    now: Timestamp,
+) -> Wish {
+    let status = workload.status.as_ref();
+    if status.is_some_and(|status| status.job_name.is_some()) {
+        return Wish::No;
+    }
+    readiness(workload, seen, settings, now)
+}
+
+/// Whether the workload could be placed once its status says so. Two attempts never overlap: as long
+/// as a pod of an earlier one can still run, the answer is no.
+pub(super) fn readiness(
     workload: &GPUWorkload,
     seen: &Seen,
     settings: &Settings,
@@ -194,21 +211,22 @@ pub(crate) fn assess(
     let Some(job) = current(workload, seen) else {
         return Standing::Unplaced;
     };
-    if has_condition(job, "Complete") {
-        let at = job
-            .status
-            .as_ref()
-            .and_then(|status| status.completion_time.as_ref());
-        return Standing::Succeeded {
-            at: at.map(|time| time.0),
-        };
-    }
     let pods: Vec<&Pod> = seen
         .pods
         .iter()
         .map(|pod| &**pod)
         .filter(|pod| made_by(job, pod))
         .collect();
+    if has_condition(job, "Complete") {
+        let at = job
+            .status
+            .as_ref()
+            .and_then(|status| status.completion_time.as_ref());
+        return Standing::Succeeded {
+            since: pods.iter().filter_map(|pod| started(pod)).min(),
+            at: at.map(|time| time.0),
+        };
+    }
     let live: Vec<&Pod> = pods
         .iter()
         .copied()

@@ -16,7 +16,8 @@ use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, label, reason};
 use warp_core::random::Fingerprint;
 
 use super::assess::{
-    Standing, Wait, Wish, assess, attempt, current, ending, leftovers, live, over, pinned, wish,
+    Standing, Wait, Wish, assess, attempt, current, ending, leftovers, live, over, pinned,
+    readiness,
 };
 use super::failure::Failure;
 use super::say::{Say, conditions, note, told};
@@ -65,7 +66,7 @@ pub(super) fn plan(
         return pass.finished();
     }
     let mut plan = match assess(workload, seen, settings, now) {
-        Standing::Succeeded { at } => pass.succeeded(at),
+        Standing::Succeeded { since, at } => pass.succeeded(since, at),
         Standing::Failed(failure) => pass.failed(&failure),
         _ if workload.spec.suspend => pass.suspended(),
         Standing::Unplaced => pass.unplaced(),
@@ -124,8 +125,14 @@ impl Pass<'_> {
         }
     }
 
-    fn succeeded(mut self, at: Option<Timestamp>) -> Plan<GPUWorkloadStatus> {
+    fn succeeded(
+        mut self,
+        since: Option<Timestamp>,
+        at: Option<Timestamp>,
+    ) -> Plan<GPUWorkloadStatus> {
         self.describe_job();
+        // It may have run while nobody watched.
+        self.status.start_time = self.status.start_time.or_else(|| since.map(Time));
         self.status.completion_time = Some(Time(at.unwrap_or(self.now)));
         self.status.deadline = None;
         let attempts = attempt(self.workload) + 1;
@@ -232,7 +239,7 @@ impl Pass<'_> {
             };
             return self.transition(&say, None, false);
         }
-        let wish = wish(self.workload, self.seen, self.settings, self.now);
+        let wish = readiness(self.workload, self.seen, self.settings, self.now);
         let held = self.seen.held_until.filter(|until| *until > self.now);
         let refused = self
             .status
@@ -312,7 +319,9 @@ impl Pass<'_> {
         }
         // An operator that has just started knows no verdict yet; what its predecessor said holds
         // until the scheduler has looked, unless the spec has changed since.
+        let named = self.workload.status.as_ref();
         let spoken = self.status.phase == Some(Phase::Pending)
+            && named.is_none_or(|status| status.job_name.is_none())
             && self.status.observed_generation == self.workload.meta().generation;
         if spoken {
             return Plan {

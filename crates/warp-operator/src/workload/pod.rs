@@ -57,10 +57,13 @@ pub(super) fn containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     main.into_iter().flatten().chain(init.into_iter().flatten())
 }
 
+/// When its first container began to run, whether it still does or not.
 pub(super) fn started(pod: &Pod) -> Option<Timestamp> {
     let since = containers(pod).filter_map(|container| {
-        let running = container.state.as_ref()?.running.as_ref()?;
-        running.started_at.as_ref().map(|time| time.0)
+        let state = container.state.as_ref()?;
+        let running = state.running.as_ref().map(|state| &state.started_at);
+        let ended = || state.terminated.as_ref().map(|state| &state.started_at);
+        running.or_else(ended)?.as_ref().map(|time| time.0)
     });
     since
         .min()

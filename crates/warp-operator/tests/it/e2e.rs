@@ -17,6 +17,7 @@ mod crash;
 mod crowd;
 mod delete;
 mod failure;
+mod faulty;
 mod input;
 mod install;
 mod leader;
@@ -231,15 +232,24 @@ fn every_scenario_holds_on_the_embedded_engine() {
     run_on(Engine::Embedded);
 }
 
-/// One engine at a time: more clusters than cores only make each other slow.
+#[test]
+fn crash_points_hold_on_a_real_control_plane() {
+    in_turn(faulty::plays());
+}
+
 fn run_on(engine: Engine) {
+    in_turn(suite(engine));
+}
+
+/// One cluster at a time: more clusters than cores only make each other slow.
+fn in_turn(part: impl Future<Output = Result<()>>) {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .unwrap();
-    runtime.block_on(suite(engine)).unwrap();
+    runtime.block_on(part).unwrap();
 }
 
 async fn suite(engine: Engine) -> Result<()> {

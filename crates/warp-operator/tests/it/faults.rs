@@ -55,11 +55,27 @@ const DAILY: [&str; 6] = [
     "gpuworkload loses_its_node",
 ];
 
+/// Plans that once found something.
+const FOUND: [(&str, &str); 3] = [
+    // It ended while nobody watched, and its status had no beginning.
+    ("gpuworkload runs_to_success", "write#2:pause=120s"),
+    // A silent watch hid that the workload was gone: its Job was made again.
+    (
+        "gpuworkload is_deleted_while_running",
+        "write#1:crash-after; watch#1+3:silence=1",
+    ),
+    // And that another one has its name: every few seconds a write that could not succeed.
+    (
+        "gpuworkload is_made_again_under_its_name",
+        "write#1:crash-after; watch#1+3:silence=1",
+    ),
+];
+
 #[test]
 fn every_write_of_the_operator_is_a_crash_point() {
     let mut scenarios = scenarios::all();
     if std::env::var_os("WARP_FAULTS").is_none() {
         scenarios.retain(|scenario| DAILY.contains(&scenario.name));
     }
-    campaign::test(&scenarios, 29);
+    campaign::test_with(&scenarios, 29, &FOUND);
 }

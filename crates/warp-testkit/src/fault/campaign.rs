@@ -440,6 +440,11 @@ fn plans_of(text: &str, reference: &Reference) -> Vec<Plan> {
 /// that, `all` as the name for every scenario. Without it a sample: one plan in `step`. With
 /// `WARP_FAULTS_STOP` nothing more is run once something is wrong.
 pub fn test(scenarios: &[Scenario], step: usize) {
+    test_with(scenarios, step, &[]);
+}
+
+/// As [`test`]; the sample also has the plans that once found something, by scenario.
+pub fn test_with(scenarios: &[Scenario], step: usize, found: &[(&str, &str)]) {
     let wanted = std::env::var("WARP_FAULTS").unwrap_or_default();
     let (name, plan) = wanted.split_once('|').unwrap_or((&wanted, ""));
     let (name, plan) = (name.trim(), plan.trim());
@@ -459,7 +464,10 @@ pub fn test(scenarios: &[Scenario], step: usize) {
         }
         // Another place in every scenario, so that together they meet all faults.
         let start = scenario.name.len() % step;
-        plans.into_iter().skip(start).step_by(step).collect()
+        let sample = plans.into_iter().skip(start).step_by(step);
+        let again = found.iter().filter(|(name, _)| *name == scenario.name);
+        let again = again.map(|(_, plan)| plan.parse().expect("a plan that once ran can be read"));
+        sample.chain(again).collect()
     });
     println!("{}", report.figures());
     assert!(report.failures.is_empty(), "{}", report.complaints());

@@ -51,7 +51,7 @@ pub fn careless(records: &[Record]) -> Vec<String> {
 struct Moment {
     /// By uid.
     now: BTreeMap<String, Value>,
-    /// Jobs that ever said they were complete, and pods that ever ran or ended, by uid.
+    /// Jobs that ever said they were complete, and those a pod of which ever ran, by uid.
     completed: BTreeSet<String>,
     ran: BTreeSet<String>,
     /// Names of Jobs ever seen, with their namespace, and their uids.
@@ -79,7 +79,8 @@ impl Moment {
                     "Running" | "Succeeded" | "Failed"
                 ) =>
             {
-                self.ran.insert(uid.clone());
+                self.ran
+                    .extend(controller(object).map(|(_, job)| job.to_owned()));
             }
             _ => {}
         }
@@ -344,14 +345,8 @@ fn not_ahead(workload: &Value, moment: &Moment, wrong: &mut Vec<String>) {
         ));
         return;
     };
-    let ran = || {
-        moment.all("Pod").any(|pod| {
-            controller(pod).is_some_and(|(_, owner)| owner == uid)
-                && moment.ran.contains(text(pod, "/metadata/uid"))
-        })
-    };
     match phase {
-        "Running" if !ran() => {
+        "Running" if !moment.ran.contains(uid) => {
             wrong.push(format!(
                 "{} is Running and no pod of {job} ever ran",
                 name(workload)

@@ -145,6 +145,52 @@ fn phases_follow_the_job_and_its_pod() {
 }
 
 #[test]
+fn a_job_that_vanished_is_taken_from_the_status_before_another_is_made() {
+    let running = json!({"phase": "Running", "jobName": "train-01234567-0", "retryCount": 0, "observedGeneration": 3});
+    let workload = workload(json!({}), running);
+    let nothing = Seen::default();
+    let settings = Settings::default();
+    assert_eq!(wish(&workload, &nothing, &settings, now()), Wish::No);
+    let plan = planned(&workload, &nothing);
+    assert!(plan.place, "the scheduler is woken once that is written");
+    let mut corrected = workload.clone();
+    corrected.status = plan.status;
+    assert_eq!(
+        corrected
+            .status
+            .as_ref()
+            .and_then(|status| status.job_name.as_ref()),
+        None
+    );
+    assert_eq!(wish(&corrected, &nothing, &settings, now()), Wish::Now);
+}
+
+#[test]
+fn a_run_that_nobody_watched_has_a_beginning_all_the_same() {
+    let began = "2026-11-15T11:30:00Z";
+    let state = json!({"terminated": {"exitCode": 0, "startedAt": began}});
+    let status = json!({"phase": "Succeeded", "startTime": "2026-11-15T11:29:00Z", "containerStatuses": [
+        {"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state},
+    ]});
+    let seen = Seen {
+        jobs: vec![job(0, json!([{"type": "Complete", "status": "True"}]))],
+        ..one_pod(pod(json!({}), json!({}), status))
+    };
+    let start = |status: Value| {
+        let plan = planned(&workload(json!({}), status), &seen);
+        let start = plan.status.and_then(|status| status.start_time);
+        start.map(|time| time.0.to_string())
+    };
+    assert_eq!(start(json!(null)).as_deref(), Some(began));
+    // Once said it stays.
+    let said = "2026-11-15T11:30:01Z";
+    assert_eq!(
+        start(json!({"phase": "Running", "startTime": said})).as_deref(),
+        Some(said)
+    );
+}
+
+#[test]
 fn trouble_at_the_start_names_cause_next_step_and_deadline() {
     let cases = [
         (

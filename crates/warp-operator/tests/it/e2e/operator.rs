@@ -34,8 +34,11 @@ fn build() -> Result<PathBuf> {
     cargo
         .args(["build", "--quiet", "--package=warp", "--bin=warp"])
         .current_dir(repository());
-    if profile.ends_with("release") {
-        cargo.arg("--release");
+    // The folder is named after the profile, but for the one every build has unless told.
+    if let Some(name) = profile.file_name().and_then(|name| name.to_str())
+        && name != "debug"
+    {
+        cargo.arg(format!("--profile={name}"));
     }
     let built = cargo.output().context("failed to run cargo")?;
     ensure!(

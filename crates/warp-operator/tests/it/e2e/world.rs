@@ -64,6 +64,13 @@ impl World {
         tokio::time::timeout(DEADLINE, established)
             .await
             .context("failed to establish the CRD")??;
+        // A server that has just learnt a kind may answer that it is still filling its cache.
+        let workloads: Api<DynamicObject> = Api::all_with(client.clone(), &workload_resource());
+        until("workloads can be listed", DEADLINE, || async {
+            let listed = workloads.list_metadata(&ListParams::default()).await;
+            Ok(listed.ok().map(drop))
+        })
+        .await?;
         let operator_kubeconfig = cluster.kubeconfig_as(SYSTEM, ACCOUNT).await?;
         Ok(Self {
             cluster,
