@@ -443,7 +443,7 @@ pub fn test(scenarios: &[Scenario], step: usize) {
     test_with(scenarios, step, &[]);
 }
 
-/// As [`test`]; the sample also has the plans that once found something, by scenario.
+/// As [`test()`]; the sample also has the plans that once found something, by scenario.
 pub fn test_with(scenarios: &[Scenario], step: usize, found: &[(&str, &str)]) {
     let wanted = std::env::var("WARP_FAULTS").unwrap_or_default();
     let (name, plan) = wanted.split_once('|').unwrap_or((&wanted, ""));
