@@ -141,7 +141,10 @@ pub struct Run {
 pub enum Image {
     #[default]
     Unasked,
-    Pulling,
+    Pulling {
+        /// What the pull before it failed with: it is shown until one succeeds.
+        failed: Option<String>,
+    },
     Present {
         id: String,
     },
@@ -399,10 +402,18 @@ impl Facts {
             Action::Teardown => self.sandbox = Sandbox::TearingDown,
             Action::Pull { container } => {
                 let entry = self.entry(container);
-                if let Image::Failed { at, .. } = entry.image {
-                    entry.pulls.tried(at, now);
-                }
-                entry.image = Image::Pulling;
+                let failed = match std::mem::take(&mut entry.image) {
+                    Image::Failed {
+                        reason,
+                        message,
+                        at,
+                    } => {
+                        entry.pulls.tried(at, now);
+                        Some(format!("{reason}: {message}"))
+                    }
+                    _ => None,
+                };
+                entry.image = Image::Pulling { failed };
             }
             Action::Start { container, attempt } => {
                 let entry = self.entry(container);

@@ -421,7 +421,7 @@ impl<'a> Plan<'a> {
             Image::Unasked => self.actions.push(Action::Pull {
                 container: container.name.clone(),
             }),
-            Image::Pulling => {}
+            Image::Pulling { .. } => {}
             Image::Failed { at, .. } => {
                 let due = later(*at, pull_delay(seen, *at));
                 if self.now < due {

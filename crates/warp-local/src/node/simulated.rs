@@ -310,7 +310,7 @@ impl Runtime for Simulated {
     fn changed(&self, pod: &Arc<Pod>, facts: &Facts, now: Timestamp) -> Option<Vec<Due>> {
         let mut due = self.adopt(pod, facts, now);
         for (name, seen) in &facts.containers {
-            if seen.image == Image::Pulling {
+            if let Image::Pulling { .. } = seen.image {
                 due.extend(self.pull(pod, facts, name, now));
             }
         }

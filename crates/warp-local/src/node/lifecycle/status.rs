@@ -220,21 +220,32 @@ impl Report<'_, '_> {
         if let Some((reason, message, _)) = &seen.misconfigured {
             return waiting(reason, Some(message.clone()));
         }
-        if let Image::Failed {
-            reason,
-            message,
-            at,
-        } = &seen.image
-            && matches!(self.plan.facts.sandbox, Sandbox::Ready)
-        {
-            let permanent = matches!(reason.as_str(), "InvalidImageName" | "ErrImageNeverPull");
-            if permanent || self.plan.now < later(*at, PULL_ERROR_SHOWN) {
-                return waiting(reason, Some(message.clone()));
-            }
-            let text = format!("Back-off pulling image: {reason}: {message}");
-            return waiting("ImagePullBackOff", Some(text));
+        self.failing_pull(seen)
+            .unwrap_or_else(|| self.default_waiting())
+    }
+
+    /// What is said of an image that could not be pulled, also while it is tried again.
+    fn failing_pull(&self, seen: &ContainerFacts) -> Option<ContainerState> {
+        if !matches!(self.plan.facts.sandbox, Sandbox::Ready) {
+            return None;
         }
-        self.default_waiting()
+        let error = match &seen.image {
+            Image::Failed {
+                reason,
+                message,
+                at,
+            } => {
+                let permanent = matches!(reason.as_str(), "InvalidImageName" | "ErrImageNeverPull");
+                if permanent || self.plan.now < later(*at, PULL_ERROR_SHOWN) {
+                    return Some(waiting(reason, Some(message.clone())));
+                }
+                format!("{reason}: {message}")
+            }
+            Image::Pulling { failed } => failed.clone()?,
+            Image::Unasked | Image::Present { .. } => return None,
+        };
+        let text = format!("Back-off pulling image: {error}");
+        Some(waiting("ImagePullBackOff", Some(text)))
     }
 
     fn default_waiting(&self) -> ContainerState {

@@ -132,6 +132,27 @@ fn a_failing_pull_shows_the_error_then_the_back_off_and_recovers() {
 }
 
 #[test]
+fn an_image_that_is_pulled_again_is_not_said_to_be_on_its_way() {
+    let runtime = Simulated::default();
+    let spec = json!({"containers": [{"name": "c", "image": "registry/x:1"}]});
+    let annotations = json!({"sim.gpu.warp.dev/pull-error": "manifest unknown", "sim.gpu.warp.dev/pull-time": "5s",
+        "sim.gpu.warp.dev/pull-failures": "2"});
+    let mut timeline = Timeline::new(&runtime, pod(spec, annotations), at(0));
+    assert_eq!(waiting(timeline.run_until(at(4))), "ContainerCreating");
+    let mut said = Vec::new();
+    for second in 5..120 {
+        let status = timeline.run_until(at(second));
+        if status.phase.as_deref() == Some("Running") {
+            break;
+        }
+        said.push(waiting(status).to_owned());
+    }
+    said.dedup();
+    let failing = ["ErrImagePull", "ImagePullBackOff"];
+    assert_eq!(said, [failing, failing].concat());
+}
+
+#[test]
 fn init_containers_run_in_order_and_sidecars_outlive_the_main_container() {
     let runtime = Simulated::default();
     let spec = json!({
