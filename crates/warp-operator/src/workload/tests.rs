@@ -1,8 +1,11 @@
 // `json!` at the call reads best by value.
 #![allow(clippy::needless_pass_by_value)]
 
+mod failures;
 mod objects;
 mod plan;
+mod reading;
+mod refusals;
 
 use std::sync::Arc;
 

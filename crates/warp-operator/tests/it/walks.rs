@@ -22,8 +22,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
+use warp_core::random::Random;
 use warp_testkit::Faults;
-use warp_testkit::fault::world::{Setup, World};
+use warp_testkit::fault::world::{Setup, World, virtual_time};
 use warp_testkit::fault::{history, judge};
 
 use crate::faults::operator;
@@ -52,21 +53,8 @@ const QUIET: Duration = Duration::from_secs(400);
 const FLEET: &str = "pools:\n- {name: box, count: 24, gpu: H100-80GB, gpus: 8}\n";
 const FIRST: &str = "pools:\n- {name: early, count: 3}\n";
 
-/// Numbers that repeat.
-#[derive(Clone, Debug)]
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 20).unwrap_or(0) % limit.max(1)
-    }
-
-    fn pick<'a, T>(&mut self, among: &'a [T]) -> &'a T {
-        &among[self.below(among.len())]
-    }
+fn pick<'a, T>(random: &mut Random, among: &'a [T]) -> &'a T {
+    &among[random.below(among.len())]
 }
 
 /// A workload nothing is wrong with, in the form that has this leaf.
@@ -140,7 +128,7 @@ fn every_field_may_be_changed_taken_back_and_mistyped() {
 
 /// One seed: the walked world, the fresh one, and what must agree.
 fn campaign(seed: u64, leaves: &[Leaf], covered: &mut Covered) -> Result<()> {
-    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = Random::new(seed);
     let walkers: Vec<Walker> = leaves
         .iter()
         .enumerate()
@@ -154,8 +142,8 @@ fn campaign(seed: u64, leaves: &[Leaf], covered: &mut Covered) -> Result<()> {
             }
         })
         .collect();
-    let plan = trouble(&mut dice);
-    let walked = virtual_time(walk(&walkers, leaves, &plan, &mut dice, covered))
+    let plan = trouble(&mut random);
+    let walked = virtual_time(walk(&walkers, leaves, &plan, &mut random, covered))
         .with_context(|| format!("under '{plan}'"))?;
     let fresh = virtual_time(fresh(&walkers))?;
     let mut wrong = Vec::new();
@@ -186,16 +174,8 @@ fn campaign(seed: u64, leaves: &[Leaf], covered: &mut Covered) -> Result<()> {
     Ok(())
 }
 
-fn virtual_time<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build()?
-        .block_on(work)
-}
-
 /// Faults spread over the walk.
-fn trouble(dice: &mut Dice) -> String {
+fn trouble(random: &mut Random) -> String {
     let faults = [
         "crash-before",
         "crash-after",
@@ -209,8 +189,8 @@ fn trouble(dice: &mut Dice) -> String {
     ];
     let mut rules: Vec<String> = (0..14)
         .map(|number| {
-            let at = 1 + number * 45 + dice.below(45);
-            format!("write#{at}:{}", dice.pick(&faults))
+            let at = 1 + number * 45 + random.below(45);
+            format!("write#{at}:{}", pick(random, &faults))
         })
         .collect();
     for (kind, fault) in [
@@ -267,7 +247,7 @@ async fn walk(
     walkers: &[Walker],
     leaves: &[Leaf],
     plan: &str,
-    dice: &mut Dice,
+    random: &mut Random,
     covered: &mut Covered,
 ) -> Result<BTreeMap<String, Outcome>> {
     let world = start(FIRST, plan, walkers).await?;
@@ -281,7 +261,7 @@ async fn walk(
     }
     for round in 0..2 {
         for walker in walkers {
-            wander(&world, walker, leaves, round, dice, covered).await?;
+            wander(&world, walker, leaves, round, random, covered).await?;
         }
         nodes.trouble(round).await?;
         world.pass(Duration::from_secs(3)).await;
@@ -320,7 +300,7 @@ async fn wander(
     walker: &Walker,
     leaves: &[Leaf],
     round: usize,
-    dice: &mut Dice,
+    random: &mut Random,
     covered: &mut Covered,
 ) -> Result<()> {
     let forbidden = walker.leaf.forbidden();
@@ -337,11 +317,11 @@ async fn wander(
         .iter()
         .filter(|leaf| leaf.in_template() == walker.leaf.in_template())
         .collect();
-    let leaf = *dice.pick(&alike);
-    let value = dice.pick(&leaf.allowed()).clone();
+    let leaf = *pick(random, &alike);
+    let value = pick(random, &leaf.allowed()).clone();
     let mut spec = leaves::with(&base(leaf), leaf, value);
     if leaf.field() != "suspend" {
-        spec["suspend"] = json!(dice.below(2) == 0);
+        spec["suspend"] = json!(random.below(2) == 0);
     }
     covered.steps += 1;
     let answer = walker.replace(world, &spec).await?;

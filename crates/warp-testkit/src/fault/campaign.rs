@@ -17,14 +17,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use parking_lot::Mutex;
 
 use super::history::{self, Ending, Learnt};
 use super::judge;
 use super::layer::{Faults, Record, Tally};
 use super::plan::{Fault, Plan};
-use super::world::{Setup, World};
+use super::world::{Setup, World, virtual_time};
 
 /// Real time: a run that takes longer is stuck at one moment of virtual time.
 const STUCK: Duration = Duration::from_mins(5);
@@ -84,15 +84,28 @@ pub fn run(scenario: &Scenario, plan: &Plan) -> Result<Run> {
         .map_err(|_| anyhow!("the run of {name} panicked, or is stuck at one moment"))?
 }
 
+/// Requests one per line, with what was sent.
+fn told(records: &[Record]) -> String {
+    let line = |record: &Record| {
+        let body = String::from_utf8_lossy(&record.body);
+        let status = record.status.unwrap_or_default();
+        format!("\n{} {} {status} {body}", record.number, record.call)
+    };
+    records.iter().map(line).collect()
+}
+
 fn run_here(scenario: &Scenario, plan: Plan) -> Result<Run> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build()?;
-    runtime.block_on(async {
+    virtual_time(async {
         let world = World::start(&scenario.setup, Faults::new(plan)).await?;
-        (scenario.script)(&world).await?;
-        world.settled(QUIET).await?;
+        let ended = async {
+            (scenario.script)(&world).await?;
+            world.settled(QUIET).await
+        }
+        .await;
+        if let Some(last) = world.faults.flood() {
+            bail!("a flood of requests; the last: {}", told(&last));
+        }
+        ended?;
         let store = world.server().store();
         let mut violations = judge::violations(&history::changes(store, 0), world.dawn());
         let records = world.faults.records();

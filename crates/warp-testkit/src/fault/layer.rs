@@ -28,6 +28,9 @@ use super::watch::{self as stream, Trouble};
 
 /// How long a client waits before it gives up on a connection that says nothing.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// No run needs as many requests; from here on none is answered, so that a storm within one moment of
+/// virtual time ends and can be told of.
+const FLOOD: usize = 10_000;
 
 /// One request as the layer saw it.
 #[derive(Clone, Debug)]
@@ -147,6 +150,13 @@ impl Faults {
         self.0.state.lock().records.clone()
     }
 
+    /// The last requests of a run that made so many that the others were held back.
+    pub fn flood(&self) -> Option<Vec<Record>> {
+        let state = self.0.state.lock();
+        let last = state.records.len().checked_sub(FLOOD)?;
+        Some(state.records[last + FLOOD - 16..].to_vec())
+    }
+
     pub fn tally(&self) -> Tally {
         self.0.state.lock().tally.clone()
     }
@@ -161,10 +171,10 @@ impl Faults {
         state.life == life && !state.dead
     }
 
-    /// Waits while the process stands still; for ever when it died.
+    /// Waits while the process stands still; for ever when it died or has asked for too much.
     async fn awake(&self, life: u64) {
         loop {
-            if !self.alive(life) {
+            if !self.alive(life) || self.0.state.lock().records.len() >= FLOOD {
                 std::future::pending::<()>().await;
             }
             let until = self.0.state.lock().paused_until;

@@ -319,6 +319,15 @@ impl Drop for World {
     }
 }
 
+/// Runs `work` in one thread in which time passes only while everybody waits for it.
+pub fn virtual_time<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()?
+        .block_on(work)
+}
+
 /// The embedded engine's controllers as a part.
 fn engine(clock: Clock, volumes: std::path::PathBuf) -> Part {
     let options = controllers::Options {

@@ -22,10 +22,11 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
 use serde_json::{Value, json};
+use warp_core::random::Random;
 use warp_testkit::{Cluster, NodeShape, Process, Signal, until};
 
 use judge::Judge;
-use load::{Dice, Load};
+use load::Load;
 
 /// How long each of the two lasts in `make test`.
 const SHORT: u64 = 60;
@@ -49,7 +50,7 @@ trait Place: Send + Sync {
     /// The process whose memory must stay flat.
     fn pid(&self) -> Option<u32>;
     /// Does something a cluster has to live with.
-    fn trouble(&self, dice: &mut Dice) -> impl Future<Output = Result<&'static str>> + Send;
+    fn trouble(&self, random: &mut Random) -> impl Future<Output = Result<&'static str>> + Send;
     /// Undoes whatever of it lasts.
     fn heal(&self) -> impl Future<Output = Result<()>> + Send;
     fn log(&self) -> String;
@@ -58,10 +59,10 @@ trait Place: Send + Sync {
 async fn soak(place: Arc<impl Place + 'static>, name: &str) -> Result<()> {
     let length = Duration::from_secs(setting("WARP_SOAK_SECONDS", SHORT));
     let seed = setting("WARP_SOAK_SEED", 7);
-    let mut dice = Dice::new(seed);
+    let mut random = Random::new(seed);
     let started = Instant::now();
     let mut judge = Judge::default();
-    let mut load = Load::new(Dice::new(seed + 1));
+    let mut load = Load::new(Random::new(seed + 1));
     let mut last = Instant::now();
     let mut troubles = std::collections::BTreeMap::<&str, u32>::new();
     let pace = TROUBLE.min(length / 2 / TROUBLES);
@@ -81,7 +82,9 @@ async fn soak(place: Arc<impl Place + 'static>, name: &str) -> Result<()> {
         }
         // The second half is quiet, so that memory can be compared within one life.
         if last.elapsed() > pace && started.elapsed() < length.mul_f64(0.5) {
-            *troubles.entry(place.trouble(&mut dice).await?).or_default() += 1;
+            *troubles
+                .entry(place.trouble(&mut random).await?)
+                .or_default() += 1;
             last = Instant::now();
         }
     }
@@ -176,8 +179,8 @@ impl Place for Engine {
         self.state.lock().unwrap().0.as_ref().map(Process::pid)
     }
 
-    async fn trouble(&self, dice: &mut Dice) -> Result<&'static str> {
-        match dice.below(3) {
+    async fn trouble(&self, random: &mut Random) -> Result<&'static str> {
+        match random.below(3) {
             0 => {
                 let process = self.state.lock().unwrap().0.take();
                 if let Some(mut process) = process {
@@ -307,8 +310,8 @@ impl Place for ControlPlane {
         self.operators.lock().unwrap().first().map(Process::pid)
     }
 
-    async fn trouble(&self, dice: &mut Dice) -> Result<&'static str> {
-        match dice.below(4) {
+    async fn trouble(&self, random: &mut Random) -> Result<&'static str> {
+        match random.below(4) {
             0 | 1 => {
                 let mut killed = self.operators.lock().unwrap().remove(0);
                 killed.signal(Signal::Kill)?;

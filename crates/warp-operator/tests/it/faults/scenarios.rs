@@ -175,19 +175,25 @@ async fn submit(world: &World, manifest: &Value) -> Result<()> {
     world.create(manifest.clone()).await.map(|_| ())
 }
 
-async fn runs_to_success(world: &World) -> Result<()> {
-    let it = workload("w", json!({}));
+/// The workload of a scenario that has one.
+async fn submitted(world: &World, spec: Value) -> Result<Value> {
+    let it = workload("w", spec);
     submit(world, &it).await?;
+    Ok(it)
+}
+
+async fn runs_to_success(world: &World) -> Result<()> {
+    let it = submitted(world, json!({})).await?;
     until_phase(world, &it, "Succeeded").await
 }
 
 async fn fails_and_is_retried(world: &World) -> Result<()> {
     // Every attempt is a new pod: the node tells the second one to succeed.
-    let it = workload(
-        "w",
+    let it = submitted(
+        world,
         json!({"podTemplate": behaves(json!({"run-time": "30s", "exit-code": "3"}))}),
-    );
-    submit(world, &it).await?;
+    )
+    .await?;
     world
         .until(&it, "tried twice", |object| {
             object.is_some_and(|object| object["status"]["retryCount"] == 2)
@@ -197,32 +203,31 @@ async fn fails_and_is_retried(world: &World) -> Result<()> {
 }
 
 async fn exhausts_its_retries(world: &World) -> Result<()> {
-    let it = workload(
-        "w",
+    let it = submitted(
+        world,
         json!({
             "retryPolicy": {"maxRetries": 1, "backoffSeconds": 1},
             "podTemplate": behaves(json!({"run-time": "5s", "exit-code": "1"})),
         }),
-    );
-    submit(world, &it).await?;
+    )
+    .await?;
     until_phase(world, &it, "Failed").await
 }
 
 async fn is_not_retried_at_all(world: &World) -> Result<()> {
-    let it = workload(
-        "w",
+    let it = submitted(
+        world,
         json!({
             "retryPolicy": {"maxRetries": 0, "backoffSeconds": 1},
             "podTemplate": behaves(json!({"oom-after": "5s"})),
         }),
-    );
-    submit(world, &it).await?;
+    )
+    .await?;
     until_phase(world, &it, "Failed").await
 }
 
 async fn is_suspended_while_running_and_resumed(world: &World) -> Result<()> {
-    let it = workload("w", json!({"podTemplate": for_long()}));
-    submit(world, &it).await?;
+    let it = submitted(world, json!({"podTemplate": for_long()})).await?;
     until_phase(world, &it, "Running").await?;
     world.patch(&it, json!({"spec": {"suspend": true}})).await?;
     until_reason(world, &it, "Suspended").await?;
@@ -239,16 +244,14 @@ async fn is_suspended_while_running_and_resumed(world: &World) -> Result<()> {
 }
 
 async fn is_suspended_while_it_waits(world: &World) -> Result<()> {
-    let it = workload("w", json!({"gpuCount": 16}));
-    submit(world, &it).await?;
+    let it = submitted(world, json!({"gpuCount": 16})).await?;
     until_phase(world, &it, "Pending").await?;
     world.patch(&it, json!({"spec": {"suspend": true}})).await?;
     until_reason(world, &it, "Suspended").await
 }
 
 async fn is_born_suspended(world: &World) -> Result<()> {
-    let it = workload("w", json!({"suspend": true}));
-    submit(world, &it).await?;
+    let it = submitted(world, json!({"suspend": true})).await?;
     until_reason(world, &it, "Suspended").await?;
     world
         .patch(&it, json!({"spec": {"suspend": false}}))
@@ -257,31 +260,30 @@ async fn is_born_suspended(world: &World) -> Result<()> {
 }
 
 async fn is_deleted_while_pending(world: &World) -> Result<()> {
-    let it = workload("w", json!({"gpuCount": 16}));
-    submit(world, &it).await?;
+    let it = submitted(world, json!({"gpuCount": 16})).await?;
     until_phase(world, &it, "Pending").await?;
     delete(world, &it).await
 }
 
 async fn is_deleted_while_running(world: &World) -> Result<()> {
-    let it = workload(
-        "w",
+    let it = submitted(
+        world,
         json!({"podTemplate": behaves(json!({"run-time": "forever"}))}),
-    );
-    submit(world, &it).await?;
+    )
+    .await?;
     until_phase(world, &it, "Running").await?;
     delete(world, &it).await
 }
 
 async fn is_deleted_in_backoff(world: &World) -> Result<()> {
-    let it = workload(
-        "w",
+    let it = submitted(
+        world,
         json!({
             "retryPolicy": {"maxRetries": 3, "backoffSeconds": 300},
             "podTemplate": behaves(json!({"run-time": "5s", "exit-code": "1"})),
         }),
-    );
-    submit(world, &it).await?;
+    )
+    .await?;
     world
         .until(&it, "waiting to try again", |object| {
             object.is_some_and(|object| object["status"]["retryCount"] == 1)
@@ -291,22 +293,20 @@ async fn is_deleted_in_backoff(world: &World) -> Result<()> {
 }
 
 async fn is_deleted_when_done(world: &World) -> Result<()> {
-    let it = workload("w", json!({}));
-    submit(world, &it).await?;
+    let it = submitted(world, json!({})).await?;
     until_phase(world, &it, "Succeeded").await?;
     delete(world, &it).await
 }
 
 async fn is_made_again_under_its_name(world: &World) -> Result<()> {
-    let it = workload(
-        "w",
+    let it = submitted(
+        world,
         json!({"podTemplate": behaves(json!({"run-time": "forever"}))}),
-    );
-    submit(world, &it).await?;
+    )
+    .await?;
     until_phase(world, &it, "Running").await?;
     delete(world, &it).await?;
-    let again = workload("w", json!({}));
-    submit(world, &again).await?;
+    let again = submitted(world, json!({})).await?;
     until_phase(world, &again, "Succeeded").await
 }
 
@@ -327,11 +327,11 @@ async fn node_of(world: &World, manifest: &Value) -> Result<String> {
 }
 
 async fn loses_its_node(world: &World) -> Result<()> {
-    let it = workload(
-        "w",
+    let it = submitted(
+        world,
         json!({"podTemplate": behaves(json!({"run-time": "20m"}))}),
-    );
-    submit(world, &it).await?;
+    )
+    .await?;
     until_phase(world, &it, "Running").await?;
     let node = node_of(world, &it).await?;
     annotate_node(world, &node, "node-lost", "true").await?;
@@ -347,11 +347,11 @@ async fn loses_its_node(world: &World) -> Result<()> {
 }
 
 async fn loses_its_gpus(world: &World) -> Result<()> {
-    let it = workload(
-        "w",
+    let it = submitted(
+        world,
         json!({"podTemplate": behaves(json!({"run-time": "20m"}))}),
-    );
-    submit(world, &it).await?;
+    )
+    .await?;
     until_phase(world, &it, "Running").await?;
     let node = node_of(world, &it).await?;
     annotate_node(world, &node, "lost-gpus", "all").await?;
@@ -376,8 +376,7 @@ async fn is_refused_by_a_quota_and_then_let_in(world: &World) -> Result<()> {
             quota.is_some_and(|quota| quota["status"]["hard"]["pods"] == "0")
         })
         .await?;
-    let it = workload("w", json!({}));
-    submit(world, &it).await?;
+    let it = submitted(world, json!({})).await?;
     until_reason(world, &it, "PodsRefused").await?;
     delete(world, &quota).await?;
     until_phase(world, &it, "Succeeded").await
@@ -394,42 +393,41 @@ async fn waits_for_capacity(world: &World) -> Result<()> {
 }
 
 async fn waits_for_a_node_to_join(world: &World) -> Result<()> {
-    let it = workload("w", json!({"gpuCount": 8}));
-    submit(world, &it).await?;
+    let it = submitted(world, json!({"gpuCount": 8})).await?;
     until_phase(world, &it, "Pending").await?;
     world.join("defaults: {pullTime: 1s, runTime: 60s}\npools:\n- {name: late, count: 1, gpu: L4, gpus: 8}\n")?;
     until_phase(world, &it, "Succeeded").await
 }
 
 async fn goes_after_its_ttl(world: &World) -> Result<()> {
-    let it = workload(
-        "w",
+    let it = submitted(
+        world,
         json!({"ttlSecondsAfterFinished": 60, "podTemplate": for_long()}),
-    );
-    submit(world, &it).await?;
+    )
+    .await?;
     until_phase(world, &it, "Running").await?;
     world.until(&it, "gone", |object| object.is_none()).await
 }
 
 async fn runs_too_long(world: &World) -> Result<()> {
-    let it = workload(
-        "w",
+    let it = submitted(
+        world,
         json!({
             "maxRuntime": "2m", "podTemplate": behaves(json!({"run-time": "forever"})),
         }),
-    );
-    submit(world, &it).await?;
+    )
+    .await?;
     until_phase(world, &it, "Failed").await
 }
 
 async fn gets_more_time_while_running(world: &World) -> Result<()> {
-    let it = workload(
-        "w",
+    let it = submitted(
+        world,
         json!({
             "maxRuntime": "1h", "podTemplate": behaves(json!({"run-time": "90m"})),
         }),
-    );
-    submit(world, &it).await?;
+    )
+    .await?;
     until_phase(world, &it, "Running").await?;
     world
         .patch(&it, json!({"spec": {"maxRuntime": "2h"}}))
@@ -478,16 +476,14 @@ async fn higher_priority_goes_first(world: &World) -> Result<()> {
 }
 
 async fn is_edited_before_it_is_placed(world: &World) -> Result<()> {
-    let it = workload("w", json!({"gpuCount": 16}));
-    submit(world, &it).await?;
+    let it = submitted(world, json!({"gpuCount": 16})).await?;
     until_phase(world, &it, "Pending").await?;
     world.patch(&it, json!({"spec": {"gpuCount": 2}})).await?;
     until_phase(world, &it, "Succeeded").await
 }
 
 async fn is_wrong_and_then_corrected(world: &World) -> Result<()> {
-    let it = workload("w", json!({"gpu": {"models": ["NoSuchThing"]}}));
-    submit(world, &it).await?;
+    let it = submitted(world, json!({"gpu": {"models": ["NoSuchThing"]}})).await?;
     until_phase(world, &it, "Pending").await?;
     world.pass(Duration::from_secs(30)).await;
     world
@@ -497,23 +493,23 @@ async fn is_wrong_and_then_corrected(world: &World) -> Result<()> {
 }
 
 async fn cannot_pull_its_image(world: &World) -> Result<()> {
-    let it = workload(
-        "w",
+    let it = submitted(
+        world,
         json!({
             "retryPolicy": {"maxRetries": 0, "backoffSeconds": 1},
             "podTemplate": behaves(json!({"pull-error": "no such image"})),
         }),
-    );
-    submit(world, &it).await?;
+    )
+    .await?;
     until_phase(world, &it, "Failed").await
 }
 
 async fn has_a_job_deleted_by_somebody(world: &World) -> Result<()> {
-    let it = workload(
-        "w",
+    let it = submitted(
+        world,
         json!({"podTemplate": behaves(json!({"run-time": "15m"}))}),
-    );
-    submit(world, &it).await?;
+    )
+    .await?;
     until_phase(world, &it, "Running").await?;
     let jobs: Api<k8s_openapi::api::batch::v1::Job> =
         Api::namespaced(world.client.clone(), "default");
@@ -531,11 +527,11 @@ async fn has_a_job_deleted_by_somebody(world: &World) -> Result<()> {
 }
 
 async fn has_a_pod_deleted_by_somebody(world: &World) -> Result<()> {
-    let it = workload(
-        "w",
+    let it = submitted(
+        world,
         json!({"podTemplate": behaves(json!({"run-time": "15m"}))}),
-    );
-    submit(world, &it).await?;
+    )
+    .await?;
     until_phase(world, &it, "Running").await?;
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
     for pod in pods.list(&ListParams::default()).await? {
@@ -560,11 +556,11 @@ async fn is_in_a_namespace_that_is_deleted(world: &World) -> Result<()> {
 }
 
 async fn asks_for_a_model(world: &World) -> Result<()> {
-    let it = workload(
-        "w",
+    let it = submitted(
+        world,
         json!({"gpu": {"models": ["L4"]}, "gpuCount": 2, "podTemplate": for_long()}),
-    );
-    submit(world, &it).await?;
+    )
+    .await?;
     until_phase(world, &it, "Running").await?;
     let nodes: Api<Node> = Api::all(world.client.clone());
     let node = node_of(world, &it).await?;

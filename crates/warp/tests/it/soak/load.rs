@@ -1,6 +1,6 @@
 //! What users do all day.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -10,29 +10,14 @@ use kube::api::{
 };
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
+use tokio::time::{Interval, MissedTickBehavior};
+use warp_core::random::Random;
 use warp_testkit::Behaviour;
 
 /// Workloads there are at once, at most.
 const MOST: usize = 24;
 /// Time between two deeds of the users.
 const PACE: Duration = Duration::from_millis(150);
-
-/// Numbers that repeat.
-#[derive(Clone, Debug)]
-pub(super) struct Dice(u64);
-
-impl Dice {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) % limit.max(1)
-    }
-}
 
 pub(super) fn workloads(client: &Client) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("gpu.warp.dev", "v1alpha1", "GPUWorkload");
@@ -45,53 +30,43 @@ pub(super) fn workloads(client: &Client) -> Api<DynamicObject> {
 
 /// The users.
 pub(super) struct Load {
-    dice: Dice,
+    random: Random,
+    /// No faster than people are, whatever the machine can do; nothing is waited for.
+    pace: Interval,
     number: u64,
     deeds: BTreeMap<&'static str, u64>,
-    ended: std::collections::BTreeSet<String>,
+    ended: BTreeSet<String>,
 }
 
 impl Load {
-    pub(super) fn new(dice: Dice) -> Self {
+    pub(super) fn new(random: Random) -> Self {
+        let mut pace = tokio::time::interval(PACE);
+        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
-            dice,
+            random,
+            pace,
             number: 0,
             deeds: BTreeMap::new(),
-            ended: std::collections::BTreeSet::new(),
+            ended: BTreeSet::new(),
         }
     }
 
     /// One deed.
     pub(super) async fn step(&mut self, client: &Client) -> Result<()> {
-        tokio::time::sleep(PACE).await;
+        self.pace.tick().await;
         let api = workloads(client);
         let all = api.list(&ListParams::default()).await?.items;
-        for one in &all {
-            if matches!(
-                one.data["status"]["phase"].as_str(),
-                Some("Succeeded" | "Failed")
-            ) {
-                self.ended.insert(one.name_any());
-            }
-        }
-        let open: Vec<&DynamicObject> = all
-            .iter()
-            .filter(|one| {
-                !matches!(
-                    one.data["status"]["phase"].as_str(),
-                    Some("Succeeded" | "Failed")
-                )
-            })
-            .collect();
-        let choice = self.dice.below(10);
+        let (ended, open): (Vec<_>, Vec<_>) = all.iter().partition(|one| {
+            let phase = one.data["status"]["phase"].as_str();
+            matches!(phase, Some("Succeeded" | "Failed"))
+        });
+        self.ended
+            .extend(ended.into_iter().map(ResourceExt::name_any));
+        let choice = self.random.below(10);
         if open.len() < MOST && (choice < 6 || open.is_empty()) {
             return self.submit(&api).await;
         }
-        let place = self.dice.below(open.len() as u64);
-        let Some(one) = usize::try_from(place)
-            .ok()
-            .and_then(|place| open.get(place))
-        else {
+        let Some(one) = open.get(self.random.below(open.len())) else {
             return Ok(());
         };
         let name = one.name_any();
@@ -107,11 +82,11 @@ impl Load {
             }
             8 => (
                 "reprioritised",
-                json!({"priority": (["low", "high"])[usize::from(self.dice.below(2) == 0)]}),
+                json!({"priority": (["low", "high"])[usize::from(self.random.below(2) == 0)]}),
             ),
             _ => (
                 "given a limit",
-                json!({"maxRuntime": format!("{}s", 60 + self.dice.below(600))}),
+                json!({"maxRuntime": format!("{}s", 60 + self.random.below(600))}),
             ),
         };
         *self.deeds.entry(deed).or_default() += 1;
@@ -126,8 +101,8 @@ impl Load {
 
     async fn submit(&mut self, api: &Api<DynamicObject>) -> Result<()> {
         self.number += 1;
-        let time = 500 + self.dice.below(5_000);
-        let fails = self.dice.below(4) == 0;
+        let time = 500 + self.random.below(5_000) as u64;
+        let fails = self.random.below(4) == 0;
         // Simulated nodes of `warp up` read the command, those of the control plane the environment.
         let behaviour = if fails {
             Behaviour::exit(3)
@@ -144,7 +119,7 @@ impl Load {
             "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPUWorkload",
             "metadata": {"name": format!("soak-{}", self.number)},
             "spec": {
-                "modelName": "soak", "gpuCount": 1 + self.dice.below(4), "image": "registry.example/soak:1",
+                "modelName": "soak", "gpuCount": 1 + self.random.below(4), "image": "registry.example/soak:1",
                 "command": ["sh", "-c", script], "env": behaviour.env(),
                 "retryPolicy": {"maxRetries": 1, "backoffSeconds": 1}, "ttlSecondsAfterFinished": 3,
             },

@@ -1,0 +1,95 @@
+//! How the tests read a plan, and pods in the states they need.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, condition};
+
+use super::super::Seen;
+use super::super::plan::plan;
+use super::{job, node, now, pod};
+use crate::config::Settings;
+use crate::plan::{Change, Plan};
+
+pub(super) const READY_NODE: &str = "2026-11-15T10:00:00Z";
+
+pub(super) fn planned(workload: &GPUWorkload, seen: &Seen) -> Plan<GPUWorkloadStatus> {
+    planned_at(workload, seen, now())
+}
+
+pub(super) fn planned_at(
+    workload: &GPUWorkload,
+    seen: &Seen,
+    at: Timestamp,
+) -> Plan<GPUWorkloadStatus> {
+    plan(workload, seen, &Settings::default(), at)
+}
+
+/// Phase, `Ready` reason and whether it is true.
+pub(super) fn said(plan: &Plan<GPUWorkloadStatus>) -> (Phase, String, bool) {
+    let status = plan.status.as_ref().expect("a status");
+    let ready = condition::find(&status.conditions, condition::READY).expect("Ready");
+    assert_eq!(
+        status.conditions[0].type_,
+        condition::READY,
+        "Ready comes first"
+    );
+    assert_eq!(status.observed_generation, Some(3));
+    (
+        status.phase.expect("a phase"),
+        ready.reason.clone(),
+        ready.status == "True",
+    )
+}
+
+pub(super) fn message(plan: &Plan<GPUWorkloadStatus>) -> String {
+    plan.status
+        .as_ref()
+        .and_then(|status| status.message.clone())
+        .unwrap_or_default()
+}
+
+pub(super) fn deletes(plan: &Plan<GPUWorkloadStatus>) -> Vec<(String, String)> {
+    let deleted = plan.writes.iter().filter_map(|write| match &write.what {
+        Change::Delete(target) => Some((target.resource.kind.clone(), target.name.clone())),
+        _ => None,
+    });
+    deleted.collect()
+}
+
+pub(super) fn one_pod(pod: Arc<Pod>) -> Seen {
+    Seen {
+        jobs: vec![job(0, json!([]))],
+        pods: vec![pod],
+        nodes: BTreeMap::from([("gpu-1".to_owned(), node("True", READY_NODE))]),
+        ..Default::default()
+    }
+}
+
+pub(super) fn waiting(reason: &str, message: &str) -> Value {
+    json!({"phase": "Pending", "containerStatuses": [{
+        "name": "main", "image": "img:1", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"waiting": {"reason": reason, "message": message}}
+    }]})
+}
+
+pub(super) fn ended(code: i32, reason: &str) -> Value {
+    json!({"phase": "Failed", "containerStatuses": [{
+        "name": "main", "image": "img:1", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"terminated": {"exitCode": code, "reason": reason}}
+    }]})
+}
+
+pub(super) fn unschedulable(message: &str) -> Arc<Pod> {
+    let status = json!({"phase": "Pending", "conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    ]});
+    pod(json!({}), json!({"nodeName": null}), status)
+}
+
+pub(super) fn failed_job(reason: &str) -> Value {
+    json!([{"type": "Failed", "status": "True", "reason": reason}])
+}
