@@ -3,6 +3,7 @@
 //! A kind implements [`Reconcile`]; everything around a pass (span, metrics, backoff, status only
 //! when different) is here once.
 
+mod contest;
 mod queue;
 
 use std::collections::BTreeMap;
@@ -29,6 +30,7 @@ use crate::clock;
 use crate::context::Context;
 use crate::plan::{Plan, Target};
 
+use contest::Contests;
 pub(crate) use queue::Queue;
 
 /// Passes running at once.
@@ -68,7 +70,7 @@ pub(crate) trait Reconcile: Send + Sync + 'static {
 
 /// Runs passes until `stop`, then lets the running ones end.
 pub(crate) async fn run<R: Reconcile>(kind: Arc<R>, cx: Arc<Context>, stop: CancellationToken) {
-    let failures = Arc::new(Failures::default());
+    let memory = Arc::new(Memory::default());
     let mut passes = JoinSet::new();
     loop {
         while passes.len() >= CONCURRENCY {
@@ -82,10 +84,10 @@ pub(crate) async fn run<R: Reconcile>(kind: Arc<R>, cx: Arc<Context>, stop: Canc
             }
             () = stop.cancelled() => break,
         };
-        let (kind, cx, failures) = (Arc::clone(&kind), Arc::clone(&cx), Arc::clone(&failures));
+        let (kind, cx, memory) = (Arc::clone(&kind), Arc::clone(&cx), Arc::clone(&memory));
         passes.spawn(async move {
             let turn = Turn { cx: &cx, key: &key };
-            pass(&*kind, &cx, &key, &failures).await;
+            pass(&*kind, &cx, &key, &memory).await;
             drop(turn);
         });
     }
@@ -117,10 +119,19 @@ impl Drop for Turn<'_> {
     }
 }
 
+/// What passes remember of an object for its next ones; all of it may be lost.
+#[derive(Debug, Default)]
+struct Memory {
+    failures: Failures,
+    contests: Contests,
+}
+
 /// One pass over one object.
-async fn pass<R: Reconcile>(kind: &R, cx: &Context, key: &Key, failures: &Failures) {
+async fn pass<R: Reconcile>(kind: &R, cx: &Context, key: &Key, memory: &Memory) {
+    let Memory { failures, contests } = memory;
     let Some((object, seen)) = kind.observe(cx, key) else {
         failures.clear(key);
+        contests.clear(key);
         return;
     };
     let correlation = cx.correlation.next();
@@ -136,7 +147,7 @@ async fn pass<R: Reconcile>(kind: &R, cx: &Context, key: &Key, failures: &Failur
     let pass = Pass::new(R::KIND, &*object, R::MANAGER, correlation);
     let outcome = async {
         let plan = kind.plan(&object, &seen, cx.clock.now());
-        carry_out(kind, cx, &pass, &object, plan).await
+        carry_out(kind, cx, &pass, &object, plan, contests).await
     }
     .instrument(span.clone())
     .await;
@@ -170,33 +181,46 @@ async fn carry_out<R: Reconcile>(
     kind: &R,
     cx: &Context,
     pass: &Pass,
-    object: &Arc<R::Object>,
+    object: &R::Object,
     plan: Plan<R::Status>,
+    contests: &Contests,
 ) -> Result<Option<Timestamp>, ApplyError> {
     for write in &plan.writes {
         cx.executor.write(pass, write).await?;
     }
-    if let Some(status) = plan.status
-        && R::status(object) != Some(&status)
+    let mut again = plan.again;
+    let before = R::status(object);
+    if let Some(status) = plan
+        .status
+        .as_ref()
+        .filter(|status| before != Some(*status))
     {
-        let body = R::own(&status);
-        let written = cx
-            .executor
-            .status(pass, &Target::of(&**object), &body, &plan.why)
-            .await?;
-        // An object we cannot read back comes with the watch.
-        if let Ok(after) = written.try_parse::<R::Object>() {
-            kind.written(cx, object, after);
-        }
-        let about = Regarding::of(&**object);
-        for note in &plan.events {
-            cx.executor.tell(pass, &about, note).await;
+        let key = Key::of(object);
+        let theirs = before.map(R::own).unwrap_or_default();
+        let now = cx.clock.now();
+        if let Some(until) = contests.hold(&key, &theirs, now) {
+            // What is due already waits for this status.
+            let sooner = again.filter(|again| now < *again && *again < until);
+            again = sooner.or(Some(until));
+        } else {
+            let target = Target::of(object);
+            let body = R::own(status);
+            let written = cx.executor.status(pass, &target, &body, &plan.why).await?;
+            // An object we cannot read back comes with the watch.
+            if let Ok(after) = written.try_parse::<R::Object>() {
+                contests.wrote(&key, &R::status(&after).map(R::own).unwrap_or_default());
+                kind.written(cx, object, after);
+            }
+            let about = Regarding::of(object);
+            for note in &plan.events {
+                cx.executor.tell(pass, &about, note).await;
+            }
         }
     }
     if plan.place {
         cx.place.notify_one();
     }
-    Ok(plan.again)
+    Ok(again)
 }
 
 /// Consecutive failures per object.

@@ -46,17 +46,19 @@ async fn one(client: kube::Client, stop: CancellationToken, identity: &str) {
 }
 
 /// What every test run takes a sample of; the rest is for `make faults`.
-const DAILY: [&str; 6] = [
+const DAILY: [&str; 8] = [
     "gpuworkload runs_to_success",
     "gpuworkload exhausts_its_retries",
     "gpuworkload is_suspended_while_running_and_resumed",
     "gpuworkload is_deleted_while_running",
     "gpuworkload is_made_again_under_its_name",
     "gpuworkload loses_its_node",
+    "two leaders exhausts_its_retries",
+    "two leaders is_suspended_while_running_and_resumed",
 ];
 
 /// Plans that once found something.
-const FOUND: [(&str, &str); 3] = [
+const FOUND: [(&str, &str); 5] = [
     // It ended while nobody watched, and its status had no beginning.
     ("gpuworkload runs_to_success", "write#2:pause=120s"),
     // A silent watch hid that the workload was gone: its Job was made again.
@@ -68,6 +70,15 @@ const FOUND: [(&str, &str); 3] = [
     (
         "gpuworkload is_made_again_under_its_name",
         "write#1:crash-after; watch#1+3:silence=1",
+    ),
+    // Two corrected each other's status as fast as they could.
+    (
+        "two leaders exhausts_its_retries",
+        "write#2:crash-after; watch#1+9:expire=1",
+    ),
+    (
+        "two leaders is_suspended_while_running_and_resumed",
+        "write#2:crash-after; watch#1+9:expire=1",
     ),
 ];
 
