@@ -52,6 +52,7 @@ mod pod_gc;
 pub(crate) mod pods;
 mod queue;
 mod quota;
+mod remembered;
 mod replicaset;
 mod served;
 mod volumes;

@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Clock;
-use super::execute::ExecuteError;
-use super::queue::Queue;
+use super::execute::{ExecuteError, status_of};
+use super::queue::{End, Queue};
 use crate::background;
 
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +26,23 @@ pub(crate) enum SyncError {
     },
     #[error("failed to finish: the task panicked")]
     Panicked,
+}
+
+impl SyncError {
+    /// Whether the server said no, which it will say again; somebody else's change in between is no refusal.
+    fn end(&self) -> End {
+        let source = match self {
+            Self::Execute(error) => &error.source,
+            Self::Read { source, .. } => source,
+            Self::Panicked => return End::Failed,
+        };
+        match status_of(source) {
+            Some(status) if (400..500).contains(&status.code) && !status.is_conflict() => {
+                End::Refused
+            }
+            _ => End::Failed,
+        }
+    }
 }
 
 /// One controller: a name, and what to do about one key.
@@ -46,18 +63,18 @@ pub(crate) trait Controller: Send + Sync + 'static {
 struct Work<C: Controller> {
     queue: Arc<Queue<C::Key>>,
     key: C::Key,
-    failed: bool,
+    end: End,
 }
 
 impl<C: Controller> Work<C> {
     fn end(&mut self, outcome: Result<Option<Timestamp>, SyncError>, now: Timestamp) {
         let key = &self.key;
+        self.end = outcome.as_ref().map_or_else(SyncError::end, |_| End::Done);
         match outcome {
             Ok(again) => {
                 if let Some(at) = again {
                     self.queue.add_after(key.clone(), until(at, now));
                 }
-                self.failed = false;
             }
             Err(SyncError::Execute(error)) if error.is_conflict() => {
                 tracing::debug!(controller = C::NAME, ?key, %error, "changed meanwhile");
@@ -74,7 +91,7 @@ impl<C: Controller> Drop for Work<C> {
         if std::thread::panicking() {
             tracing::error!(controller = C::NAME, key = ?self.key, "panicked, will try again");
         }
-        self.queue.done(&self.key, self.failed);
+        self.queue.done(&self.key, self.end);
     }
 }
 
@@ -99,7 +116,7 @@ pub(crate) async fn drive<C: Controller>(
         let mut work = Work::<C> {
             queue: queue.clone(),
             key,
-            failed: true,
+            end: End::Failed,
         };
         background::tracked(&tasks, async move {
             let _permit = permit;

@@ -4,19 +4,18 @@
 //! only then is the finalizer dropped, and only when it is gone does the uid become a number. A crash between any two
 //! steps loses and doubles nothing.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
-use parking_lot::Mutex;
 use serde_json::json;
 
 use self::plan::{Backoff, Seen, plan};
 use super::drive::{Controller, SyncError};
 use super::ownership::controller_of;
 use super::plan::{Encoding, Plan};
+use super::remembered::Remembered;
 use super::{PODS_BY_OWNER, Shared, wired};
 use crate::informer::Key;
 
@@ -43,8 +42,8 @@ pub(crate) enum Subject {
 #[derive(Debug)]
 pub(crate) struct Jobs {
     shared: Shared,
-    /// Back-off of failed pods; by uid of the Job. Lost on restart, as the real controller's is.
-    backoffs: Mutex<BTreeMap<String, Backoff>>,
+    /// Back-off of failed pods. Lost on restart, as the real controller's is.
+    backoffs: Remembered<Job, Backoff>,
 }
 
 impl Jobs {
@@ -53,7 +52,7 @@ impl Jobs {
             shared,
             Self {
                 shared: shared.clone(),
-                backoffs: Mutex::default(),
+                backoffs: Remembered::of(&shared.caches.jobs),
             },
         );
         shared
@@ -117,20 +116,20 @@ impl Jobs {
             return Ok(None);
         }
         if status::finished(&job).is_some() {
-            self.backoffs.lock().remove(&uid);
+            self.backoffs.forget(&job);
             return Ok(None);
         }
         let pods = &self.shared.caches.pods;
         let mut candidates = pods.by(PODS_BY_OWNER, &uid);
         candidates.extend(pods.by(PODS_BY_OWNER, &super::ownership::orphans_of(&key.namespace)));
-        let backoff = self.backoffs.lock().get(&uid).copied().unwrap_or_default();
+        let backoff = self.backoffs.get(&job).unwrap_or_default();
         let seen = Seen {
             job: &job,
             candidates,
             backoff,
         };
         let (plan, backoff) = plan(&seen, self.shared.now());
-        self.backoffs.lock().insert(uid, backoff);
+        self.backoffs.set(&job, backoff);
         self.shared.execute(Self::NAME, plan).await
     }
 

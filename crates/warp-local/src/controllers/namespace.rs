@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition, NamespaceStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{DeleteParams, ListParams, ObjectList, PartialObjectMeta};
+use kube::api::{Api, DeleteParams, ListParams, ObjectList, PartialObjectMeta};
 use kube::core::Request;
 use kube::discovery::verbs;
 use serde_json::Value;
@@ -20,6 +20,8 @@ use crate::informer::Key;
 const FINALIZER: &str = "kubernetes";
 /// How long to wait for others' finalizers before looking again.
 const FINALIZERS_WAIT: SignedDuration = SignedDuration::from_secs(5);
+/// How long to wait for news of a namespace that is being deleted to some and not to others.
+const NEWS_WAIT: SignedDuration = SignedDuration::from_secs(15);
 
 #[derive(Debug)]
 pub(crate) struct Namespaces(Shared);
@@ -133,17 +135,33 @@ impl Controller for Namespaces {
     const WORKERS: usize = 10;
 
     async fn sync(&self, key: &Key) -> Result<Option<Timestamp>, SyncError> {
-        let Some(namespace) = self.0.caches.namespaces.get(key) else {
+        let ending = |namespace: &Namespace| namespace.metadata.deletion_timestamp.is_some();
+        if !self
+            .0
+            .caches
+            .namespaces
+            .get(key)
+            .is_some_and(|namespace| ending(&namespace))
+        {
             return Ok(None);
+        }
+        // A pass asks for every kind there is: not for a namespace that is gone and was not heard of.
+        let api: Api<Namespace> = Api::all(self.0.client().clone());
+        let newest = api.get_opt(&key.name).await;
+        let newest = newest.map_err(|source| SyncError::Read {
+            what: format!("namespace {}", key.name),
+            source: Box::new(source),
+        })?;
+        let Some(namespace) = newest.filter(ending) else {
+            // One of the two is behind. When the cache hears that it is gone, nobody looks any more.
+            return Ok(Some(later(self.0.now(), NEWS_WAIT)));
         };
         let finalizers = namespace
             .spec
             .as_ref()
             .and_then(|spec| spec.finalizers.as_deref())
             .unwrap_or_default();
-        if namespace.metadata.deletion_timestamp.is_none()
-            || !finalizers.iter().any(|name| name == FINALIZER)
-        {
+        if !finalizers.iter().any(|name| name == FINALIZER) {
             return Ok(None);
         }
         let content = self.empty(&key.name).await;

@@ -10,7 +10,30 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 const FIRST_DELAY: Duration = Duration::from_millis(5);
+/// What the server refused it seldom grants a moment later.
+const FIRST_DELAY_REFUSED: Duration = Duration::from_millis(100);
 const LAST_DELAY: Duration = Duration::from_mins(1);
+
+/// How the work on a key ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Done,
+    Failed,
+    /// The server said no.
+    Refused,
+}
+
+impl End {
+    /// How long to wait after this many failures before.
+    fn delay(self, failures: u32) -> Duration {
+        let delay = match self {
+            Self::Done => return Duration::ZERO,
+            Self::Failed => FIRST_DELAY.saturating_mul(1 << failures.min(20)),
+            Self::Refused => FIRST_DELAY_REFUSED.saturating_mul(3_u32.pow(failures.min(10))),
+        };
+        delay.min(LAST_DELAY)
+    }
+}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Stage {
@@ -76,9 +99,9 @@ impl<K: Ord + Clone + Debug> Queue<K> {
     }
 
     /// Ends the work on `key`: a failure is tried again after a growing delay.
-    pub(crate) fn done(&self, key: &K, failed: bool) {
+    pub(crate) fn done(&self, key: &K, end: End) {
         let mut state = self.state.lock();
-        state.done(key, failed);
+        state.done(key, end);
         drop(state);
         self.wake.notify_one();
     }
@@ -129,21 +152,19 @@ impl<K: Ord + Clone> State<K> {
         self.by_time.insert((at, key));
     }
 
-    fn done(&mut self, key: &K, failed: bool) {
+    fn done(&mut self, key: &K, end: End) {
         let progress = self.keys.entry(key.clone()).or_default();
         let again = progress.stage == Stage::RunningDirty;
         progress.stage = Stage::Idle;
-        if failed {
-            let delay = FIRST_DELAY
-                .saturating_mul(1 << progress.failures.min(20))
-                .min(LAST_DELAY);
-            progress.failures += 1;
-            self.add_at(key.clone(), Instant::now() + delay);
-        } else {
+        if end == End::Done {
             progress.failures = 0;
             if progress.is_at_rest() && !again {
                 self.keys.remove(key);
             }
+        } else {
+            let delay = end.delay(progress.failures);
+            progress.failures += 1;
+            self.add_at(key.clone(), Instant::now() + delay);
         }
         if again {
             self.add(key.clone());
@@ -186,10 +207,10 @@ mod tests {
         queue.add("a");
         queue.add("b");
         assert_eq!(queue.next().await, "b");
-        queue.done(&"a", false);
+        queue.done(&"a", End::Done);
         assert_eq!(queue.next().await, "a");
-        queue.done(&"a", false);
-        queue.done(&"b", false);
+        queue.done(&"a", End::Done);
+        queue.done(&"b", End::Done);
         assert!(queue.state.lock().keys.is_empty(), "keys at rest are kept");
         assert!(
             tokio::time::timeout(Duration::from_secs(100), queue.next())
@@ -210,10 +231,24 @@ mod tests {
         let mut waits = Vec::new();
         for _ in 0..4 {
             let before = Instant::now();
-            queue.done(&"late", true);
+            queue.done(&"late", End::Failed);
             queue.next().await;
             waits.push(before.elapsed());
         }
         assert!(waits.windows(2).all(|pair| pair[0] < pair[1]), "{waits:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_refused_for_a_minute_is_tried_a_few_times() {
+        let queue = Queue::new();
+        let start = Instant::now();
+        queue.add("refused");
+        let mut tries = 0;
+        while start.elapsed() < Duration::from_mins(1) {
+            queue.next().await;
+            tries += 1;
+            queue.done(&"refused", End::Refused);
+        }
+        assert_eq!(tries, 8, "one at once and one after .1, .3, .9 … seconds");
     }
 }

@@ -8,11 +8,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use parking_lot::Mutex;
 
 use super::drive::{Controller, SyncError};
 use super::ownership::{claim, controller_of, controller_reference, orphans_of, selects};
 use super::plan::{Outcome, Plan, Removal, about};
+use super::remembered::Remembered;
 use super::{BY_OWNER, PODS_BY_OWNER, Shared, pods, wired};
 use crate::informer::Key;
 
@@ -27,8 +27,8 @@ const GATHER: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) struct ReplicaSets {
     shared: Shared,
-    /// Why pods could last not be created or deleted, by uid of the set.
-    failures: Mutex<BTreeMap<String, Failure>>,
+    /// Why pods could last not be created or deleted.
+    failures: Remembered<ReplicaSet, Failure>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl ReplicaSets {
             shared,
             Self {
                 shared: shared.clone(),
-                failures: Mutex::default(),
+                failures: Remembered::of(&shared.caches.replica_sets),
             },
         );
         shared
@@ -118,7 +118,7 @@ impl Controller for ReplicaSets {
         let uid = set.metadata.uid.clone().unwrap_or_default();
         let mut candidates = caches.pods.by(PODS_BY_OWNER, &uid);
         candidates.extend(caches.pods.by(PODS_BY_OWNER, &orphans_of(&key.namespace)));
-        let failure = self.failures.lock().remove(&uid);
+        let failure = self.failures.forget(&set);
         let seen = Seen {
             set: &set,
             candidates,
@@ -136,13 +136,8 @@ impl Controller for ReplicaSets {
                 _ => None,
             };
             if let Some(reason) = reason {
-                self.failures.lock().insert(
-                    uid,
-                    Failure {
-                        reason,
-                        message: error.reason(),
-                    },
-                );
+                let message = error.reason();
+                self.failures.set(&set, Failure { reason, message });
             }
         }
         outcome

@@ -105,17 +105,25 @@ async fn theirs() -> Result<Cluster> {
 /// Waits until no node refuses pods for being new.
 async fn open_nodes(cluster: &Cluster) -> Result<()> {
     let nodes: Api<Node> = Api::all(cluster.client().await?);
-    warp_testkit::until("nodes take pods", Duration::from_mins(5), || async {
-        let all = nodes.list(&ListParams::default()).await?.items;
-        let tainted = |node: &Node| {
-            node.spec
-                .as_ref()
-                .and_then(|spec| spec.taints.as_ref())
-                .is_some_and(|taints| taints.iter().any(|taint| taint.key.contains("not-ready")))
-        };
-        Ok((!all.iter().any(tainted)).then_some(()))
-    })
-    .await
+    let tainted = |node: &Node| {
+        node.spec
+            .as_ref()
+            .and_then(|spec| spec.taints.as_ref())
+            .is_some_and(|taints| taints.iter().any(|taint| taint.key.contains("not-ready")))
+    };
+    let mut changes = play::changes(nodes.clone());
+    let open = async {
+        while changes.next().await.is_some() {
+            let all = nodes.list(&ListParams::default()).await?.items;
+            if !all.iter().any(tainted) {
+                return Ok(());
+            }
+        }
+        bail!("the watch of nodes ended")
+    };
+    tokio::time::timeout(warp_testkit::PATIENCE, open)
+        .await
+        .context("nodes refuse pods for being new")?
 }
 
 /// The page lists exactly the scenarios that may end differently: any other difference fails the test below.
@@ -194,17 +202,23 @@ async fn compare(scenario: &Scenario, theirs: &Cluster, ours: &Cluster) -> Resul
 
 /// Waits until both ends are equal; both may still move.
 async fn agree(wanted: &Value, real: &Stage, mine: &Stage, scenario: &Scenario) -> Result<()> {
-    let deadline = tokio::time::Instant::now() + AGREEMENT;
     let mut wanted = wanted.clone();
-    loop {
-        let found = judge::end(mine, scenario).await?;
-        if found == wanted {
-            return Ok(());
-        }
-        if tokio::time::Instant::now() > deadline {
+    let mut found = judge::end(mine, scenario).await?;
+    let deadline = tokio::time::Instant::now() + AGREEMENT;
+    let (there, here) = (
+        judge::changes(real, scenario)?,
+        judge::changes(mine, scenario)?,
+    );
+    let mut changes = stream::select(there, here);
+    while found != wanted {
+        if tokio::time::timeout_at(deadline, changes.next())
+            .await
+            .is_err()
+        {
             bail!("{}", judge::difference(&wanted, &found));
         }
-        tokio::time::sleep(Duration::from_millis(500)).await;
         wanted = judge::end(real, scenario).await?;
+        found = judge::end(mine, scenario).await?;
     }
+    Ok(())
 }

@@ -135,6 +135,7 @@ impl Ending {
         let mut ending = Self::default();
         for (_, mut object) in last {
             strip(&mut object);
+            order_conditions(&mut object);
             names.replace(&mut object);
             let key = key(&object);
             ending.objects.entry(key).or_default().push(object);
@@ -174,6 +175,20 @@ fn strip(object: &mut Value) {
     if let Some(meta) = object["metadata"].as_object_mut() {
         meta.remove("resourceVersion");
         meta.remove("managedFields");
+    }
+}
+
+/// Conditions are a map by type, whose order is that of their last changes: a fault may change it.
+fn order_conditions(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(order_conditions),
+        Value::Object(fields) => {
+            if let Some(Value::Array(conditions)) = fields.get_mut("conditions") {
+                conditions.sort_by(|one, other| text(one, "/type").cmp(text(other, "/type")));
+            }
+            fields.values_mut().for_each(order_conditions);
+        }
+        _ => {}
     }
 }
 

@@ -197,18 +197,32 @@ impl Pass<'_> {
                 .get(revision::REVISION)
                 .map_or("", String::as_str),
         );
-        if status::condition(&self.status, status::PROGRESSING).is_none() {
-            let name = new.metadata.name.as_deref().unwrap_or_default();
+        let name = new.metadata.name.as_deref().unwrap_or_default();
+        let known = status::condition(&self.status, status::PROGRESSING);
+        let done = known.and_then(|known| known.reason.as_deref()) == Some(status::COMPLETE);
+        if known.is_none() {
             let message = format!("Found new replica set \"{name}\"");
-            status::set(
-                &mut self.status,
-                status::PROGRESSING,
-                "True",
-                "FoundNewReplicaSet",
-                &message,
-                self.now,
-            );
+            self.progressing("FoundNewReplicaSet", &message);
+        } else if done && self.annotate.is_some() && !annotations.contains_key(revision::HISTORY) {
+            // It was made, and whoever made it did not get to say so: "done" is said of the one before.
+            self.tell_created(name);
         }
+    }
+
+    fn progressing(&mut self, reason: &str, message: &str) {
+        status::set(
+            &mut self.status,
+            status::PROGRESSING,
+            "True",
+            reason,
+            message,
+            self.now,
+        );
+    }
+
+    fn tell_created(&mut self, name: &str) {
+        let message = format!("Created new replica set \"{name}\"");
+        self.progressing("NewReplicaSetCreated", &message);
     }
 
     fn set_revision(&mut self, number: &str) {
@@ -229,15 +243,7 @@ impl Pass<'_> {
                 .note(about(self.deployment), false, "ScalingReplicaSet", message);
         }
         self.set_revision(&self.revision.to_string());
-        let message = format!("Created new replica set \"{name}\"");
-        status::set(
-            &mut self.status,
-            status::PROGRESSING,
-            "True",
-            "NewReplicaSetCreated",
-            &message,
-            self.now,
-        );
+        self.tell_created(&name);
         self.moved = true;
     }
 

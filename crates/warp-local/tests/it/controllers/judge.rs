@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::Result;
+use futures::stream::{BoxStream, StreamExt};
 use serde_json::{Map, Value, json};
+use tokio::time::{Instant, timeout_at};
 
 use super::play::Stage;
 use super::script::Scenario;
@@ -23,18 +25,30 @@ const COMPARED: [&str; 10] = [
     "PersistentVolumeClaim",
 ];
 
+/// How long an end must stand still to be one, and how long it is waited for.
+const STILL: Duration = Duration::from_millis(1200);
+const LONGEST: Duration = Duration::from_secs(36);
+
 /// The end, once it has stood still for a moment.
 pub(super) async fn settled(stage: &Stage, scenario: &Scenario) -> Result<Value> {
+    let mut changes = changes(stage, scenario)?;
+    let give_up = Instant::now() + LONGEST;
     let mut last = end(stage, scenario).await?;
-    for _ in 0..30 {
-        tokio::time::sleep(Duration::from_millis(1200)).await;
+    let mut rest = Instant::now() + STILL;
+    while timeout_at(rest.min(give_up), changes.next()).await.is_ok() {
         let next = end(stage, scenario).await?;
-        if next == last {
-            break;
+        if next != last {
+            last = next;
+            rest = Instant::now() + STILL;
         }
-        last = next;
     }
     Ok(last)
+}
+
+/// Says so whenever something that is compared may have changed.
+pub(super) fn changes(stage: &Stage, scenario: &Scenario) -> Result<BoxStream<'static, ()>> {
+    let also = scenario.also.iter().map(String::as_str);
+    stage.changes(COMPARED.into_iter().chain(["Pod", "Event"]).chain(also))
 }
 
 pub(super) async fn end(stage: &Stage, scenario: &Scenario) -> Result<Value> {
@@ -233,7 +247,7 @@ fn pod_end(pod: &Value, namespace: &str) -> Value {
 
 /// What was said about what, as a set: how often is a matter of timing.
 async fn events(stage: &Stage) -> Result<BTreeSet<String>> {
-    let list = stage.list_events().await?;
+    let list = stage.list("Event").await?;
     let told = list.iter().filter_map(|event| {
         let component = event["source"]["component"]
             .as_str()

@@ -1,22 +1,27 @@
 //! Plays a scenario in a namespace of its own.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use futures::stream::{self, BoxStream, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, EvictParams, GroupVersionKind, ListParams,
     Patch, PatchParams, PostParams, PropagationPolicy,
 };
-use kube::{Client, ResourceExt};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use warp_testkit::Cluster;
 
 use super::script::{Owner, Scenario, Step, contains, settings};
 
 const PATIENCE: Duration = Duration::from_mins(5);
-const KINDS: [(&str, &str, &str); 18] = [
+const KINDS: [(&str, &str, &str); 19] = [
+    ("", "v1", "Event"),
     ("", "v1", "Pod"),
     ("", "v1", "ConfigMap"),
     ("", "v1", "Secret"),
@@ -36,6 +41,25 @@ const KINDS: [(&str, &str, &str); 18] = [
     ("scheduling.k8s.io", "v1", "PriorityClass"),
     ("storage.k8s.io", "v1", "StorageClass"),
 ];
+
+/// Says so whenever an object under `api` may have changed, and once when it begins to listen.
+pub(super) fn changes<K>(api: Api<K>) -> BoxStream<'static, ()>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let listing = |event: &Result<watcher::Event<K>, _>| {
+        matches!(
+            event,
+            Ok(watcher::Event::Init | watcher::Event::InitApply(_))
+        )
+    };
+    // A watch that failed begins anew, and whatever happened meanwhile is a change.
+    watcher(api, watcher::Config::default())
+        .default_backoff()
+        .filter(move |event| std::future::ready(!listing(event)))
+        .map(|_| ())
+        .boxed()
+}
 
 /// A namespace in a cluster.
 pub(super) struct Stage {
@@ -88,12 +112,15 @@ impl Stage {
         Ok(list.items.into_iter().map(|object| json!(object)).collect())
     }
 
-    pub(super) async fn list_events(&self) -> Result<Vec<Value>> {
-        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Event"));
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), &self.namespace, &resource);
-        let list = api.list(&ListParams::default()).await?;
-        Ok(list.items.into_iter().map(|object| json!(object)).collect())
+    /// Says so whenever an object of one of `kinds` may have changed, and once when it begins to listen.
+    pub(super) fn changes<'a>(
+        &self,
+        kinds: impl Iterator<Item = &'a str>,
+    ) -> Result<BoxStream<'static, ()>> {
+        let feeds = kinds
+            .map(|kind| Ok(changes(self.api(kind)?)))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(stream::select_all(feeds).boxed())
     }
 
     /// `$NAMESPACE` in a scenario is the namespace it is played in.

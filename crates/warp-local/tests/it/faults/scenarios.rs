@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
+use futures::TryStreamExt;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, PropagationPolicy};
+use kube::runtime::{reflector, watcher};
 use serde_json::{Value, json};
 use warp_testkit::fault::campaign::{Scenario, Script};
 use warp_testkit::fault::world::{PATIENCE, Setup, World};
-use warp_testkit::until;
 
 /// One node, so that nothing depends on which of two equal ones was looked at first.
 const ONE: &str = "
@@ -163,13 +164,23 @@ async fn delete(world: &World, manifest: &Value, policy: PropagationPolicy) -> R
         .await
 }
 
-async fn until_pods(world: &World, what: &str, holds: impl Fn(&[Pod]) -> bool) -> Result<()> {
+async fn until_pods(world: &World, what: &str, holds: impl Fn(&[Arc<Pod>]) -> bool) -> Result<()> {
     let pods: Api<Pod> = Api::all(world.client.clone());
-    until(what, PATIENCE, || async {
-        let found = pods.list(&ListParams::default()).await?.items;
-        Ok(holds(&found).then_some(()))
-    })
-    .await
+    let (seen, writer) = reflector::store();
+    let changes = reflector::reflector(writer, watcher(pods, watcher::Config::default()));
+    let mut changes = std::pin::pin!(changes);
+    let held = async {
+        while let Some(change) = changes.try_next().await? {
+            let whole = !matches!(change, watcher::Event::Init | watcher::Event::InitApply(_));
+            if whole && holds(&seen.state()) {
+                return Ok(());
+            }
+        }
+        bail!("the watch of pods ended before {what}")
+    };
+    tokio::time::timeout(PATIENCE, held)
+        .await
+        .with_context(|| format!("not true after {PATIENCE:?}: {what}"))?
 }
 
 async fn finished(world: &World, manifest: Value, kind: &str) -> Result<()> {
@@ -217,7 +228,7 @@ async fn a_job_suspended_and_resumed(world: &World) -> Result<()> {
     until_status(world, &it, json!({"ready": 2})).await?;
     world.patch(&it, json!({"spec": {"suspend": true}})).await?;
     until_condition(world, &it, "Suspended").await?;
-    until_pods(world, "no pods", <[Pod]>::is_empty).await?;
+    until_pods(world, "no pods", <[_]>::is_empty).await?;
     world
         .patch(&it, json!({"spec": {"suspend": false}}))
         .await?;
@@ -232,9 +243,8 @@ async fn a_job_past_its_deadline(world: &World) -> Result<()> {
 async fn a_job_that_goes_after_its_ttl(world: &World) -> Result<()> {
     let it = job(&json!({"ttlSecondsAfterFinished": 60}));
     world.create(it.clone()).await?;
-    until_status(world, &it, json!({"active": 1})).await?;
     world.until(&it, "gone", |object| object.is_none()).await?;
-    until_pods(world, "no pods", <[Pod]>::is_empty).await
+    until_pods(world, "no pods", <[_]>::is_empty).await
 }
 
 async fn rolled(world: &World, it: &Value) -> Result<()> {
@@ -305,7 +315,7 @@ async fn a_family(world: &World) -> Result<Value> {
 async fn dependents_go_in_the_background(world: &World) -> Result<()> {
     let it = a_family(world).await?;
     delete(world, &it, PropagationPolicy::Background).await?;
-    until_pods(world, "no pods", <[Pod]>::is_empty).await
+    until_pods(world, "no pods", <[_]>::is_empty).await
 }
 
 async fn dependents_go_first(world: &World) -> Result<()> {
@@ -410,7 +420,7 @@ async fn a_claim_gets_its_volume(world: &World) -> Result<()> {
         json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
     finished(world, it.clone(), "Complete").await?;
     delete(world, &it, PropagationPolicy::Background).await?;
-    until_pods(world, "no pods", <[Pod]>::is_empty).await?;
+    until_pods(world, "no pods", <[_]>::is_empty).await?;
     delete(world, &claim, PropagationPolicy::Background).await
 }
 
