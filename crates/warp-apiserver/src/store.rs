@@ -469,8 +469,8 @@ impl Progress {
 }
 
 impl Shared {
-    /// Makes a batch that is on disk visible.
-    fn publish(&self, batch: &[commit::Write]) {
+    /// Makes a batch that is on disk visible; `announce` sees to it that watchers look.
+    fn publish(&self, batch: &[commit::Write], mut announce: impl FnMut(&Arc<Table>, u64)) {
         // A watcher is woken once for the whole batch, and finds all of it.
         let mut touched: Vec<&Arc<Table>> = Vec::new();
         for write in batch {
@@ -483,7 +483,7 @@ impl Shared {
             let revision = last.event.revision();
             self.progress.advance(revision);
             for table in touched {
-                table.announce(revision);
+                announce(table, revision);
             }
         }
         let mut sequencer = self.sequencer.lock();

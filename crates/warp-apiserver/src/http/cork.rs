@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Bytes collected before they go down in the middle of a turn.
 const MOST: usize = 64 << 10;
-/// Room made for the first of them.
+/// Room made for the first of them: a frame.
 const FIRST: usize = 16 << 10;
 
 /// A stream whose writes are gathered; the handles share it.
@@ -47,9 +47,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Cork<S> {
     }
 
     /// Runs a connection on this stream, sending what it wrote after each of its turns.
+    ///
+    /// Its streams are tasks of their own, and an event wakes many of them: the first that has something to
+    /// send wakes the connection, which would run at once and send that alone. So a woken connection goes to the
+    /// end of the queue first, behind the streams that are ready already.
     pub(super) async fn drive<F: Future>(self, connection: F) -> F::Output {
         let mut connection = pin!(connection);
+        let mut queued = false;
         poll_fn(|context| {
+            queued = !queued;
+            if queued {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             let polled = connection.as_mut().poll(context);
             let mut corked = self.0.lock();
             if let Poll::Ready(Err(error)) = corked.drain(context) {
@@ -82,8 +92,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Corked<S> {
             self.written += count;
         }
         self.written = 0;
-        // Idle connections are many: they keep no buffer.
-        self.gathered = Vec::new();
+        // Idle connections are many and keep no buffer; a busy one keeps it, for to allocate and free it at every
+        // turn costs more than the copy. What is quiet has its next small turn when it is pinged.
+        if self.gathered.len() > FIRST / 2 {
+            self.gathered.clear();
+        } else if !self.gathered.is_empty() {
+            self.gathered = Vec::new();
+        }
         Pin::new(&mut self.stream).poll_flush(context)
     }
 

@@ -1,13 +1,15 @@
 //! `x-kubernetes-validations`: CEL rules of custom resources.
 //!
-//! Owns compiling, type checking, cost estimates and evaluation; the language itself is
-//! `kube-cel`. The walk over the schema that calls it is in `structural` and `validate`.
+//! Owns type checking, cost estimates, evaluation and its budget; the parser and the function
+//! libraries are `kube-cel`'s. The walk over the schema that calls it is in `structural` and `validate`.
 
 mod check;
 mod cost;
 mod depth;
 mod evaluate;
 mod functions;
+mod interpret;
+mod literals;
 mod problem;
 mod scope;
 mod types;
@@ -19,13 +21,15 @@ mod tests;
 use std::sync::{Arc, OnceLock};
 
 use kube_cel::cel::parser::{Expression, Parser};
-use kube_cel::cel::{Context, ExecutionError, Value as CelValue};
 use serde_json::{Map, Value};
 
 use super::model::{Additional, Node};
 use super::{FieldError, Path, Schema};
 
 use depth::Depth;
+use interpret::{Ran, Stop, Variables};
+use value::Val;
+
 pub(super) use evaluate::{evaluate, evaluate_at};
 pub(crate) use scope::{Budget, Scope, field_path};
 
@@ -41,8 +45,7 @@ pub(crate) struct Rule {
     programs: Arc<OnceLock<Programs>>,
 }
 
-/// A parsed expression. The interpreter's own type cannot be made with optional syntax, which
-/// Kubernetes allows.
+/// A parsed expression.
 #[derive(Debug)]
 struct Program {
     expression: Expression,
@@ -63,9 +66,17 @@ impl Program {
         })?
     }
 
-    fn execute(&self, context: &Context<'_>) -> Result<CelValue, ExecutionError> {
-        let walked = self.depth.walk(|| context.resolve(&self.expression));
-        walked.unwrap_or_else(|why| Err(ExecutionError::function_error("evaluate", why)))
+    /// Evaluates it and takes what is wanted from the result.
+    fn execute<T: Send>(
+        &self,
+        variables: Variables<'_>,
+        read: impl FnOnce(&Val<'_>) -> T + Send,
+    ) -> Ran<T> {
+        let run = || interpret::run(&self.expression, variables, read);
+        self.depth.walk(run).unwrap_or_else(|why| Ran {
+            result: Err(Stop::Fault(why.into())),
+            spent: 0,
+        })
     }
 }
 

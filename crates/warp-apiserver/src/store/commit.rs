@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
@@ -17,6 +17,11 @@ const BATCH: usize = 1024;
 const BATCH_BYTES: usize = 4 << 20;
 /// How long relaxed writes gather before they are put on disk.
 const GATHER: Duration = Duration::from_millis(50);
+
+/// Watchers of a table from which on they are a crowd: waking them costs more than the writes they are told of.
+const CROWD: usize = 32;
+/// How long a crowd is left asleep while more writes are waiting to be committed.
+const PACE: Duration = Duration::from_millis(2);
 
 /// One sequenced write.
 #[derive(Clone, Debug)]
@@ -110,10 +115,15 @@ impl Group {
         !self.last && self.writes.len() < BATCH && self.bytes < BATCH_BYTES
     }
 
-    /// Waits for a write and takes what else is there; `None` when nobody can write any more.
-    fn gather(receiver: &mpsc::Receiver<Message>, durability: Durability) -> Option<Self> {
+    /// Waits for a write, if there is none yet, and takes what else is there; `None` when nobody can write any
+    /// more.
+    fn gather(
+        first: Option<Message>,
+        receiver: &mpsc::Receiver<Message>,
+        durability: Durability,
+    ) -> Option<Self> {
         let mut group = Self::default();
-        group.add(receiver.recv().ok()?);
+        group.add(first.or_else(|| receiver.recv().ok())?);
         if durability == Durability::Relaxed && !group.last {
             std::thread::sleep(GATHER);
         }
@@ -127,6 +137,39 @@ impl Group {
     }
 }
 
+/// Tables with many watchers that have something to be told. Writers are answered first, and while they
+/// keep the disk busy a watcher is told of several commits at once.
+#[derive(Default)]
+struct Crowds {
+    tables: Vec<(Arc<Table>, u64)>,
+    since: Option<Instant>,
+}
+
+impl Crowds {
+    fn add(&mut self, table: &Arc<Table>, revision: u64) {
+        self.since.get_or_insert_with(Instant::now);
+        match self
+            .tables
+            .iter_mut()
+            .find(|(known, _)| Arc::ptr_eq(known, table))
+        {
+            Some((_, newest)) => *newest = revision,
+            None => self.tables.push((Arc::clone(table), revision)),
+        }
+    }
+
+    fn waited_enough(&self) -> bool {
+        self.since.is_some_and(|since| since.elapsed() >= PACE)
+    }
+
+    fn wake(&mut self) {
+        self.since = None;
+        for (table, revision) in self.tables.drain(..) {
+            table.announce(revision);
+        }
+    }
+}
+
 fn run(
     mut journal: Journal,
     durability: Durability,
@@ -135,7 +178,9 @@ fn run(
 ) {
     let mut failed: Option<WriteError> = None;
     let mut finishing = false;
-    while !finishing && let Some(group) = Group::gather(receiver, durability) {
+    let mut first = None;
+    let mut crowds = Crowds::default();
+    while !finishing && let Some(group) = Group::gather(first.take(), receiver, durability) {
         let Group {
             writes, waiting, ..
         } = group;
@@ -162,7 +207,13 @@ fn run(
                 if let Some(shared) = shared
                     && durability == Durability::Durable
                 {
-                    shared.publish(&writes);
+                    shared.publish(&writes, |table, revision| {
+                        if table.watchers() < CROWD {
+                            table.announce(revision);
+                        } else {
+                            crowds.add(table, revision);
+                        }
+                    });
                 }
             }
             (Err(error), shared) => {
@@ -175,7 +226,12 @@ fn run(
         for done in waiting {
             let _ = done.send(result.clone());
         }
+        first = receiver.try_recv().ok();
+        if first.is_none() || failed.is_some() || crowds.waited_enough() {
+            crowds.wake();
+        }
     }
+    crowds.wake();
     if failed.is_some() {
         // Not closed cleanly: revisions were handed out that the file does not know.
         return;

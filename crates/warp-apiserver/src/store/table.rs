@@ -272,6 +272,11 @@ impl Table {
         self.signal.send_replace(revision);
     }
 
+    /// How many watchers there are.
+    pub(super) fn watchers(&self) -> usize {
+        self.signal.receiver_count()
+    }
+
     /// Whether `revision` can still be watched from.
     pub fn oldest(&self) -> u64 {
         self.inner.read().base

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use tokio::net::TcpListener;
+use tracing_subscriber::EnvFilter;
 use warp_apiserver::store::Durability;
 use warp_apiserver::{ApiServer, Options};
 
@@ -53,8 +54,19 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("failed to start the runtime")?;
+    start_logs();
     runtime.block_on(serve(args))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What goes wrong is said on standard error; `WARP_LOG` asks for more.
+fn start_logs() {
+    let filter = EnvFilter::try_from_env("WARP_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
 }
 
 fn options(args: &Args) -> anyhow::Result<Options> {

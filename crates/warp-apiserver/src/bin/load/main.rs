@@ -453,6 +453,8 @@ async fn serve(arguments: &[String]) -> Result<(), Failure> {
         return Err("usage: load serve --data DIR --port PORT".into());
     };
     let directory = Path::new(directory);
+    // A program that serves says what it logs. Where nothing says so, every frame of a connection asks twice.
+    tracing::subscriber::set_global_default(tracing::subscriber::NoSubscriber::default())?;
     let server = ApiServer::start(Options::in_directory(directory, &[])?).await?;
     let listener = TcpListener::bind(("127.0.0.1", port.parse()?)).await?;
     server.write_kubeconfig(&directory.join("kubeconfig"), listener.local_addr()?)?;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::problem::Problem;
 use super::types::{Shape, Size, Type, fits};
-use super::{cost, functions};
+use super::{cost, functions, literals};
 
 /// What an expression may refer to.
 pub(super) struct Environment<'a> {
@@ -26,7 +26,7 @@ pub(super) struct Checked<'a> {
 
 type Outcome<'a> = Result<Checked<'a>, String>;
 
-const TYPE_NAMES: [&str; 9] = [
+pub(super) const TYPE_NAMES: [&str; 9] = [
     "bool",
     "int",
     "uint",
@@ -58,8 +58,14 @@ impl<'a> Environment<'a> {
         let mut walk = Walk {
             scope: self.variables.clone(),
             problems: Vec::new(),
+            literals: Vec::new(),
+            mixed: 0,
         };
         let checked = walk.visit(expression, 0);
+        // Literals are looked at in what is well typed.
+        if walk.problems.is_empty() {
+            walk.problems = walk.literals;
+        }
         if walk.problems.is_empty() {
             Ok(checked)
         } else {
@@ -71,6 +77,9 @@ impl<'a> Environment<'a> {
 struct Walk<'a> {
     scope: Vec<(String, Shape<'a>)>,
     problems: Vec<Problem>,
+    literals: Vec<Problem>,
+    /// How many calls around this place take lists of several types.
+    mixed: usize,
 }
 
 impl<'a> Walk<'a> {
@@ -97,7 +106,14 @@ impl<'a> Walk<'a> {
             }),
             Expr::Ident(name) => self.ident(name),
             Expr::Select(select) => self.select(select, depth),
-            Expr::Call(call) => self.call(call, depth),
+            Expr::Call(call) => {
+                self.literals.extend(literals::unusable(expression));
+                let mixed = usize::from(call.func_name == literals::MIXED);
+                self.mixed += mixed;
+                let checked = self.call(call, depth);
+                self.mixed -= mixed;
+                checked
+            }
             Expr::List(list) => Ok(self.list(list, depth)),
             Expr::Map(map) => self.map(map, depth),
             Expr::Comprehension(made) => Ok(self.comprehension(made, depth)),
@@ -147,15 +163,25 @@ impl<'a> Walk<'a> {
     fn list(&mut self, list: &ListExpr, depth: usize) -> Checked<'a> {
         let mut item = Shape::sized(Type::Free, Size::up_to(0));
         let mut cost = 10u64;
+        let mut first: Option<Shape<'a>> = None;
+        let mut uneven = None;
         for (index, element) in list.elements.iter().enumerate() {
             let checked = self.visit(element, depth + 1);
             cost = cost.saturating_add(checked.cost);
+            match &first {
+                None => first = Some(checked.shape.clone()),
+                Some(first) if uneven.is_none() && !list.optional_indices.contains(&index) => {
+                    uneven = literals::mismatch(first, &checked.shape, element.id);
+                }
+                Some(_) => {}
+            }
             item = if index == 0 {
                 checked.shape
             } else {
                 join(&item, &checked.shape)
             };
         }
+        self.literals.extend(uneven.filter(|_| self.mixed == 0));
         let size = Size::exactly(list.elements.len() as u64);
         Checked {
             shape: Shape::list(item, size),
@@ -167,6 +193,7 @@ impl<'a> Walk<'a> {
         let mut key = Shape::sized(Type::Free, Size::up_to(0));
         let mut value = key.clone();
         let mut cost = 30u64;
+        let mut first: Option<(Shape<'a>, Shape<'a>)> = None;
         for (index, entry) in map.entries.iter().enumerate() {
             let EntryExpr::MapEntry(entry) = &entry.expr else {
                 return Err("a map entry is expected".to_owned());
@@ -176,6 +203,16 @@ impl<'a> Walk<'a> {
                 self.visit(&entry.value, depth + 1),
             );
             cost = cost.saturating_add(k.cost).saturating_add(v.cost);
+            let (first_key, first_value) =
+                first.get_or_insert_with(|| (k.shape.clone(), v.shape.clone()));
+            if self.mixed == 0 {
+                let uneven = [
+                    literals::mismatch(first_key, &k.shape, entry.key.id),
+                    literals::mismatch(first_value, &v.shape, entry.value.id)
+                        .filter(|_| !entry.optional),
+                ];
+                self.literals.extend(uneven.into_iter().flatten());
+            }
             key = if index == 0 {
                 k.shape
             } else {

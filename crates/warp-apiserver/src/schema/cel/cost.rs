@@ -4,12 +4,12 @@ use super::check::Checked;
 use super::types::{Shape, Size, Type};
 
 /// Looking at a character, and at a character of a regular expression, in units of a step.
-const TRAVERSAL: f64 = 0.1;
-const REGEX: f64 = 0.25;
+pub(super) const TRAVERSAL: f64 = 0.1;
+pub(super) const REGEX: f64 = 0.25;
 /// The longest regular expression behind a named format.
-const FORMAT_REGEX: f64 = 128.0;
+pub(super) const FORMAT_REGEX: f64 = 128.0;
 
-fn scaled(size: u64, factor: f64) -> u64 {
+pub(super) fn scaled(size: u64, factor: f64) -> u64 {
     if size == u64::MAX {
         return u64::MAX;
     }

@@ -110,16 +110,15 @@ pub(super) fn of(text: &str) -> Depth {
 
 #[cfg(test)]
 mod tests {
-    use kube_cel::cel::Context;
-
     use super::super::compile;
+    use super::super::interpret::Variables;
     use super::of;
 
     /// Compiles and runs on the smallest stack a request may get; whether it compiled.
     fn runs(text: String) -> bool {
         let run = move || match compile(&text) {
             Ok(program) => {
-                let _ = program.execute(&Context::default());
+                let _ = program.execute(Variables::default(), |_| ());
                 true
             }
             Err(_) => false,

@@ -1,69 +1,27 @@
-//! Runs the rules of a schema on an object.
+//! Runs the rules of a schema on an object, within the budget Kubernetes gives them.
 
-use std::sync::LazyLock;
+use std::ops::ControlFlow;
 
-use kube_cel::KubeCelExt as _;
-use kube_cel::cel::objects::OptionalValue;
-use kube_cel::cel::{Context, ExecutionError, Value as CelValue};
 use serde_json::Value;
 
 use super::Rule;
-use super::value::to_cel;
+use super::interpret::{Old, Stop, Variables};
 use crate::schema::validate::{correlate_item, same};
-use crate::schema::{FieldError, Path, Schema};
-
-/// Registering the libraries costs more than most rules; they are the same for every rule.
-static LIBRARIES: LazyLock<Context<'static>> = LazyLock::new(|| {
-    let mut context = Context::default().with_all();
-    // The interpreter has no type values: names stand for them, which is all rules compare.
-    context.add_function("type", type_of);
-    for name in [
-        "bool",
-        "int",
-        "uint",
-        "double",
-        "string",
-        "bytes",
-        "list",
-        "map",
-        "null_type",
-    ] {
-        context.add_variable_from_value(name, type_value(name));
-    }
-    context
-});
-
-fn type_value(name: &str) -> CelValue {
-    CelValue::String(std::sync::Arc::new(format!("type {name}")))
-}
-
-#[allow(clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
-fn type_of(value: CelValue) -> Result<CelValue, ExecutionError> {
-    Ok(type_value(match value {
-        CelValue::Bool(_) => "bool",
-        CelValue::Int(_) => "int",
-        CelValue::UInt(_) => "uint",
-        CelValue::Float(_) => "double",
-        CelValue::String(_) => "string",
-        CelValue::Bytes(_) => "bytes",
-        CelValue::List(_) => "list",
-        CelValue::Map(_) => "map",
-        CelValue::Null => "null_type",
-        _ => "other",
-    }))
-}
+use crate::schema::{FieldError, Path, Schema, go_quote};
 
 /// The longest message an expression may produce.
 const LONGEST_MESSAGE: usize = 5 * 1024;
+/// What all rules together may spend on one object.
+const BUDGET: u64 = 10_000_000;
 
 pub(in crate::schema) fn evaluate(
     schema: &Schema,
     object: &Value,
     old: Option<&Value>,
 ) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    walk(schema, object, old, &Path::root(), false, &mut errors);
-    errors
+    let mut pass = Pass::new();
+    let _ = pass.walk(schema, object, old, &Path::root(), false);
+    pass.errors
 }
 
 /// Rules on a default value: once as if it had always been there, once as if it were new.
@@ -72,19 +30,12 @@ pub(in crate::schema) fn evaluate_at(
     value: &Value,
     path: &Path,
 ) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    walk_with(
-        schema,
-        value,
-        Some(value),
-        path,
-        Ratchet::Never,
-        &mut errors,
-    );
-    if errors.is_empty() {
-        walk_with(schema, value, None, path, Ratchet::Never, &mut errors);
+    let mut pass = Pass::new();
+    let ended = pass.walk_with(schema, value, Some(value), path, Ratchet::Never);
+    if pass.errors.is_empty() && ended.is_continue() {
+        let _ = pass.walk_with(schema, value, None, path, Ratchet::Never);
     }
-    errors
+    pass.errors
 }
 
 /// Whether failures of rules that do not look at the old value are forgiven here.
@@ -96,181 +47,285 @@ enum Ratchet {
     Changed,
 }
 
-fn walk(
-    schema: &Schema,
-    value: &Value,
-    old: Option<&Value>,
-    path: &Path,
-    unchanged: bool,
-    errors: &mut Vec<FieldError>,
-) {
-    let unchanged = old.map_or(unchanged, |old| same(old, value));
-    let ratchet = if unchanged {
-        Ratchet::Unchanged
-    } else {
-        Ratchet::Changed
-    };
-    walk_with(schema, value, old, path, ratchet, errors);
+/// Whether rules are still run: once the budget is spent, none is.
+type Going = ControlFlow<()>;
+
+/// One walk over an object.
+struct Pass {
+    errors: Vec<FieldError>,
+    budget: u64,
 }
 
-fn walk_with(
-    schema: &Schema,
-    value: &Value,
-    old: Option<&Value>,
-    path: &Path,
-    ratchet: Ratchet,
-    errors: &mut Vec<FieldError>,
-) {
-    let node = schema.node();
-    if !node.has_rules || value.is_null() {
-        return;
+/// One rule on one value.
+struct Case<'a> {
+    schema: &'a Schema,
+    value: &'a Value,
+    rule: &'a Rule,
+    path: &'a Path,
+    /// A failure is forgiven: the value was like that before.
+    forgiven: bool,
+}
+
+impl Case<'_> {
+    fn type_name(&self) -> &'static str {
+        self.schema.node().kind.map_or("", |kind| kind.name())
     }
-    if !node.rules.is_empty() {
-        let forgiven = ratchet == Ratchet::Unchanged;
-        run(
-            schema,
-            value,
-            old.filter(|old| !old.is_null()),
-            path,
-            forgiven,
-            errors,
-        );
+
+    fn refuse(&self, detail: String) -> FieldError {
+        FieldError::invalid(self.path, self.type_name(), detail)
     }
-    let mut descend = |schema: &Schema, value: &Value, old: Option<&Value>, path: &Path| {
-        if ratchet == Ratchet::Never {
-            walk_with(schema, value, old, path, ratchet, errors);
+
+    /// Where the rule says its failures belong.
+    fn place(&self) -> Path {
+        match &self.rule.field_path {
+            Some(below) => self.path.child(&normalised(below)),
+            None => self.path.clone(),
+        }
+    }
+
+    fn failure(&self, detail: String) -> FieldError {
+        let path = self.place();
+        let mut error = match self.rule.reason.as_deref() {
+            Some("FieldValueForbidden") => return FieldError::forbidden(&path, detail),
+            Some("FieldValueRequired") => return FieldError::required(&path, detail),
+            Some("FieldValueDuplicate") => FieldError::duplicate(&path, self.value.clone()),
+            _ => FieldError::invalid(&path, self.value.clone(), detail),
+        };
+        if matches!(self.type_name(), "object" | "array") {
+            error.value = None;
+        }
+        error
+    }
+}
+
+impl Pass {
+    fn new() -> Self {
+        Self {
+            errors: Vec::new(),
+            budget: BUDGET,
+        }
+    }
+
+    fn walk(
+        &mut self,
+        schema: &Schema,
+        value: &Value,
+        old: Option<&Value>,
+        path: &Path,
+        unchanged: bool,
+    ) -> Going {
+        let unchanged = old.map_or(unchanged, |old| same(old, value));
+        let ratchet = if unchanged {
+            Ratchet::Unchanged
         } else {
-            walk(
+            Ratchet::Changed
+        };
+        self.walk_with(schema, value, old, path, ratchet)
+    }
+
+    fn walk_with(
+        &mut self,
+        schema: &Schema,
+        value: &Value,
+        old: Option<&Value>,
+        path: &Path,
+        ratchet: Ratchet,
+    ) -> Going {
+        let node = schema.node();
+        if !node.has_rules || value.is_null() {
+            return Going::Continue(());
+        }
+        if !node.rules.is_empty() {
+            let forgiven = ratchet == Ratchet::Unchanged;
+            let old = old.filter(|old| !old.is_null());
+            self.run(schema, value, old, path, forgiven)?;
+        }
+        match value {
+            Value::Object(map) => {
+                let before = old.filter(|_| !node.atomic);
+                let before = |name: &str| before.and_then(|old| old.get(name));
+                for (name, member) in &node.properties {
+                    if let Some(value) = map.get(name) {
+                        self.descend(member, value, before(name), &path.child(name), ratchet)?;
+                    }
+                }
+                if let Some(member) = node.additional_schema() {
+                    let names = map
+                        .iter()
+                        .filter(|(name, _)| !node.properties.contains_key(*name));
+                    for (name, value) in names {
+                        self.descend(member, value, before(name), &path.key(name), ratchet)?;
+                    }
+                }
+            }
+            Value::Array(list) => {
+                let Some(items) = &node.items else {
+                    return Going::Continue(());
+                };
+                for (index, item) in list.iter().enumerate() {
+                    let old = old.and_then(|old| correlate_item(node, item, old));
+                    self.descend(items, item, old, &path.index(index), ratchet)?;
+                }
+            }
+            _ => {}
+        }
+        Going::Continue(())
+    }
+
+    fn descend(
+        &mut self,
+        schema: &Schema,
+        value: &Value,
+        old: Option<&Value>,
+        path: &Path,
+        ratchet: Ratchet,
+    ) -> Going {
+        if ratchet == Ratchet::Never {
+            return self.walk_with(schema, value, old, path, ratchet);
+        }
+        let unchanged = ratchet == Ratchet::Unchanged && old.is_none();
+        self.walk(schema, value, old, path, unchanged)
+    }
+
+    /// The rules of one node on one value.
+    fn run(
+        &mut self,
+        schema: &Schema,
+        value: &Value,
+        old: Option<&Value>,
+        path: &Path,
+        forgiven: bool,
+    ) -> Going {
+        for rule in &schema.node().rules {
+            let programs = rule.programs();
+            let case = Case {
                 schema,
                 value,
-                old,
+                rule,
                 path,
-                ratchet == Ratchet::Unchanged && old.is_none(),
-                errors,
-            );
-        }
-    };
-    match value {
-        Value::Object(map) => {
-            for (name, member) in &node.properties {
-                if let Some(value) = map.get(name) {
-                    let old = old.filter(|_| !node.atomic).and_then(|old| old.get(name));
-                    descend(member, value, old, &path.child(name));
+                forgiven: forgiven && !programs.uses_old_self,
+            };
+            let program = match &programs.rule {
+                Ok(program) => program,
+                Err(error) => {
+                    let refused = case.refuse(format!("rule compile error: {error}"));
+                    self.errors.push(refused);
+                    continue;
                 }
-            }
-            if let Some(member) = node.additional_schema() {
-                let names = map
-                    .iter()
-                    .filter(|(name, _)| !node.properties.contains_key(*name));
-                for (name, value) in names {
-                    let old = old.filter(|_| !node.atomic).and_then(|old| old.get(name));
-                    descend(member, value, old, &path.key(name));
-                }
-            }
-        }
-        Value::Array(list) => {
-            let Some(items) = &node.items else { return };
-            for (index, item) in list.iter().enumerate() {
-                let old = old.and_then(|old| correlate_item(node, item, old));
-                descend(items, item, old, &path.index(index));
-            }
-        }
-        _ => {}
-    }
-}
-
-/// The rules of one node on one value.
-fn run(
-    schema: &Schema,
-    value: &Value,
-    old: Option<&Value>,
-    path: &Path,
-    forgiven: bool,
-    errors: &mut Vec<FieldError>,
-) {
-    let node = schema.node();
-    let type_name = node.kind.map_or("", |kind| kind.name());
-    let current = to_cel(Some(schema), value);
-    let previous = old.map(|old| to_cel(Some(schema), old));
-    for rule in &node.rules {
-        let programs = rule.programs();
-        let program = match &programs.rule {
-            Ok(program) => program,
-            Err(error) => {
-                let detail = format!("rule compile error: {error}");
-                errors.push(FieldError::invalid(path, type_name, detail));
+            };
+            if programs.uses_old_self && old.is_none() && !rule.optional_old_self {
                 continue;
             }
+            let plain = Variables {
+                own: Some((schema, value)),
+                old: old.map_or(Old::Undeclared, Old::There),
+            };
+            let variables = if rule.optional_old_self {
+                Variables {
+                    old: Old::Optional(old),
+                    ..plain
+                }
+            } else {
+                plain
+            };
+            let ran = program.execute(variables, |result| result.as_bool() == Some(true));
+            let Some(left) = self
+                .budget
+                .checked_sub(ran.spent)
+                .filter(|_| self.budget > 0)
+            else {
+                self.errors.push(case.refuse(
+                    "validation failed due to running out of cost budget, no further validation \
+                     rules will be run"
+                        .to_owned(),
+                ));
+                return Going::Break(());
+            };
+            self.budget = left;
+            match ran.result {
+                Ok(true) => {}
+                Ok(false) => self.fail(&case, plain)?,
+                Err(stop) => self.stop(&case, &stop)?,
+            }
+        }
+        Going::Continue(())
+    }
+
+    /// A rule that could not be evaluated.
+    fn stop(&mut self, case: &Case<'_>, stop: &Stop) -> Going {
+        let rule = rule_text(case.rule);
+        let (detail, going) = match stop {
+            Stop::OverLimit => (
+                format!(
+                    "'operation cancelled: actual cost limit exceeded': no further validation \
+                     rules will be run due to call cost exceeds limit for rule: {rule}"
+                ),
+                Going::Break(()),
+            ),
+            Stop::Fault(text) if text.starts_with("no such overload") => (
+                format!(
+                    "'{text}': call arguments did not match a supported operator, function or \
+                     macro signature for rule: {rule}"
+                ),
+                Going::Continue(()),
+            ),
+            Stop::Fault(text) => (
+                format!("{text} evaluating rule: {rule}"),
+                Going::Continue(()),
+            ),
         };
-        if programs.uses_old_self && previous.is_none() && !rule.optional_old_self {
-            continue;
-        }
-        let mut context = LIBRARIES.new_inner_scope();
-        context.add_variable_from_value("self", current.clone());
-        if rule.optional_old_self {
-            let optional = previous
-                .clone()
-                .map_or_else(OptionalValue::none, OptionalValue::of);
-            context.add_variable_from_value(
-                "oldSelf",
-                CelValue::Opaque(std::sync::Arc::new(optional)),
-            );
-        } else if let Some(previous) = &previous {
-            context.add_variable_from_value("oldSelf", previous.clone());
-        }
-        let error = match program.execute(&context) {
-            Ok(CelValue::Bool(true)) => continue,
-            Ok(_) => failure(schema, value, rule, &context, path),
-            Err(error) => {
-                let detail = format!("{} evaluating rule: {}", go_error(&error), rule_text(rule));
-                errors.push(FieldError::invalid(path, type_name, detail));
-                continue;
+        self.errors.push(case.refuse(detail));
+        going
+    }
+
+    /// A rule that does not hold.
+    fn fail(&mut self, case: &Case<'_>, variables: Variables<'_>) -> Going {
+        let (error, going) = match self.message(case.rule, variables) {
+            Ok(written) => {
+                let detail = written.unwrap_or_else(|| match &case.rule.message {
+                    Some(text) => text.trim().to_owned(),
+                    None => format!("failed rule: {}", rule_text(case.rule)),
+                });
+                (case.failure(detail), Going::Continue(()))
+            }
+            Err(detail) => {
+                let error = FieldError::invalid(&case.place(), case.type_name(), detail);
+                (error, Going::Break(()))
             }
         };
-        if programs.uses_old_self || !forgiven {
-            errors.push(error);
+        if !case.forgiven {
+            self.errors.push(error);
         }
+        going
     }
-}
 
-fn failure(
-    schema: &Schema,
-    value: &Value,
-    rule: &Rule,
-    context: &Context<'_>,
-    path: &Path,
-) -> FieldError {
-    let detail = message(rule, context).unwrap_or_else(|| match &rule.message {
-        Some(text) => text.trim().to_owned(),
-        None => format!("failed rule: {}", rule_text(rule)),
-    });
-    let mut path = path.clone();
-    if let Some(below) = &rule.field_path {
-        path = path.child(&normalised(below));
+    /// What the rule's own expression says about a failure, if that is a usable message; an error when
+    /// saying it is too expensive.
+    fn message(&mut self, rule: &Rule, variables: Variables<'_>) -> Result<Option<String>, String> {
+        let Some(program) = rule.programs().message.as_ref() else {
+            return Ok(None);
+        };
+        let ran = program.execute(variables, |result| result.as_str().map(str::to_owned));
+        self.budget = self.budget.checked_sub(ran.spent).ok_or(
+            "messageExpression evaluation failed due to running out of cost budget, no further \
+             validation rules will be run",
+        )?;
+        let text = match ran.result {
+            Ok(text) => text.unwrap_or_default(),
+            Err(Stop::Fault(_)) => return Ok(None),
+            Err(Stop::OverLimit) => {
+                let expression = rule.message_expression.as_deref().unwrap_or_default();
+                return Err(format!(
+                    "no further validation rules will be run due to call cost exceeds limit for \
+                     messageExpression: {}",
+                    go_quote(expression)
+                ));
+            }
+        };
+        let text = text.trim();
+        let usable = !text.is_empty() && text.len() <= LONGEST_MESSAGE && !text.contains('\n');
+        Ok(usable.then(|| text.to_owned()))
     }
-    let mut error = match rule.reason.as_deref() {
-        Some("FieldValueForbidden") => return FieldError::forbidden(&path, detail),
-        Some("FieldValueRequired") => return FieldError::required(&path, detail),
-        Some("FieldValueDuplicate") => FieldError::duplicate(&path, value.clone()),
-        _ => FieldError::invalid(&path, value.clone(), detail),
-    };
-    if matches!(
-        schema.node().kind.map(super::super::JsonType::name),
-        Some("object" | "array")
-    ) {
-        error.value = None;
-    }
-    error
-}
-
-fn message(rule: &Rule, context: &Context<'_>) -> Option<String> {
-    let program = rule.programs().message.as_ref()?;
-    let Ok(CelValue::String(text)) = program.execute(context) else {
-        return None;
-    };
-    let text = text.trim();
-    let usable = !text.is_empty() && text.len() <= LONGEST_MESSAGE && !text.contains('\n');
-    usable.then(|| text.to_owned())
 }
 
 /// `.spec['a.b']` as it stands in a path: `spec[a.b]`, without the leading dot.
@@ -285,18 +340,5 @@ fn rule_text(rule: &Rule) -> String {
     match &rule.message {
         Some(message) => message.trim().to_owned(),
         None => rule.expression.trim().to_owned(),
-    }
-}
-
-/// The wording of the reference implementation for the errors users meet.
-fn go_error(error: &ExecutionError) -> String {
-    match error {
-        ExecutionError::NoSuchKey(key) => format!("no such key: {key}"),
-        ExecutionError::NoSuchOverload => "no such overload".to_owned(),
-        ExecutionError::DivisionByZero(_) => "division by zero".to_owned(),
-        ExecutionError::RemainderByZero(_) => "modulus by zero".to_owned(),
-        ExecutionError::Overflow(..) => "integer overflow".to_owned(),
-        ExecutionError::IndexOutOfBounds(index) => format!("index out of bounds: {index:?}"),
-        other => other.to_string(),
     }
 }
