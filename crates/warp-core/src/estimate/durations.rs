@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use super::bursts::{BurstId, Bursts};
 use super::distribution::{BINS, Distribution, bin_of};
 
 /// What is known about work before it runs. Any of it may be absent.
@@ -109,6 +110,8 @@ pub struct Durations {
     groups: Vec<Group>,
     group_of: BTreeMap<Vec<String>, GroupId>,
     seen: u64,
+    /// What was submitted together and has not ended.
+    pub bursts: Bursts,
 }
 
 impl Default for Durations {
@@ -126,6 +129,7 @@ impl Durations {
             groups: Vec::new(),
             group_of: BTreeMap::new(),
             seen: 0,
+            bursts: Bursts::default(),
         }
     }
 
@@ -206,7 +210,23 @@ impl Durations {
         &self.groups[index].distribution
     }
 
+    /// How long work of a burst runs, given how far what still runs of it has got.
+    pub fn of_burst(
+        &self,
+        group: GroupId,
+        burst: BurstId,
+        reached: &[f64; BINS],
+    ) -> Option<Distribution> {
+        let mut hazard = self.hazard(&self.groups.get(group.0 as usize)?.chain);
+        self.bursts.refine(burst, reached, &mut hazard);
+        Some(Distribution::from_hazard(&hazard))
+    }
+
     fn compute(&self, chain: &[u32]) -> Distribution {
+        Distribution::from_hazard(&self.hazard(chain))
+    }
+
+    fn hazard(&self, chain: &[u32]) -> [f64; BINS] {
         let mut hazard = [PRIOR_HAZARD; BINS];
         for (depth, link) in chain.iter().enumerate() {
             let link = &self.links[*link as usize];
@@ -220,7 +240,7 @@ impl Durations {
                 link.refine(&mut hazard);
             }
         }
-        Distribution::from_hazard(&hazard)
+        hazard
     }
 }
 

@@ -3,16 +3,19 @@
 //! distribution given how long it has run (or by its own progress reports), arrivals are those of
 //! a random one of the last days. Durations of one group share a random scale in each replay: the
 //! learnt distribution itself is uncertain, and drawing every job independently would average
-//! that away and give bands far too narrow.
+//! that away and give bands far too narrow. What was submitted together shares its fate
+//! ([`Bursts`](super::Bursts)): work that is running or waiting is drawn from its burst.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::queue::Policy;
 use crate::queue::engine::{Engine, Event};
 use crate::queue::job::{Checkpoint, Job, Seconds};
-use crate::queue::state::State;
+use crate::queue::state::{Slot, State};
 
+use super::bursts::BurstId;
 use super::dice::Dice;
+use super::distribution::{BINS, Distribution, bin_of};
 use super::durations::{Durations, GroupId};
 
 const DAY: Seconds = 86_400.0;
@@ -117,9 +120,9 @@ impl Default for Forecaster {
     fn default() -> Self {
         Self {
             samples: 50,
-            group_sigma: 0.8,
+            group_sigma: 0.4,
             report_sigma: 0.15,
-            levels: [0.12, 0.5, 0.94],
+            levels: [0.02, 0.5, 0.98],
             horizon: 30.0 * DAY,
             seed: 42,
         }
@@ -145,9 +148,14 @@ impl Forecaster {
             .map(|job| (job.id, Vec::with_capacity(self.samples as usize)))
             .collect();
         let limit = state.now + self.horizon;
+        let fates = Fates::of(state, durations);
         for sample in 0..self.samples {
             let dice = Dice::of(self.seed, u64::from(sample));
-            Replay::new(self, state, policy, durations, dice).run(durations, history, &mut starts);
+            Replay::new(self, state, policy, (durations, &fates), dice).run(
+                durations,
+                history,
+                &mut starts,
+            );
             for times in starts.values_mut() {
                 times.resize(sample as usize + 1, limit);
             }
@@ -176,6 +184,43 @@ fn quantile(sorted: &[f64], level: f64) -> f64 {
     low + (place - k as f64) * (high - low)
 }
 
+/// Everything running, then everybody in line.
+fn live(state: &State) -> impl Iterator<Item = Slot> {
+    let waiting = state.pending().map(|waiting| waiting.slot);
+    state.running().iter().copied().chain(waiting)
+}
+
+/// How long the work of each burst runs, as far as can be told now.
+struct Fates {
+    of: BTreeMap<(GroupId, BurstId), Distribution>,
+}
+
+impl Fates {
+    fn of(state: &State, durations: &Durations) -> Self {
+        let mut reached: BTreeMap<(GroupId, BurstId), [f64; BINS]> = BTreeMap::new();
+        for slot in live(state) {
+            let job = state.job(slot);
+            let Some(burst) = job.burst else { continue };
+            let reached = reached.entry((job.group, burst)).or_insert([0.0; BINS]);
+            let age = job.attained(state.now);
+            if age > 0.0 {
+                reached[bin_of(age)] += 1.0;
+            }
+        }
+        let fate = |((group, burst), reached): (_, [f64; BINS])| {
+            let fate = durations.of_burst(group, burst, &reached)?;
+            Some(((group, burst), fate))
+        };
+        Self {
+            of: reached.into_iter().filter_map(fate).collect(),
+        }
+    }
+
+    fn of_job(&self, job: &Job) -> Option<&Distribution> {
+        self.of.get(&(job.group, job.burst?))
+    }
+}
+
 struct Replay<'a> {
     forecaster: &'a Forecaster,
     engine: Engine,
@@ -194,7 +239,7 @@ impl<'a> Replay<'a> {
         forecaster: &'a Forecaster,
         state: &State,
         policy: &dyn Policy,
-        durations: &mut Durations,
+        (durations, fates): (&mut Durations, &Fates),
         dice: Dice,
     ) -> Self {
         let engine = Engine::with_state(state.clone(), policy.fork(), false);
@@ -208,19 +253,19 @@ impl<'a> Replay<'a> {
             arrived: None,
             open: BTreeSet::new(),
         };
-        for slot in state.running() {
-            let total = replay.draw(state.job(*slot), state.now, durations);
-            replay.engine.set_truth(*slot, total);
-        }
-        for waiting in state.pending() {
-            let total = replay.draw(state.job(waiting.slot), state.now, durations);
-            replay.engine.set_truth(waiting.slot, total);
+        for slot in live(state) {
+            let job = state.job(slot);
+            let total = match fates.of_job(job) {
+                Some(fate) => replay.draw(job, state.now, fate),
+                None => replay.draw(job, state.now, durations.of(job.group)),
+            };
+            replay.engine.set_truth(slot, total);
         }
         replay
     }
 
     /// A total duration for a job, given how far it is.
-    fn draw(&mut self, job: &Job, now: Seconds, durations: &mut Durations) -> Seconds {
+    fn draw(&mut self, job: &Job, now: Seconds, fate: &Distribution) -> Seconds {
         let age = job.attained(now);
         if let Some(progress) = job.progress
             && job.run.is_some()
@@ -229,9 +274,7 @@ impl<'a> Replay<'a> {
             return age + progress.left(age) * error;
         }
         let scale = self.scale(job.group);
-        let total = durations
-            .of(job.group)
-            .quantile_after(age, self.dice.unit());
+        let total = fate.quantile_after(age, self.dice.unit());
         age + ((total - age) * scale).max(1.0)
     }
 
@@ -277,7 +320,7 @@ impl<'a> Replay<'a> {
     fn arrive(&mut self, arrival: &Arrival, at: Seconds, durations: &mut Durations) {
         let job = arrival.again(self.next_id, at);
         self.next_id -= 1;
-        let total = self.draw(&job, at, durations);
+        let total = self.draw(&job, at, durations.of(job.group));
         self.engine.submit(job, total, durations);
         self.arrived.get_or_insert(at);
     }

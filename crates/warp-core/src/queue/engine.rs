@@ -117,7 +117,10 @@ impl Engine {
     }
 
     /// Puts a job in line now; the caller calls [`Self::pass`] when all of this instant are in.
-    pub fn submit(&mut self, job: Job, total: Seconds, durations: &mut Durations) -> Slot {
+    pub fn submit(&mut self, mut job: Job, total: Seconds, durations: &mut Durations) -> Slot {
+        if self.learn {
+            job.burst = Some(durations.bursts.join(job.group, job.submit));
+        }
         let slot = self.state.submit(job, self.policy.as_ref(), durations);
         self.set_truth(slot, total);
         slot
@@ -187,6 +190,9 @@ impl Engine {
             let job = self.state.finish(end.slot);
             if self.learn {
                 durations.observe(job.group, total);
+                if let Some(burst) = job.burst {
+                    durations.bursts.leave(burst, total);
+                }
                 let job = Box::new(job);
                 self.events.push(Event::Finished { at, job, total });
             }

@@ -1,6 +1,6 @@
 //! One job as the queue sees it: what it needs, how far it has got, what an eviction costs it.
 
-use crate::estimate::GroupId;
+use crate::estimate::{BurstId, GroupId};
 
 use super::node_set::End;
 use super::pool::{ClassId, Placement};
@@ -89,6 +89,8 @@ pub struct Job {
     pub priority: i32,
     pub checkpoint: Option<Checkpoint>,
     pub group: GroupId,
+    /// What it was submitted together with, where submissions are watched.
+    pub burst: Option<BurstId>,
     /// The end of the nodes it is placed from.
     pub end: End,
     /// Since when it waits without a break: its submission or its last eviction.
@@ -113,6 +115,7 @@ impl Job {
             priority: 0,
             checkpoint: None,
             group,
+            burst: None,
             end: End::Low,
             waiting_since: submit,
             saved: 0.0,
