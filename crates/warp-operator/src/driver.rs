@@ -37,8 +37,8 @@ pub(crate) use queue::Queue;
 const CONCURRENCY: usize = 8;
 /// After a conflict the object is looked at again this soon: its newer version is on its way.
 const CONFLICT: Duration = Duration::from_millis(50);
-/// Conflicts in a row mean that the watch is late; the wait doubles up to this. The newer version,
-/// when it comes, brings the key back at once.
+/// Conflicts in a row mean that the watch is late; each wait is four times the last, up to this. The
+/// newer version, when it comes, brings the key back at once.
 const LONGEST_CONFLICT: Duration = Duration::from_mins(1);
 /// Seconds after which an object whose pass crashed is looked at again.
 const AFTER_CRASH: i64 = 60;
@@ -243,7 +243,7 @@ impl Failures {
         let mut failures = self.0.lock();
         let count = failures.entry(key.clone()).or_default();
         if error.is_conflict() {
-            let wait = CONFLICT * (1 << count.conflicts.min(11));
+            let wait = CONFLICT * (1 << (2 * count.conflicts.min(6)));
             count.conflicts += 1;
             return wait.min(LONGEST_CONFLICT);
         }

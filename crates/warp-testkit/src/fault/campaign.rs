@@ -89,7 +89,8 @@ fn told(records: &[Record]) -> String {
     let line = |record: &Record| {
         let body = String::from_utf8_lossy(&record.body);
         let status = record.status.unwrap_or_default();
-        format!("\n{} {} {status} {body}", record.number, record.call)
+        let (life, call) = (record.life, &record.call);
+        format!("\n{} {life} {call} {status} {body}", record.number)
     };
     records.iter().map(line).collect()
 }
@@ -102,6 +103,11 @@ fn run_here(scenario: &Scenario, plan: Plan) -> Result<Run> {
             world.settled(QUIET).await
         }
         .await;
+        if std::env::var_os("WARP_FAULTS_WRITES").is_some() {
+            let mut writes = world.faults.records();
+            writes.retain(|record| record.write > 0);
+            println!("under '{}':{}", world.faults.plan(), told(&writes));
+        }
         if let Some(last) = world.faults.flood() {
             bail!("a flood of requests; the last: {}", told(&last));
         }

@@ -353,18 +353,10 @@ impl Learnt {
                 other.traffic.get(key).copied().unwrap_or_default(),
             );
             if want.0 != have.0 {
-                found.push(Difference::new(
-                    &format!("creations of {key}"),
-                    want.0,
-                    have.0,
-                ));
+                found.push(Difference::new(&format!("{key}/#created"), want.0, have.0));
             }
             if want.1 != have.1 {
-                found.push(Difference::new(
-                    &format!("deletions of {key}"),
-                    want.1,
-                    have.1,
-                ));
+                found.push(Difference::new(&format!("{key}/#deleted"), want.1, have.1));
             }
         }
         found.retain(|difference| !self.is_loose(&difference.at));

@@ -69,6 +69,15 @@ const WHERE: &[&str] = &[
     "/status/hostIP",
 ];
 
+/// Two that both lead each place what the other has not told of yet; the cluster's scheduler refuses what
+/// is too much, and that is undone and tried again.
+const RIVALS: &[&str] = &[
+    "/status/refusedNodes",
+    "/status/refusals",
+    "/#created",
+    "/#deleted",
+];
+
 pub(super) fn all() -> Vec<Scenario> {
     let mut all = scenarios![operator "gpuworkload ";
         FLEET runs_to_success,
@@ -107,7 +116,7 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET runs_to_success,
         FLEET exhausts_its_retries,
         FLEET is_suspended_while_running_and_resumed,
-        ONE ten_at_once_with_little_room loose WHERE,
+        ONE ten_at_once_with_little_room loose Vec::leak([WHERE, RIVALS].concat()),
     ]);
     all
 }
