@@ -28,7 +28,7 @@ for seed in 1 2 3 4; do
     done
 done
 # Start-time estimates.
-run --nodes 81 --policy warp --estimates 150
+run --nodes 81 --policy warp --estimates 1000
 run --nodes 81 --policy warp --estimates 100 --along --progress-error 0.15
 run --nodes 81 --policy skipAhead --estimates 150
 for nodes in 98 72; do

@@ -16,7 +16,7 @@ pub struct Fragmentation {
 impl Fragmentation {
     pub fn new(mix: &Mix) -> Self {
         Self {
-            classes: mix.typical(),
+            classes: mix.typical_of_the_study(),
             memo: Memo::default(),
         }
     }

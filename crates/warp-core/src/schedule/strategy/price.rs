@@ -9,7 +9,8 @@ use super::{Ask, Spot};
 use crate::fleet::{Fleet, WHOLE};
 
 /// How many GPUs of room for later work one dollar per GPU-hour is worth, for every GPU a request
-/// asks for. 0 ignores prices; from about 1 on, price decides wherever prices differ by a dollar.
+/// asks for. 0 ignores prices; from about 1 on a dollar decides, unless the last machines for
+/// large requests are at stake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub struct PriceWeight(f64);
 
