@@ -74,9 +74,12 @@ impl Status {
         self
     }
 
+    /// Carries warnings along, unless it carries some already: who gave them knew of these.
     #[must_use]
     pub fn with_warnings(mut self, warnings: Vec<String>) -> Self {
-        self.warnings = warnings.into();
+        if self.warnings.is_empty() {
+            self.warnings = warnings.into();
+        }
         self
     }
 

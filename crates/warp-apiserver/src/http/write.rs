@@ -90,7 +90,7 @@ pub(super) async fn create_object(
             &mut warnings,
         )?;
         prepare::for_create(resource, &mut object, &request.api.clock.now_text());
-        prepare::check(request, &object, None, Mode::Main)?;
+        prepare::check(request, &object, None, Mode::Main, &mut warnings)?;
         let name = object["metadata"]["name"]
             .as_str()
             .unwrap_or_default()

@@ -24,6 +24,7 @@ pub(super) fn custom_resource(
     schema: &Schema,
     object: &Value,
     old: Option<&Value>,
+    forgiven: &mut Vec<FieldError>,
 ) -> Vec<FieldError> {
     let mut errors = values(schema, object, old, "").into_field_errors(&Path::root());
     embedded_objects(schema, object, &Path::root(), true, &mut errors);
@@ -53,7 +54,9 @@ pub(super) fn custom_resource(
                  the existing errors to complete validation",
             ));
         } else {
-            errors.extend(cel::evaluate(schema, object, old));
+            let (refused, before) = cel::evaluate(schema, object, old);
+            errors.extend(refused);
+            forgiven.extend(before);
         }
     }
     errors

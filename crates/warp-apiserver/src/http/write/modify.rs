@@ -96,7 +96,8 @@ pub(in crate::http) async fn modify(
             &mut warnings,
         )?;
         if mode != Mode::Binding {
-            prepare::check(request, &new, Some(&old), mode)?;
+            prepare::check(request, &new, Some(&old), mode, &mut warnings)
+                .map_err(|status| status.with_warnings(warnings.clone()))?;
         }
         prepare::size(request, &new)?;
         warnings.extend((entry.resource.strategy.warnings)(&new));

@@ -234,6 +234,7 @@ pub(super) fn check(
     new: &Value,
     old: Option<&Value>,
     mode: Mode,
+    warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
     let resource = &request.entry.resource;
     let strategy = &resource.strategy;
@@ -245,7 +246,11 @@ pub(super) fn check(
         errors.extend(fixed);
     }
     match (mode, &resource.custom, old) {
-        (_, Some(_), old) => errors.extend(resource.schema.validate(new, old)),
+        (_, Some(_), old) => {
+            let mut forgiven = Vec::new();
+            errors.extend(resource.schema.validate_noting(new, old, &mut forgiven));
+            warnings.extend(forgiven.iter().map(FieldError::to_string));
+        }
         (Mode::Status, None, Some(old)) => {
             errors.extend((strategy.validate_status_update)(new, old));
         }

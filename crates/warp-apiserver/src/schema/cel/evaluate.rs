@@ -14,14 +14,15 @@ const LONGEST_MESSAGE: usize = 5 * 1024;
 /// What all rules together may spend on one object.
 const BUDGET: u64 = 10_000_000;
 
+/// Refusals, and what is forgiven because it was like that before.
 pub(in crate::schema) fn evaluate(
     schema: &Schema,
     object: &Value,
     old: Option<&Value>,
-) -> Vec<FieldError> {
+) -> (Vec<FieldError>, Vec<FieldError>) {
     let mut pass = Pass::new();
     let _ = pass.walk(schema, object, old, &Path::root(), false);
-    pass.errors
+    (pass.errors, pass.forgiven)
 }
 
 /// Rules on a default value: once as if it had always been there, once as if it were new.
@@ -53,6 +54,7 @@ type Going = ControlFlow<()>;
 /// One walk over an object.
 struct Pass {
     errors: Vec<FieldError>,
+    forgiven: Vec<FieldError>,
     budget: u64,
 }
 
@@ -102,6 +104,7 @@ impl Pass {
     fn new() -> Self {
         Self {
             errors: Vec::new(),
+            forgiven: Vec::new(),
             budget: BUDGET,
         }
     }
@@ -293,7 +296,9 @@ impl Pass {
                 (error, Going::Break(()))
             }
         };
-        if !case.forgiven {
+        if case.forgiven {
+            self.forgiven.push(error);
+        } else {
             self.errors.push(error);
         }
         going
