@@ -27,5 +27,5 @@ pub use fault::{Faults, Plan};
 pub use node::NodeShape;
 pub use oracle::FilterOracle;
 pub use process::{Process, Signal};
-pub use wait::{PATIENCE, until, wait_for, wait_gone};
+pub use wait::{PATIENCE, changes, until, wait_for, wait_gone};
 pub use webhook::Webhook;

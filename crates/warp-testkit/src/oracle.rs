@@ -84,6 +84,11 @@ impl FilterOracle {
         Ok(())
     }
 
+    /// The API server the scheduler looks at.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
     fn nodes(&self) -> Api<Node> {
         Api::all(self.client.clone())
     }

@@ -1,6 +1,6 @@
 //! Waiting for something to become true.
 //!
-//! Owns: waits on a watch of one object, and the one poll there is for what has no watch (a
+//! Owns: waits on a watch of one object or of many, and the one poll there is for what has no watch (a
 //! process that starts, a log that grows). Must not judge: the caller says what it waits for.
 
 use std::fmt::Debug;
@@ -8,7 +8,9 @@ use std::future::Future;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use futures::stream::{BoxStream, StreamExt};
 use kube::runtime::wait::await_condition;
+use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -52,6 +54,25 @@ where
 {
     wait_for(api, name, "gone", deadline, |object| object.is_none()).await?;
     Ok(())
+}
+
+/// Says so whenever an object under `api` may have changed, and once when it begins to listen.
+pub fn changes<K>(api: Api<K>) -> BoxStream<'static, ()>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let listing = |event: &Result<watcher::Event<K>, _>| {
+        matches!(
+            event,
+            Ok(watcher::Event::Init | watcher::Event::InitApply(_))
+        )
+    };
+    // A watch that failed begins anew, and whatever happened meanwhile is a change.
+    watcher(api, watcher::Config::default())
+        .default_backoff()
+        .filter(move |event| std::future::ready(!listing(event)))
+        .map(|_| ())
+        .boxed()
 }
 
 /// Polls until `probe` gives a value. Only for what cannot be watched; `probe` may fail for good.

@@ -18,8 +18,9 @@ use super::plan::Note;
 /// Events one component may say about one object in a burst, and how long it takes to earn the next.
 const BURST: u32 = 25;
 const REFILL: Duration = Duration::from_mins(5);
-/// Repeats and bursts are forgotten beyond this many; the cost is a second Event object, never a wrong one.
-const REMEMBERED: usize = 16_384;
+/// Repeats and bursts are forgotten beyond this many, as by client-go; the cost is a second Event object, never a wrong
+/// one.
+const REMEMBERED: usize = 4096;
 const WAITING: usize = 65_536;
 const PARALLEL: usize = 8;
 
@@ -252,6 +253,19 @@ mod tests {
         assert_eq!(again.count, Some(3));
         assert_ne!(again.metadata.uid, first.metadata.uid);
         assert_eq!(again.reason.as_deref(), Some("SuccessfulCreate"));
+    }
+
+    #[test]
+    fn what_was_said_of_many_objects_is_forgotten_in_time() {
+        let mut memory = Memory::default();
+        for number in 0..3 * REMEMBERED {
+            let mut note = note("a");
+            note.about.uid = Some(number.to_string());
+            let now = jiff::Timestamp::UNIX_EPOCH;
+            assert!(memory.next("c", note, now).is_some());
+            assert!(memory.said.len() <= REMEMBERED);
+            assert!(memory.budgets.len() <= REMEMBERED + 1);
+        }
     }
 
     #[test]

@@ -111,7 +111,7 @@ async fn open_nodes(cluster: &Cluster) -> Result<()> {
             .and_then(|spec| spec.taints.as_ref())
             .is_some_and(|taints| taints.iter().any(|taint| taint.key.contains("not-ready")))
     };
-    let mut changes = play::changes(nodes.clone());
+    let mut changes = warp_testkit::changes(nodes.clone());
     let open = async {
         while changes.next().await.is_some() {
             let all = nodes.list(&ListParams::default()).await?.items;

@@ -1,18 +1,20 @@
 //! Our scheduler beside kube-scheduler: random fleets and random pods, one after another. Ours puts a pod only where
 //! the filters of the real one leave a node, and lets it wait only when they leave none; what it placed stays, so the
-//! fleets fill up and every later answer depends on what its ledger made of the earlier ones.
+//! fleets fill up and every later answer depends on what its ledger made of the earlier ones. Pods that fit nowhere
+//! displace the same pods on the same node.
 
 /// The questions that core's filters are asked, too.
 #[path = "../../../warp-operator/tests/it/fit/generate.rs"]
 mod generate;
+mod preemption;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
-use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use warp_apiserver::{ApiServer, Options as ServerOptions};
@@ -30,6 +32,7 @@ const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
 /// The embedded API server with our controllers and scheduler, and nodes nobody runs.
 struct Ours {
+    client: Client,
     pods: Api<Pod>,
     nodes: Api<Node>,
     shutdown: CancellationToken,
@@ -90,7 +93,8 @@ impl Ours {
         .await?;
         Ok(Self {
             pods: Api::namespaced(client.clone(), NAMESPACE),
-            nodes: Api::all(client),
+            nodes: Api::all(client.clone()),
+            client,
             shutdown,
             _server: server,
         })
@@ -266,6 +270,8 @@ async fn differences(seed: u64) -> Result<Vec<String>> {
         somewhere > QUESTIONS / 10 && nowhere > QUESTIONS / 10,
         "the questions are too easy or too hard: {somewhere} fit somewhere, {nowhere} nowhere"
     );
+    let displaced = preemption::differences(seed, &oracle, &ours.client, &names);
+    differing.extend(Box::pin(displaced).await?);
     Ok(differing)
 }
 

@@ -1,7 +1,6 @@
 //! Plays a scenario in a namespace of its own.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -11,11 +10,9 @@ use kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, EvictParams, GroupVersionKind, ListParams,
     Patch, PatchParams, PostParams, PropagationPolicy,
 };
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Client, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
+use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
-use warp_testkit::Cluster;
+use warp_testkit::{Cluster, changes};
 
 use super::script::{Owner, Scenario, Step, contains, settings};
 
@@ -41,25 +38,6 @@ const KINDS: [(&str, &str, &str); 19] = [
     ("scheduling.k8s.io", "v1", "PriorityClass"),
     ("storage.k8s.io", "v1", "StorageClass"),
 ];
-
-/// Says so whenever an object under `api` may have changed, and once when it begins to listen.
-pub(super) fn changes<K>(api: Api<K>) -> BoxStream<'static, ()>
-where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-{
-    let listing = |event: &Result<watcher::Event<K>, _>| {
-        matches!(
-            event,
-            Ok(watcher::Event::Init | watcher::Event::InitApply(_))
-        )
-    };
-    // A watch that failed begins anew, and whatever happened meanwhile is a change.
-    watcher(api, watcher::Config::default())
-        .default_backoff()
-        .filter(move |event| std::future::ready(!listing(event)))
-        .map(|_| ())
-        .boxed()
-}
 
 /// A namespace in a cluster.
 pub(super) struct Stage {
