@@ -4,11 +4,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
-use kube::config::Kubeconfig;
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config, ResourceExt};
 use serde_json::json;
+use warp_testkit::until;
 
 /// A server process that does not outlive the test.
 struct Server(Child);
@@ -34,25 +36,23 @@ fn start(data: &Path) -> Server {
     Server(child)
 }
 
+/// A client of a server that answers.
+async fn connect(kubeconfig: &Path) -> Result<Client> {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    let client = Client::try_from(config)?;
+    client.apiserver_version().await?;
+    Ok(client)
+}
+
 /// A client once the server answers.
 async fn client(data: &Path) -> Client {
-    let deadline = Instant::now() + Duration::from_mins(5);
-    loop {
-        if let Ok(kubeconfig) = Kubeconfig::read_from(data.join("kubeconfig"))
-            && let Ok(config) = Config::from_custom_kubeconfig(
-                kubeconfig,
-                &kube::config::KubeConfigOptions::default(),
-            )
-            .await
-            && let Ok(client) = Client::try_from(config)
-            && client.apiserver_version().await.is_ok()
-        {
-            return client;
-        }
-        assert!(Instant::now() < deadline, "the server did not become ready");
-        tokio::task::yield_now().await;
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let kubeconfig = data.join("kubeconfig");
+    until("the server answers", Duration::from_mins(5), async || {
+        Ok(connect(&kubeconfig).await.ok())
+    })
+    .await
+    .expect("the server answers")
 }
 
 /// Writes until the server is gone; returns what was acknowledged: name and last value.
