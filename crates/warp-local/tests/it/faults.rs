@@ -57,5 +57,5 @@ fn every_write_of_the_controllers_is_a_crash_point() {
         let found = |name| FOUND.iter().any(|(scenario, _)| *scenario == name);
         scenarios.retain(|scenario| DAILY.contains(&scenario.name) || found(scenario.name));
     }
-    campaign::test_with(&scenarios, 47, &FOUND);
+    campaign::test(&scenarios, 47, &FOUND);
 }

@@ -88,5 +88,5 @@ fn every_write_of_the_operator_is_a_crash_point() {
     if std::env::var_os("WARP_FAULTS").is_none() {
         scenarios.retain(|scenario| DAILY.contains(&scenario.name));
     }
-    campaign::test_with(&scenarios, 29, &FOUND);
+    campaign::test(&scenarios, 29, &FOUND);
 }

@@ -456,14 +456,10 @@ fn plans_of(text: &str, reference: &Reference) -> Vec<Plan> {
 
 /// The campaign as a test, told what to run by `WARP_FAULTS`: `name | plan` for one run, a name for
 /// every write and all the weather of that scenario, `name | writes` or `name | weather` for half of
-/// that, `all` as the name for every scenario. Without it a sample: one plan in `step`. With
-/// `WARP_FAULTS_STOP` nothing more is run once something is wrong.
-pub fn test(scenarios: &[Scenario], step: usize) {
-    test_with(scenarios, step, &[]);
-}
-
-/// As [`test()`]; the sample also has the plans that once found something, by scenario.
-pub fn test_with(scenarios: &[Scenario], step: usize, found: &[(&str, &str)]) {
+/// that, `all` as the name for every scenario. Without it a sample: one plan in `step`, and the plans
+/// that once `found` something, by scenario. With `WARP_FAULTS_STOP` nothing more is run once something
+/// is wrong, with `WARP_FAULTS_WRITES` every run prints its writes.
+pub fn test(scenarios: &[Scenario], step: usize, found: &[(&str, &str)]) {
     let wanted = std::env::var("WARP_FAULTS").unwrap_or_default();
     let (name, plan) = wanted.split_once('|').unwrap_or((&wanted, ""));
     let (name, plan) = (name.trim(), plan.trim());

@@ -1,8 +1,10 @@
 //! `warp apiserver` as a process: what is acknowledged survives kill -9.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -10,7 +12,12 @@ use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config, ResourceExt};
 use serde_json::json;
+use tokio::sync::Semaphore;
 use warp_testkit::until;
+
+const PATIENCE: Duration = Duration::from_mins(5);
+/// Objects made before the plug is pulled.
+const ENOUGH: u32 = 24;
 
 /// A server process that does not outlive the test.
 struct Server(Child);
@@ -48,18 +55,19 @@ async fn connect(kubeconfig: &Path) -> Result<Client> {
 /// A client once the server answers.
 async fn client(data: &Path) -> Client {
     let kubeconfig = data.join("kubeconfig");
-    until("the server answers", Duration::from_mins(5), async || {
+    until("the server answers", PATIENCE, async || {
         Ok(connect(&kubeconfig).await.ok())
     })
     .await
     .expect("the server answers")
 }
 
-/// Writes until the server is gone; returns what was acknowledged: name and last value.
-async fn write(maps: Api<ConfigMap>, round: usize, writer: usize) -> Vec<(String, u32)> {
+/// Writes until the server is gone; returns what was acknowledged: name and last value. Every creation
+/// is a permit of `made`.
+async fn write(maps: Api<ConfigMap>, prefix: String, made: Arc<Semaphore>) -> Vec<(String, u32)> {
     let mut acknowledged = Vec::new();
     for number in 0_usize.. {
-        let name = format!("r{round}-w{writer}-{number}");
+        let name = format!("{prefix}-{number}");
         let mut map = ConfigMap::default();
         map.metadata.name = Some(name.clone());
         map.data = Some([("value".to_owned(), "0".to_owned())].into());
@@ -67,6 +75,7 @@ async fn write(maps: Api<ConfigMap>, round: usize, writer: usize) -> Vec<(String
             break;
         }
         acknowledged.push((name.clone(), 0));
+        made.add_permits(1);
         let patch = json!({"data": {"value": "1"}});
         if maps
             .patch(&name, &PatchParams::default(), &Patch::Merge(&patch))
@@ -78,6 +87,13 @@ async fn write(maps: Api<ConfigMap>, round: usize, writer: usize) -> Vec<(String
         acknowledged.last_mut().expect("just pushed").1 = 1;
     }
     acknowledged
+}
+
+/// Name and value of a whole object.
+fn shown(map: &ConfigMap) -> (String, u32) {
+    assert!(map.metadata.uid.is_some() && map.metadata.resource_version.is_some());
+    let value = &map.data.as_ref().expect("data")["value"];
+    (map.name_any(), value.parse().expect("a number"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,37 +108,29 @@ async fn no_acknowledged_write_is_lost_when_the_server_is_killed() {
         let server = start(folder.path());
         let maps: Api<ConfigMap> = Api::default_namespaced(client(folder.path()).await);
         let stored = maps.list(&ListParams::default()).await.expect("a list");
+        let shown: BTreeMap<String, u32> = stored.iter().map(shown).collect();
         for (name, value) in &known {
-            let found = stored.items.iter().find(|map| map.name_any() == *name);
-            let found = found.unwrap_or_else(|| panic!("{name} was acknowledged and is gone"));
-            let shown: u32 = found.data.as_ref().expect("data")["value"]
-                .parse()
-                .expect("a number");
-            assert!(shown >= *value, "{name} went back to {shown} from {value}");
+            let now = shown.get(name);
+            let now = now.unwrap_or_else(|| panic!("{name} was acknowledged and is gone"));
+            assert!(now >= value, "{name} went back to {now} from {value}");
         }
-        for map in &stored.items {
-            assert!(map.metadata.uid.is_some() && map.metadata.resource_version.is_some());
-        }
+        let made = Arc::new(Semaphore::new(0));
         let writers: Vec<_> = (0..8)
-            .map(|writer| tokio::spawn(write(maps.clone(), round, writer)))
+            .map(|writer| {
+                let prefix = format!("r{round}-w{writer}");
+                tokio::spawn(write(maps.clone(), prefix, Arc::clone(&made)))
+            })
             .collect();
         // Let some writes through, then pull the plug in the middle of the others.
-        let deadline = Instant::now() + Duration::from_mins(5);
-        loop {
-            let listed = maps.list(&ListParams::default()).await.expect("a list");
-            if listed.items.len() >= stored.items.len() + 24 {
-                break;
-            }
-            let writing = writers.iter().any(|writer| !writer.is_finished());
-            assert!(writing, "every writer gave up");
-            assert!(Instant::now() < deadline, "the writers got nowhere");
-        }
+        let enough = tokio::time::timeout(PATIENCE, made.acquire_many(ENOUGH));
+        let enough = enough.await.expect("the writers get somewhere");
+        drop(enough.expect("nobody closes it"));
         drop(server);
         for writer in writers {
             known.extend(writer.await.expect("a writer"));
         }
     }
-    assert!(known.len() >= kills * 24);
+    assert!(known.len() >= kills * ENOUGH as usize);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
