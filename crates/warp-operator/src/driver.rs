@@ -35,11 +35,13 @@ pub(crate) use queue::Queue;
 
 /// Passes running at once.
 const CONCURRENCY: usize = 8;
-/// After a conflict the object is looked at again this soon: its newer version is on its way.
-const CONFLICT: Duration = Duration::from_millis(50);
-/// Conflicts in a row mean that the watch is late; each wait is four times the last, up to this. The
-/// newer version, when it comes, brings the key back at once.
-const LONGEST_CONFLICT: Duration = Duration::from_mins(1);
+/// Waits after conflicts in a row. The newer version is usually on its way and brings the key back at
+/// once; until it is here the same write is refused again, so there is no point in trying often.
+const CONFLICTS: [Duration; 3] = [
+    Duration::from_millis(50),
+    Duration::from_secs(2),
+    Duration::from_mins(1),
+];
 /// Seconds after which an object whose pass crashed is looked at again.
 const AFTER_CRASH: i64 = 60;
 
@@ -230,7 +232,7 @@ struct Failures(Mutex<BTreeMap<Key, Count>>);
 #[derive(Debug, Default)]
 struct Count {
     errors: u32,
-    conflicts: u32,
+    conflicts: usize,
 }
 
 impl Failures {
@@ -243,9 +245,9 @@ impl Failures {
         let mut failures = self.0.lock();
         let count = failures.entry(key.clone()).or_default();
         if error.is_conflict() {
-            let wait = CONFLICT * (1 << (2 * count.conflicts.min(6)));
+            let wait = CONFLICTS[count.conflicts.min(CONFLICTS.len() - 1)];
             count.conflicts += 1;
-            return wait.min(LONGEST_CONFLICT);
+            return wait;
         }
         let base = Duration::from_secs(1 << count.errors.min(8));
         let dice = Fingerprint::default()
