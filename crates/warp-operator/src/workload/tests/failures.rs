@@ -8,7 +8,8 @@ use warp_api::{Phase, reason};
 
 use super::super::{Seen, Wish, wish};
 use super::reading::{
-    READY_NODE, deletes, ended, failed_job, message, one_pod, planned, said, unschedulable, waiting,
+    READY_NODE, deadline, deletes, ended, failed_job, message, one_pod, planned, said,
+    unschedulable, waiting,
 };
 use super::{job, node, now, pod, workload};
 use crate::config::Settings;
@@ -39,14 +40,7 @@ fn trouble_at_the_start_names_cause_next_step_and_deadline() {
         );
         assert_eq!(said(&plan), (Phase::Scheduled, want.to_owned(), false));
         assert!(message(&plan).contains(words), "{}", message(&plan));
-        let deadline = plan
-            .status
-            .as_ref()
-            .and_then(|status| status.deadline.clone());
-        assert_eq!(
-            deadline.map(|time| time.0.to_string()).as_deref(),
-            Some("2026-11-15T12:29:00Z")
-        );
+        assert_eq!(deadline(&plan).as_deref(), Some("2026-11-15T12:29:00Z"));
     }
     let missing = planned(
         &workload(json!({}), json!(null)),
@@ -220,14 +214,7 @@ fn a_silent_node_gets_a_deadline_and_only_then_counts_as_lost() {
         said(&plan),
         (Phase::Running, reason::NODE_LOST.to_owned(), false)
     );
-    let deadline = plan
-        .status
-        .as_ref()
-        .and_then(|status| status.deadline.clone());
-    assert_eq!(
-        deadline.map(|time| time.0.to_string()).as_deref(),
-        Some("2026-11-15T12:03:00Z")
-    );
+    assert_eq!(deadline(&plan).as_deref(), Some("2026-11-15T12:03:00Z"));
 
     let lost = planned(
         &workload(json!({}), json!(null)),

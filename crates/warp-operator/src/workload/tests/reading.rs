@@ -52,6 +52,12 @@ pub(super) fn message(plan: &Plan<GPUWorkloadStatus>) -> String {
         .unwrap_or_default()
 }
 
+/// The deadline in the status.
+pub(super) fn deadline(plan: &Plan<GPUWorkloadStatus>) -> Option<String> {
+    let status = plan.status.as_ref()?;
+    Some(status.deadline.as_ref()?.0.to_string())
+}
+
 pub(super) fn deletes(plan: &Plan<GPUWorkloadStatus>) -> Vec<(String, String)> {
     let deleted = plan.writes.iter().filter_map(|write| match &write.what {
         Change::Delete(target) => Some((target.resource.kind.clone(), target.name.clone())),
