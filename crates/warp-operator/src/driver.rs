@@ -4,16 +4,14 @@
 //! when different) is here once.
 
 mod contest;
+mod failures;
 mod queue;
 
-use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::Resource;
-use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -21,7 +19,6 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
-use warp_core::random::Fingerprint;
 
 use crate::apply::{ApplyError, Regarding, chain};
 use crate::audit::Pass;
@@ -31,17 +28,11 @@ use crate::context::Context;
 use crate::plan::{Plan, Target};
 
 use contest::Contests;
+use failures::Failures;
 pub(crate) use queue::Queue;
 
 /// Passes running at once.
 const CONCURRENCY: usize = 8;
-/// Waits after conflicts in a row. The newer version is usually on its way and brings the key back at
-/// once; until it is here the same write is refused again, so there is no point in trying often.
-const CONFLICTS: [Duration; 3] = [
-    Duration::from_millis(50),
-    Duration::from_secs(2),
-    Duration::from_mins(1),
-];
 /// Seconds after which an object whose pass crashed is looked at again.
 const AFTER_CRASH: i64 = 60;
 
@@ -223,39 +214,4 @@ async fn carry_out<R: Reconcile>(
         cx.place.notify_one();
     }
     Ok(again)
-}
-
-/// Consecutive failures per object.
-#[derive(Debug, Default)]
-struct Failures(Mutex<BTreeMap<Key, Count>>);
-
-#[derive(Debug, Default)]
-struct Count {
-    errors: u32,
-    conflicts: usize,
-}
-
-impl Failures {
-    fn clear(&self, key: &Key) {
-        self.0.lock().remove(key);
-    }
-
-    /// Doubles from one second to about four minutes, with up to a tenth of jitter.
-    fn backoff(&self, key: &Key, error: &ApplyError) -> Duration {
-        let mut failures = self.0.lock();
-        let count = failures.entry(key.clone()).or_default();
-        if error.is_conflict() {
-            let wait = CONFLICTS[count.conflicts.min(CONFLICTS.len() - 1)];
-            count.conflicts += 1;
-            return wait;
-        }
-        let base = Duration::from_secs(1 << count.errors.min(8));
-        let dice = Fingerprint::default()
-            .text(&key.name)
-            .word(u64::from(count.errors))
-            .get()
-            % 1000;
-        count.errors += 1;
-        base + base.mul_f64(dice as f64 / 10_000.0)
-    }
 }

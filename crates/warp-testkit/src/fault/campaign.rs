@@ -212,7 +212,7 @@ pub const EVERY_WRITE: [Fault; 4] = [
 ];
 
 /// Worse weather than one lost write: what meets every scenario once besides [`EVERY_WRITE`].
-pub const WEATHER: [&str; 16] = [
+pub const WEATHER: [&str; 19] = [
     "watch#1+all:duplicate",
     "watch#1+all:merge; write#2:crash-after",
     "write#2:crash-before; watch#1+9:cut=2",
@@ -229,6 +229,10 @@ pub const WEATHER: [&str; 16] = [
     "write#2:pause=120s",
     "request#1+all:delay=2s",
     "write#3:crash-after; read#1~5s:stale=2",
+    // After a restart one kind is known long after the others.
+    "write#3:crash-after; list/jobs#1+all:delay=20s",
+    "write#4:crash-after; list/pods#1+all:delay=20s",
+    "write#5:crash-after; list/nodes#1+all:delay=20s",
 ];
 
 /// What a campaign found.

@@ -206,7 +206,8 @@ fn made(pod: &Value, moment: &Moment, wrong: &mut Vec<String>) {
         let others = moment.all("Pod").filter(|other| {
             !workload.is_empty()
                 && text(other, WORKLOAD_UID) == workload
-                && controller(other).is_some_and(|(_, other)| other != uid)
+                // One that was orphaned has no controller, and runs all the same.
+                && controller(other).is_none_or(|(_, other)| other != uid)
                 && moment.can_run(other)
         });
         for other in others {

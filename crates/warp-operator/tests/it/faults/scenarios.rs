@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams};
+use kube::api::{Api, DeleteParams, ListParams, PropagationPolicy};
 use serde_json::{Value, json};
 use warp_testkit::fault::campaign::{Scenario, Script};
 use warp_testkit::fault::world::{Setup, World};
@@ -85,6 +86,7 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET exhausts_its_retries,
         FLEET is_not_retried_at_all,
         FLEET is_suspended_while_running_and_resumed,
+        FLEET is_resumed_while_its_pod_still_stops,
         FLEET is_suspended_while_it_waits,
         FLEET is_born_suspended,
         FLEET is_deleted_while_pending,
@@ -109,6 +111,7 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET cannot_pull_its_image,
         FLEET has_a_job_deleted_by_somebody,
         FLEET has_a_pod_deleted_by_somebody,
+        FLEET has_a_pod_orphaned_by_somebody,
         FLEET is_in_a_namespace_that_is_deleted,
         FLEET asks_for_a_model,
     ];
@@ -246,6 +249,19 @@ async fn is_suspended_while_running_and_resumed(world: &World) -> Result<()> {
             .wait(&pods, &pod.name_any(), "gone", |pod| pod.is_none())
             .await?;
     }
+    world
+        .patch(&it, json!({"spec": {"suspend": false}}))
+        .await?;
+    until_phase(world, &it, "Succeeded").await
+}
+
+/// The next attempt has to wait for the pod of the last.
+async fn is_resumed_while_its_pod_still_stops(world: &World) -> Result<()> {
+    let slow = behaves(json!({"run-time": "15m", "stop-time": "25s"}));
+    let it = submitted(world, json!({"podTemplate": slow})).await?;
+    until_phase(world, &it, "Running").await?;
+    world.patch(&it, json!({"spec": {"suspend": true}})).await?;
+    until_reason(world, &it, "Suspended").await?;
     world
         .patch(&it, json!({"spec": {"suspend": false}}))
         .await?;
@@ -513,18 +529,13 @@ async fn cannot_pull_its_image(world: &World) -> Result<()> {
     until_phase(world, &it, "Failed").await
 }
 
-async fn has_a_job_deleted_by_somebody(world: &World) -> Result<()> {
-    let it = submitted(
-        world,
-        json!({"podTemplate": behaves(json!({"run-time": "15m"}))}),
-    )
-    .await?;
+/// Somebody deletes the Job of a workload that runs, and its pod with it or not.
+async fn loses_its_job(world: &World, params: DeleteParams) -> Result<()> {
+    let it = submitted(world, json!({"podTemplate": for_long()})).await?;
     until_phase(world, &it, "Running").await?;
-    let jobs: Api<k8s_openapi::api::batch::v1::Job> =
-        Api::namespaced(world.client.clone(), "default");
+    let jobs: Api<Job> = Api::namespaced(world.client.clone(), "default");
     for job in jobs.list(&ListParams::default()).await? {
-        jobs.delete(&job.name_any(), &DeleteParams::background())
-            .await?;
+        jobs.delete(&job.name_any(), &params).await?;
         let uid = job.uid();
         world
             .wait(&jobs, &job.name_any(), "gone", move |job| {
@@ -533,6 +544,19 @@ async fn has_a_job_deleted_by_somebody(world: &World) -> Result<()> {
             .await?;
     }
     until_phase(world, &it, "Succeeded").await
+}
+
+async fn has_a_job_deleted_by_somebody(world: &World) -> Result<()> {
+    Box::pin(loses_its_job(world, DeleteParams::background())).await
+}
+
+/// The pod runs on, and nothing may run beside it.
+async fn has_a_pod_orphaned_by_somebody(world: &World) -> Result<()> {
+    let orphan = DeleteParams {
+        propagation_policy: Some(PropagationPolicy::Orphan),
+        ..DeleteParams::default()
+    };
+    Box::pin(loses_its_job(world, orphan)).await
 }
 
 async fn has_a_pod_deleted_by_somebody(world: &World) -> Result<()> {
