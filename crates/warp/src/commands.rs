@@ -14,3 +14,14 @@ pub(crate) mod operator;
 pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod up;
+
+use std::time::Duration;
+
+/// A time as an argument.
+fn duration(text: &str) -> Result<Duration, String> {
+    let seconds = warp_api::workload::run_seconds(text);
+    let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    seconds
+        .map(Duration::from_secs)
+        .ok_or_else(|| format!("'{text}' is not a time such as 90s, 5m or 1h30m"))
+}

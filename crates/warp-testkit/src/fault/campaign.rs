@@ -212,7 +212,7 @@ pub const EVERY_WRITE: [Fault; 4] = [
 ];
 
 /// Worse weather than one lost write: what meets every scenario once besides [`EVERY_WRITE`].
-pub const WEATHER: [&str; 19] = [
+pub const WEATHER: [&str; 21] = [
     "watch#1+all:duplicate",
     "watch#1+all:merge; write#2:crash-after",
     "write#2:crash-before; watch#1+9:cut=2",
@@ -223,6 +223,9 @@ pub const WEATHER: [&str; 19] = [
     "write#2+2:500",
     "write#3+2:500-applied",
     "request#2+6:503",
+    "write#2:crash-before; watch#1+5:410",
+    // The process starts without its rights and is given them.
+    "write#3:crash-after; read#1~45s:403",
     "write#2~45s:403",
     "write#2:reset-applied; write#4:reset",
     "write#1:timeout-applied; write#3:timeout",

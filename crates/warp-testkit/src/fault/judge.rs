@@ -158,6 +158,7 @@ fn check(change: &Change, moment: &Moment, wrong: &mut Vec<String>) {
         ("Job", EventKind::Added) => one_attempt(&change.object, moment, wrong),
         ("GPUWorkload", EventKind::Added | EventKind::Modified) => {
             not_ahead(&change.object, moment, wrong);
+            no_way_back(change, wrong);
         }
         ("ResourceQuota", EventKind::Modified) => within_quota(&change.object, wrong),
         ("PersistentVolume", EventKind::Added | EventKind::Modified) => {
@@ -360,6 +361,37 @@ fn not_ahead(workload: &Value, moment: &Moment, wrong: &mut Vec<String>) {
             ));
         }
         _ => {}
+    }
+}
+
+/// What has ended stays ended, as it did; what is counted is never forgotten.
+fn no_way_back(change: &Change, wrong: &mut Vec<String>) {
+    let Some(before) = change.previous.as_ref().map(|before| &before["status"]) else {
+        return;
+    };
+    let after = &change.object["status"];
+    for field in ["retryCount", "observedGeneration"] {
+        let count = |status: &Value| status[field].as_i64().unwrap_or_default();
+        if count(after) < count(before) {
+            wrong.push(format!(
+                "{field} of {} went from {} back to {}",
+                name(&change.object),
+                count(before),
+                count(after)
+            ));
+        }
+    }
+    if matches!(text(before, "/phase"), "Succeeded" | "Failed") {
+        for field in ["phase", "completionTime", "jobName"] {
+            if before[field] != after[field] {
+                wrong.push(format!(
+                    "{} had ended, and its {field} went from {} to {}",
+                    name(&change.object),
+                    before[field],
+                    after[field]
+                ));
+            }
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use tokio::net::TcpListener;
@@ -39,6 +40,10 @@ pub(crate) struct Args {
     /// Answer writes from memory and put them on disk a moment later
     #[arg(long)]
     relaxed: bool,
+
+    /// How long an Event is kept after its last write
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = super::duration)]
+    event_ttl: Duration,
 
     /// Write every object as YAML to FILE (- is standard output) and end
     #[arg(long, value_name = "FILE", conflicts_with = "ephemeral")]
@@ -81,6 +86,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     if args.ephemeral {
         options.store.path = None;
     }
+    options.keep_events = args.event_ttl;
     if args.relaxed {
         options.store.durability = Durability::Relaxed;
     }

@@ -10,7 +10,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
-use warp_api::workload::{SchedulingStrategy, run_seconds};
+use warp_api::workload::SchedulingStrategy;
 use warp_core::schedule::PriceWeight;
 use warp_operator::{Clock, Config, LeaderConfig, Settings};
 
@@ -58,13 +58,13 @@ pub(crate) struct Args {
     #[arg(long, default_value = "0", value_name = "WEIGHT")]
     price_weight: PriceWeight,
     /// A placed attempt that does not run after this time has failed
-    #[arg(long, default_value = "30m", value_parser = duration)]
+    #[arg(long, default_value = "30m", value_parser = super::duration)]
     start_timeout: Duration,
     /// A node silent for this long is taken for dead and its attempt for failed
-    #[arg(long, default_value = "5m", value_parser = duration)]
+    #[arg(long, default_value = "5m", value_parser = super::duration)]
     node_loss_timeout: Duration,
     /// A node the cluster's scheduler refused is left out for this long
-    #[arg(long, default_value = "5m", value_parser = duration)]
+    #[arg(long, default_value = "5m", value_parser = super::duration)]
     refusal_timeout: Duration,
     /// Logs as JSON lines or for people
     #[arg(long, value_enum, default_value_t = LogFormat::Auto)]
@@ -212,11 +212,4 @@ fn address(text: &str) -> Result<Listen, String> {
     full.parse()
         .map(|address| Listen(Some(address)))
         .map_err(|_| format!("'{text}' is not an address such as :8080 or 127.0.0.1:8080"))
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let seconds = run_seconds(text).and_then(|seconds| u64::try_from(seconds).ok());
-    seconds
-        .map(Duration::from_secs)
-        .ok_or_else(|| format!("'{text}' is not a time such as 90s, 5m or 1h30m"))
 }

@@ -49,6 +49,9 @@ pub(crate) struct Args {
     /// Port of the Kubernetes API on this machine; 0 takes a free one
     #[arg(long, default_value_t = PORT)]
     port: u16,
+    /// How long an Event is kept after its last write
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = super::duration)]
+    event_ttl: Duration,
     #[command(flatten)]
     machine: Machine,
 }
@@ -129,6 +132,7 @@ async fn up(args: Args, instance: Instance, fleet: Option<Fleet>) -> anyhow::Res
     let plan = Plan {
         instance: instance.clone(),
         ephemeral: args.ephemeral,
+        event_ttl: args.event_ttl,
         listener,
         nodes,
     };
@@ -261,7 +265,9 @@ fn detach(args: &Args, instance: &Instance) -> anyhow::Result<ExitCode> {
         .arg("--data")
         .arg(&instance.folder)
         .arg("--port")
-        .arg(args.port.to_string());
+        .arg(args.port.to_string())
+        .arg("--event-ttl")
+        .arg(format!("{}s", args.event_ttl.as_secs()));
     if let Some(file) = &args.nodes {
         command.arg("--nodes").arg(file);
     }

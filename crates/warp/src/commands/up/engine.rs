@@ -33,6 +33,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 pub(super) struct Plan {
     pub(super) instance: Instance,
     pub(super) ephemeral: bool,
+    pub(super) event_ttl: Duration,
     pub(super) listener: TcpListener,
     pub(super) nodes: Nodes,
 }
@@ -70,6 +71,7 @@ impl Engine {
         let hooks = Hooks::default();
         let mut options = Options::in_directory(&plan.instance.folder, &[])?;
         options.hooks = Arc::new(hooks.clone());
+        options.keep_events = plan.event_ttl;
         if plan.ephemeral {
             options.store.path = None;
         }

@@ -88,8 +88,9 @@ impl Judge {
         }
     }
 
-    /// Compares the last two quarters, in which nothing was killed; `strictly` when a difference
-    /// would mean something.
+    /// Compares two equal stretches of the second half, in which nothing was killed; before them a
+    /// fifth of the soak filled what is bounded, Events and the history of watches. `strictly` when a
+    /// difference would mean something.
     pub(super) fn flat(&self, strictly: bool) -> Result<String> {
         let Some(&(pid, ..)) = self.memory.last() else {
             return Ok("memory not measured".to_owned());
@@ -104,13 +105,13 @@ impl Judge {
             sizes.sort_unstable();
             sizes.get(sizes.len() / 2).copied()
         };
-        let (Some(before), Some(after)) = (median(0.5, 0.75), median(0.75, 2.0)) else {
+        let (Some(before), Some(after)) = (median(0.7, 0.85), median(0.85, 2.0)) else {
             return Ok("memory not measured".to_owned());
         };
-        // A fifth and an allocator's slack: a leak over half an hour is more, noise is less.
+        // A twentieth and an allocator's slack.
         ensure!(
-            !strictly || after <= before + before / 5 + 24 * 1024,
-            "memory grows: {before} KiB in the third quarter, {after} KiB in the last"
+            !strictly || after <= before + before / 20 + 8 * 1024,
+            "memory grows: {before} KiB, then {after} KiB"
         );
         Ok(format!(
             "memory {} MiB, then {} MiB",
