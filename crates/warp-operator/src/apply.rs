@@ -8,7 +8,8 @@ mod event;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -34,6 +35,8 @@ pub(crate) enum ApplyError {
         #[source]
         source: Box<kube::Error>,
     },
+    #[error("failed to act on {resource} {name}: it is not as it was last seen")]
+    Outdated { resource: String, name: String },
     #[error("failed to {verb} {resource} {name} within {} s", DEADLINE.as_secs())]
     Late {
         verb: &'static str,
@@ -50,13 +53,14 @@ impl ApplyError {
                 kube::Error::Api(status) => Some(status),
                 _ => None,
             },
-            Self::Late { .. } => None,
+            Self::Outdated { .. } | Self::Late { .. } => None,
         }
     }
 
     /// Somebody else changed the object first: look again, nothing is wrong.
     pub(crate) fn is_conflict(&self) -> bool {
-        self.status().is_some_and(|status| status.code == 409)
+        matches!(self, Self::Outdated { .. })
+            || self.status().is_some_and(|status| status.code == 409)
     }
 }
 
@@ -99,6 +103,12 @@ impl Executor {
         write: &Write,
     ) -> Result<Option<DynamicObject>, ApplyError> {
         let (verb, outcome, what) = match &write.what {
+            Change::NodeGone(node) => ("find", self.node_gone(node).await, node.clone()),
+            Change::Unchanged(target) => (
+                "find",
+                self.unchanged(target).await,
+                name(&target.resource, &target.name),
+            ),
             Change::Create(want) => (
                 "create",
                 self.create(pass, want).await,
@@ -122,6 +132,54 @@ impl Executor {
             }
             Outcome::FoundDone => Ok(None),
         }
+    }
+
+    /// An object as the API server has it now, for beliefs that cannot be acted on and taken back: a
+    /// watch may be behind. Asked as a list of one name, which needs no right that watching does not.
+    pub(crate) async fn find(
+        &self,
+        resource: &ApiResource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<DynamicObject>, ApplyError> {
+        let api = if namespace.is_empty() {
+            Api::all_with(self.client.clone(), resource)
+        } else {
+            self.api(resource, namespace)
+        };
+        let one = ListParams::default().fields(&format!("metadata.name={name}"));
+        let listed = self
+            .answer("list", &resource.plural, name, api.list(&one))
+            .await?;
+        Ok(listed.items.into_iter().next())
+    }
+
+    async fn node_gone(&self, name: &str) -> Result<Outcome, ApplyError> {
+        let resource = ApiResource::erase::<Node>(&());
+        match self.find(&resource, "", name).await? {
+            None => Ok(Outcome::FoundDone),
+            Some(_) => Err(ApplyError::Outdated {
+                resource: resource.plural,
+                name: name.to_owned(),
+            }),
+        }
+    }
+
+    async fn unchanged(&self, target: &Target) -> Result<Outcome, ApplyError> {
+        let found = self
+            .find(&target.resource, &target.namespace, &target.name)
+            .await?;
+        let same = found.is_some_and(|found| {
+            found.metadata.uid.as_ref() == Some(&target.uid)
+                && found.metadata.resource_version.as_ref() == Some(&target.resource_version)
+        });
+        if same {
+            return Ok(Outcome::FoundDone);
+        }
+        Err(ApplyError::Outdated {
+            resource: target.resource.plural.clone(),
+            name: target.name.clone(),
+        })
     }
 
     /// Writes the whole status of one version of an object, as its only owner.
@@ -235,7 +293,7 @@ impl Executor {
         Api::namespaced_with(self.client.clone(), namespace, resource)
     }
 
-    /// Runs one request under its deadline and counts it.
+    /// Runs one write under its deadline and counts it.
     async fn call<T>(
         &self,
         verb: &'static str,
@@ -246,17 +304,28 @@ impl Executor {
     ) -> Result<T, ApplyError> {
         let resource = format!("{}{part}", resource.plural);
         self.metrics.wrote(verb, &resource);
+        self.answer(verb, &resource, name, call).await
+    }
+
+    /// Runs one request under its deadline.
+    async fn answer<T>(
+        &self,
+        verb: &'static str,
+        resource: &str,
+        name: &str,
+        call: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, ApplyError> {
         match tokio::time::timeout(DEADLINE, call).await {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(source)) => Err(ApplyError::Refused {
                 verb,
-                resource,
+                resource: resource.to_owned(),
                 name: name.to_owned(),
                 source: Box::new(source),
             }),
             Err(_) => Err(ApplyError::Late {
                 verb,
-                resource,
+                resource: resource.to_owned(),
                 name: name.to_owned(),
             }),
         }

@@ -179,7 +179,7 @@ where
 
     /// Forgets own writes that a later list did not show and no event since, such as an object deleted
     /// before that list was made. A watch that is merely silent makes nothing disappear.
-    pub(crate) fn forget_unconfirmed(&self, now: Timestamp) {
+    pub(crate) fn forget_unconfirmed(&self, now: Timestamp) -> Vec<Arc<K>> {
         let mut state = self.state.write();
         let lists = state.lists;
         let old = state
@@ -187,10 +187,12 @@ where
             .iter()
             .filter(|(_, own)| own.until <= now && own.lists < lists);
         let old: Vec<Key> = old.map(|(key, _)| key.clone()).collect();
-        for key in old {
-            state.own.remove(&key);
-            state.remove(&key, self.shape.owner);
-        }
+        old.iter()
+            .filter_map(|key| {
+                state.own.remove(key);
+                state.remove(key, self.shape.owner)
+            })
+            .collect()
     }
 
     /// Takes one step of the watch and returns what changed.

@@ -44,6 +44,10 @@ pub(crate) struct Write {
 /// What a write does.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Change {
+    /// Change nothing, and go on only if there is no node of this name: a watch may be behind.
+    NodeGone(String),
+    /// Change nothing, and go on only if this object is still as it was seen.
+    Unchanged(Target),
     /// Make an object that must not exist yet. Finding it there is success: names are deterministic.
     Create(Box<Want>),
     /// Change some fields of exactly this version of an object.

@@ -26,6 +26,8 @@ use crate::{driver, ledger, scheduler, serve};
 
 /// How often a starting process looks whether the first lists are complete.
 const SYNC_POLL: Duration = Duration::from_millis(20);
+/// How often own writes that nobody confirmed are looked for.
+const FORGET_EVERY: Duration = Duration::from_secs(30);
 /// Longest time running passes get to end after the lease is about to be given up.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -149,8 +151,26 @@ async fn act(cx: Arc<Context>, stop: CancellationToken) {
     });
     tokio::join!(
         driver::run(controller, Arc::clone(&cx), stop.clone()),
-        scheduler::run(Arc::clone(&cx), stop),
+        scheduler::run(Arc::clone(&cx), stop.clone()),
+        forget(&cx, stop),
     );
+}
+
+/// Forgets own writes whose objects went before anybody heard of them, and looks at whose they were.
+async fn forget(cx: &Context, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = cx.clock.sleep(FORGET_EVERY) => {}
+            () = stop.cancelled() => return,
+        }
+        let now = cx.clock.now();
+        for job in cx.jobs.forget_unconfirmed(now) {
+            enqueue(cx, workload::owner_key(&*job));
+        }
+        for workload in cx.workloads.forget_unconfirmed(now) {
+            enqueue(cx, Some(Key::of(&*workload)));
+        }
+    }
 }
 
 fn watch_all(

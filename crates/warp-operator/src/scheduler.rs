@@ -14,7 +14,9 @@ use std::time::Duration;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::Node;
+use kube::core::ApiResource;
+use kube::{Resource, ResourceExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -25,8 +27,8 @@ use crate::audit::Pass;
 use crate::cache::Key;
 use crate::context::Context;
 use crate::ledger;
-use crate::plan::{Change, Want, Write};
-use crate::workload::{Wish, reserves, see, wish};
+use crate::plan::{Change, Target, Want, Write};
+use crate::workload::{Wish, attempt, missing_nodes, reserves, see, wish};
 
 pub(crate) use decide::Decision;
 pub(crate) use verdict::Verdict;
@@ -59,8 +61,6 @@ pub(crate) async fn run(cx: Arc<Context>, stop: CancellationToken) {
 async fn pass(cx: &Context) -> bool {
     let started = Instant::now();
     let now = cx.clock.now();
-    cx.jobs.forget_unconfirmed(now);
-    cx.workloads.forget_unconfirmed(now);
     let open = cx
         .workloads
         .all()
@@ -163,6 +163,37 @@ fn finished(workload: &GPUWorkload) -> bool {
     phase.is_some_and(warp_api::Phase::is_final)
 }
 
+/// Whether the API server agrees that a Job should be made. A watch that is behind may hide that the
+/// workload is gone, suspended or further on, or that a node is there on which its last pod runs.
+async fn still_wanted(
+    cx: &Context,
+    workload: &GPUWorkload,
+    now: Timestamp,
+) -> Result<bool, ApplyError> {
+    let seen = see(cx, workload);
+    let nodes = ApiResource::erase::<Node>(&());
+    for node in missing_nodes(&seen) {
+        if cx.executor.find(&nodes, "", node).await?.is_some() {
+            return Ok(false);
+        }
+    }
+    let Target {
+        resource,
+        namespace,
+        name,
+        uid,
+        ..
+    } = Target::of(workload);
+    let found = cx.executor.find(&resource, &namespace, &name).await?;
+    let newest = found.and_then(|found| found.try_parse::<GPUWorkload>().ok());
+    Ok(newest.is_some_and(|newest| {
+        newest.meta().uid.as_deref() == Some(&*uid)
+            && newest.meta().generation == workload.meta().generation
+            && attempt(&newest) == attempt(workload)
+            && wish(&newest, &seen, &cx.settings, now) == Wish::Now
+    }))
+}
+
 /// Makes the Job of a placement; whether it is there now.
 async fn place(
     cx: &Context,
@@ -174,11 +205,32 @@ async fn place(
     now: Timestamp,
 ) -> bool {
     let pass = Pass::new("GPUWorkload", workload, MANAGER, correlation.to_owned());
+    match still_wanted(cx, workload, now).await {
+        Ok(true) => {}
+        Ok(false) => {
+            tracing::debug!(
+                workload = workload.name_any(),
+                "changed meanwhile, not placed"
+            );
+            cx.verdicts.hold_back(workload, now);
+            return false;
+        }
+        Err(error) => {
+            tracing::warn!(workload = workload.name_any(), error = %chain(&error), "not placed");
+            cx.verdicts.hold_back(workload, now);
+            return false;
+        }
+    }
     let write = Write {
         what: Change::Create(Box::new(Want::of(job))),
         why,
     };
-    match cx.executor.write(&pass, &write).await {
+    let mut answer = cx.executor.write(&pass, &write).await;
+    // A quota that changed in the same moment: whoever waits now loses its place to a lower one.
+    if answer.as_ref().is_err_and(ApplyError::is_conflict) {
+        answer = cx.executor.write(&pass, &write).await;
+    }
+    match answer {
         Ok(Some(made)) => {
             cx.metrics.scheduled(strategy);
             if let Ok(job) = made.try_parse::<Job>() {

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Api;
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -51,6 +52,33 @@ impl PodGc {
         missing.clone_from(&found);
         found
     }
+
+    /// Leaves out nodes that are there after all: a watch may be behind, and a pod ended by mistake does not come back.
+    async fn confirm(
+        &self,
+        missing: &mut BTreeMap<String, Timestamp>,
+        now: Timestamp,
+    ) -> Result<(), SyncError> {
+        let nodes: Api<Node> = Api::all(self.shared.client().clone());
+        let due = missing.iter().filter(|(_, since)| lost(**since, now));
+        let due: Vec<String> = due.map(|(name, _)| name.clone()).collect();
+        for name in due {
+            let found = nodes.get_metadata_opt(&name).await;
+            let found = found.map_err(|source| SyncError::Read {
+                what: format!("node {name}"),
+                source: Box::new(source),
+            })?;
+            if found.is_some() {
+                missing.remove(&name);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a node missing since then counts as lost.
+fn lost(since: Timestamp, now: Timestamp) -> bool {
+    since + QUARANTINE <= now
 }
 
 impl Controller for PodGc {
@@ -61,7 +89,8 @@ impl Controller for PodGc {
     async fn sync(&self, (): &()) -> Result<Option<Timestamp>, SyncError> {
         let now = self.shared.now();
         let all = self.shared.caches.pods.all();
-        let missing = self.missing(&all, now);
+        let mut missing = self.missing(&all, now);
+        self.confirm(&mut missing, now).await?;
         let mut plan = plan(&all, &missing, self.shared.options.terminated_pods, now);
         let nodes = &self.shared.caches.nodes;
         for pod in all.iter().filter(|pod| pods::is_terminating(pod)) {
@@ -116,10 +145,10 @@ fn plan(
         }
     }
     for pod in all {
-        let lost = pods::node(pod)
+        let gone = pods::node(pod)
             .and_then(|node| missing.get(node))
-            .is_some_and(|since| *since + QUARANTINE <= now);
-        if lost {
+            .is_some_and(|since| lost(*since, now));
+        if gone {
             end(pod, "PodGC: node no longer exists", now, &mut plan);
         } else if pods::is_terminating(pod) && pods::node(pod).is_none() {
             end(pod, "", now, &mut plan);

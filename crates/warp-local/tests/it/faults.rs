@@ -22,7 +22,7 @@ const DAILY: [&str; 7] = [
 ];
 
 /// Plans that once found something, in the controllers or in a seeded defect that nothing else of the sample meets.
-const FOUND: [(&str, &str); 7] = [
+const FOUND: [(&str, &str); 8] = [
     // A set was made without being told of: that the one before was done stood there for ever.
     ("engine a_deployment_recreates", "write#33:504-applied"),
     // What was refused was tried ever again, and each time said so.
@@ -42,6 +42,11 @@ const FOUND: [(&str, &str); 7] = [
     (
         "engine a_namespace_is_deleted",
         "write#3:crash-after; read#1~5s:stale=2",
+    ),
+    // A node not heard of yet was taken for one that is gone, and its pod was ended.
+    (
+        "engine a_node_joins_and_takes_the_pod_that_waited",
+        "write#4:crash-after; list/nodes#1:stale=9; watch/nodes#1:silence=0",
     ),
     // It was over before its beginning was seen.
     (

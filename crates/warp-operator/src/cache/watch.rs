@@ -2,14 +2,18 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{StreamExt, pin_mut};
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher;
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use super::{Cache, Changed, Key, Step};
 use crate::metrics::Metrics;
+
+const FIRST_WAIT: Duration = Duration::from_millis(800);
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// What is watched and how a raw object becomes a kept one.
 pub(crate) struct Source<R, K> {
@@ -35,11 +39,18 @@ pub(crate) async fn follow<R, K>(
         name,
         convert,
     } = source;
-    let stream = watcher(api, config).default_backoff();
+    let stream = watcher(api, config);
     pin_mut!(stream);
+    let mut failures = 0;
     while let Some(event) = stream.next().await {
         let step = match event {
-            Ok(event) => step(event, convert),
+            Ok(event) => {
+                // That a list begins says nothing about how it will end.
+                if !matches!(event, watcher::Event::Init) {
+                    failures = 0;
+                }
+                step(event, convert)
+            }
             Err(error) => {
                 metrics.watch_broke(name);
                 let hint = if missing(&error) {
@@ -48,6 +59,8 @@ pub(crate) async fn follow<R, K>(
                     ""
                 };
                 tracing::warn!(resource = name, error = %error, "watch broke, starting it again{hint}");
+                tokio::time::sleep(wait(failures)).await;
+                failures += 1;
                 continue;
             }
         };
@@ -57,6 +70,12 @@ pub(crate) async fn follow<R, K>(
             }
         }
     }
+}
+
+/// How long to wait after this many failures in a row. The library's own backoff begins afresh with
+/// every list that is tried.
+fn wait(failures: u32) -> Duration {
+    LONGEST_WAIT.min(FIRST_WAIT * 2_u32.saturating_pow(failures))
 }
 
 fn missing(error: &watcher::Error) -> bool {

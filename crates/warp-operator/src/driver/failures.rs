@@ -34,8 +34,10 @@ enum Kind {
 
 impl Kind {
     fn of(error: &ApplyError) -> Self {
+        if error.is_conflict() {
+            return Self::Conflict;
+        }
         match error.status().map(|status| status.code) {
-            Some(409) => Self::Conflict,
             Some(429) => Self::Failed,
             Some(400..500) => Self::Refused,
             _ => Self::Failed,

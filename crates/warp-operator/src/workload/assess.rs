@@ -1,5 +1,6 @@
 //! What the current attempt's Job and pods mean. Pure.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -174,6 +175,15 @@ fn can_run(pod: &Pod, seen: &Seen, settings: &Settings, now: Timestamp) -> bool 
         return false;
     };
     !out_of_service(node) && silent_until(node, settings).is_none_or(|deadline| deadline > now)
+}
+
+/// Nodes that pods of a workload are bound to and that we have not heard of: gone, or not yet told.
+pub(crate) fn missing_nodes(seen: &Seen) -> BTreeSet<&str> {
+    let unfinished = seen.pods.iter().filter(|pod| !ended(pod));
+    unfinished
+        .filter_map(|pod| node_of(pod))
+        .filter(|node| !seen.nodes.contains_key(*node))
+        .collect()
 }
 
 fn out_of_service(node: &Node) -> bool {

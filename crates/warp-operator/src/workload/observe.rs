@@ -22,7 +22,7 @@ pub(crate) struct Seen {
     pub(crate) jobs: Vec<Arc<Job>>,
     /// Pods of those Jobs, ended ones included while they exist.
     pub(crate) pods: Vec<Arc<Pod>>,
-    /// Nodes those pods are bound to; one that is missing here does not exist.
+    /// Nodes those pods are bound to; one that is missing here is gone, or not yet heard of.
     pub(crate) nodes: BTreeMap<String, Arc<Node>>,
     /// Latest refusal to create pods, by Job uid.
     pub(crate) refusals: BTreeMap<String, String>,

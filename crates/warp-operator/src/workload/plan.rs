@@ -16,8 +16,8 @@ use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, label, reason};
 use warp_core::random::Fingerprint;
 
 use super::assess::{
-    Standing, Wait, Wish, assess, attempt, current, ending, leftovers, live, over, pinned,
-    readiness,
+    Standing, Wait, Wish, assess, attempt, current, ending, leftovers, live, missing_nodes, over,
+    pinned, readiness,
 };
 use super::failure::Failure;
 use super::say::{Say, conditions, note, told};
@@ -50,6 +50,25 @@ pub(super) fn plan(
     settings: &Settings,
     now: Timestamp,
 ) -> Plan<GPUWorkloadStatus> {
+    let mut plan = decide(workload, seen, settings, now);
+    // Whoever is behind takes the Job of a newer attempt for one that was given up: the status that
+    // says which attempt this is must be the newest.
+    if plan.writes.iter().any(is_deletion_of_job) {
+        let premise = Write {
+            what: Change::Unchanged(Target::of(workload)),
+            why: "a Job is deleted for what its workload says".to_owned(),
+        };
+        plan.writes.insert(0, premise);
+    }
+    plan
+}
+
+fn decide(
+    workload: &GPUWorkload,
+    seen: &Seen,
+    settings: &Settings,
+    now: Timestamp,
+) -> Plan<GPUWorkloadStatus> {
     // Owner references take everything with it; there is nothing to add.
     if workload.meta().deletion_timestamp.is_some() {
         return Plan::nothing();
@@ -67,16 +86,23 @@ pub(super) fn plan(
     }
     let mut plan = match assess(workload, seen, settings, now) {
         Standing::Succeeded { since, at } => pass.succeeded(since, at),
-        Standing::Failed(failure) => pass.failed(&failure),
-        _ if workload.spec.suspend => pass.suspended(),
-        Standing::Unplaced => pass.unplaced(),
-        Standing::Refused { node, message } => pass.refused(&node, &message),
-        Standing::Waiting(wait) => pass.waiting(wait),
-        Standing::Running { since } => pass.running(since),
+        Standing::Failed(failure) => {
+            let mut plan = pass.failed(&failure);
+            plan.writes = missing_nodes(seen).into_iter().map(gone).collect();
+            plan
+        }
+        // How it ended is about to be known; deleted now, it would have to run again.
         Standing::Settling => Plan {
             again: Some(clock::after(now, RESYNC)),
             ..Plan::nothing()
         },
+        _ if workload.spec.suspend && !current(workload, seen).is_some_and(ending) => {
+            pass.suspended()
+        }
+        Standing::Unplaced => pass.unplaced(),
+        Standing::Refused { node, message } => pass.refused(&node, &message),
+        Standing::Waiting(wait) => pass.waiting(wait),
+        Standing::Running { since } => pass.running(since),
     };
     for job in leftovers(workload, seen) {
         if job.meta().deletion_timestamp.is_none() {
@@ -540,6 +566,17 @@ impl Pass<'_> {
             place,
             why: format!("{}: {}", say.reason, say.message),
         }
+    }
+}
+
+fn is_deletion_of_job(write: &Write) -> bool {
+    matches!(&write.what, Change::Delete(target) if target.resource.kind == "Job")
+}
+
+fn gone(node: &str) -> Write {
+    Write {
+        what: Change::NodeGone(node.to_owned()),
+        why: "its pod can only be lost with the node".to_owned(),
     }
 }
 

@@ -31,6 +31,7 @@ async fn suspended_time_and_again() -> Result<()> {
     let setup = Setup {
         fleet: String::new(),
         part: Some(operator()),
+        ..Setup::default()
     };
     let world = World::start(&setup, Faults::none()).await?;
     let it = json!({

@@ -19,6 +19,11 @@ pub(crate) fn operator() -> Part {
     Arc::new(|client: kube::Client, stop: CancellationToken| Box::pin(one(client, stop, "one")))
 }
 
+/// One more, which believes to lead as well.
+pub(crate) fn rival() -> Part {
+    Arc::new(|client: kube::Client, stop: CancellationToken| Box::pin(one(client, stop, "other")))
+}
+
 /// Two operators that both believe to lead, as after a lease was lost without noticing.
 pub(crate) fn two_leaders() -> Part {
     Arc::new(|client: kube::Client, stop: CancellationToken| {
@@ -58,7 +63,7 @@ const DAILY: [&str; 8] = [
 ];
 
 /// Plans that once found something.
-const FOUND: [(&str, &str); 5] = [
+const FOUND: [(&str, &str); 9] = [
     // It ended while nobody watched, and its status had no beginning.
     ("gpuworkload runs_to_success", "write#2:pause=120s"),
     // A silent watch hid that the workload was gone: its Job was made again.
@@ -70,6 +75,25 @@ const FOUND: [(&str, &str); 5] = [
     (
         "gpuworkload is_made_again_under_its_name",
         "write#1:crash-after; watch#1+3:silence=1",
+    ),
+    // And that one that waited was gone or suspended when room came: a Job was made for it.
+    (
+        "gpuworkload is_deleted_while_it_waits_and_room_comes",
+        "write#1:crash-after; watch/gpuworkloads#1+2:silence=0",
+    ),
+    (
+        "gpuworkload is_suspended_while_it_waits_and_room_comes",
+        "write#1:crash-after; watch/gpuworkloads#1+2:silence=0",
+    ),
+    // A node not heard of yet was taken for one that is gone, and a sound attempt for lost.
+    (
+        "gpuworkload waits_for_a_node_to_join",
+        "patch/gpuworkloads/status#3:crash-after; list/nodes#1:stale=9; watch/nodes#1:silence=0",
+    ),
+    // A Job that went before anybody had heard of it was waited for, for ever.
+    (
+        "gpuworkload has_its_job_deleted_as_it_is_made",
+        "write#1:crash-before; watch/jobs#1+3:expire=0",
     ),
     // Two corrected each other's status as fast as they could.
     (
@@ -86,7 +110,8 @@ const FOUND: [(&str, &str); 5] = [
 fn every_write_of_the_operator_is_a_crash_point() {
     let mut scenarios = scenarios::all();
     if std::env::var_os("WARP_FAULTS").is_none() {
-        scenarios.retain(|scenario| DAILY.contains(&scenario.name));
+        let found = |name| FOUND.iter().any(|(scenario, _)| *scenario == name);
+        scenarios.retain(|scenario| DAILY.contains(&scenario.name) || found(scenario.name));
     }
     campaign::test(&scenarios, 29, &FOUND);
 }

@@ -288,30 +288,25 @@ pub struct Learnt {
 }
 
 impl Learnt {
-    /// From one reference and further runs of the same scenario.
-    pub fn from(reference: Ending, others: &[Ending]) -> Self {
+    /// From one reference, further runs of the same scenario, and ends of paths that are not compared.
+    /// What an object says may depend on when somebody looked; how many there are, came and went may
+    /// not, and is given back where the runs disagree.
+    pub fn from(reference: Ending, others: &[Ending], ignored: &[&str]) -> (Self, Vec<Difference>) {
         let mut learnt = Self {
             reference,
-            loose: BTreeSet::new(),
+            loose: ignored.iter().map(|path| format!("*{path}")).collect(),
         };
+        let mut numbers = Vec::new();
         for other in others {
-            let found: Vec<String> = learnt
-                .differences(other)
-                .into_iter()
-                .map(|difference| difference.at)
-                .collect();
-            learnt.loose.extend(found);
+            for difference in learnt.differences(other) {
+                if difference.number {
+                    numbers.push(difference);
+                } else {
+                    learnt.loose.insert(difference.at);
+                }
+            }
         }
-        learnt
-    }
-
-    pub fn reference(&self) -> &Ending {
-        &self.reference
-    }
-
-    /// Also leaves out every path that ends in `path`.
-    pub fn ignore(&mut self, path: &str) {
-        self.loose.insert(format!("*{path}"));
+        (learnt, numbers)
     }
 
     pub fn loose(&self) -> &BTreeSet<String> {
@@ -334,7 +329,7 @@ impl Learnt {
                 have.map_or(&[][..], Vec::as_slice),
             );
             if want.len() != have.len() {
-                found.push(Difference::new(key, want.len(), have.len()));
+                found.push(Difference::number(key, want.len(), have.len()));
                 continue;
             }
             for (want, have) in want.iter().zip(have) {
@@ -353,10 +348,12 @@ impl Learnt {
                 other.traffic.get(key).copied().unwrap_or_default(),
             );
             if want.0 != have.0 {
-                found.push(Difference::new(&format!("{key}/#created"), want.0, have.0));
+                let at = format!("{key}/#created");
+                found.push(Difference::number(&at, want.0, have.0));
             }
             if want.1 != have.1 {
-                found.push(Difference::new(&format!("{key}/#deleted"), want.1, have.1));
+                let at = format!("{key}/#deleted");
+                found.push(Difference::number(&at, want.1, have.1));
             }
         }
         found.retain(|difference| !self.is_loose(&difference.at));
@@ -384,6 +381,8 @@ pub struct Difference {
     pub at: String,
     pub want: String,
     pub have: String,
+    /// How many of something there are or were, and not what one says.
+    pub number: bool,
 }
 
 impl Difference {
@@ -392,6 +391,14 @@ impl Difference {
             at: at.to_owned(),
             want: want.to_string(),
             have: have.to_string(),
+            number: false,
+        }
+    }
+
+    fn number(at: &str, want: impl std::fmt::Display, have: impl std::fmt::Display) -> Self {
+        Self {
+            number: true,
+            ..Self::new(at, want, have)
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use warp_apiserver::store::EventKind;
 
@@ -13,9 +14,16 @@ use super::layer::Record;
 /// Label of Jobs and pods: uid of the workload they belong to.
 const WORKLOAD_UID: &str = "/metadata/labels/gpu.warp.dev~1workload-uid";
 
-/// Everything that was wrong in a history, in order.
-pub fn violations(changes: &[Change], dawn: u64) -> Vec<String> {
-    let mut moment = Moment::default();
+/// How long a node may be silent before its pods count as ended; the operator's default.
+const NODE_LOSS: SignedDuration = SignedDuration::from_mins(5);
+
+/// Everything that was wrong in a history, in order. With a `rival` who may be behind, what is said of
+/// a Job may be true of an earlier one of its name: late is no lie.
+pub fn violations(changes: &[Change], dawn: u64, rival: bool) -> Vec<String> {
+    let mut moment = Moment {
+        rival,
+        ..Moment::default()
+    };
     let mut found = Vec::new();
     for change in changes {
         moment.take(change);
@@ -54,8 +62,9 @@ struct Moment {
     /// Jobs that ever said they were complete, and those a pod of which ever ran, by uid.
     completed: BTreeSet<String>,
     ran: BTreeSet<String>,
-    /// Names of Jobs ever seen, with their namespace, and their uids.
-    jobs: BTreeMap<(String, String), String>,
+    /// Names of Jobs ever seen, with their namespace, and their uids, the newest last.
+    jobs: BTreeMap<(String, String), Vec<String>>,
+    rival: bool,
 }
 
 impl Moment {
@@ -68,7 +77,10 @@ impl Moment {
                     text(object, "/metadata/namespace").to_owned(),
                     text(object, "/metadata/name").to_owned(),
                 );
-                self.jobs.insert(at, uid.clone());
+                let uids = self.jobs.entry(at).or_default();
+                if uids.last() != Some(&uid) {
+                    uids.push(uid.clone());
+                }
                 if condition(object, "Complete") {
                     self.completed.insert(uid.clone());
                 }
@@ -108,7 +120,7 @@ impl Moment {
     }
 
     /// Whether a pod may still be running somewhere.
-    fn can_run(&self, pod: &Value) -> bool {
+    fn can_run(&self, pod: &Value, at: &str) -> bool {
         if over(pod) {
             return false;
         }
@@ -116,8 +128,25 @@ impl Moment {
         if node.is_empty() {
             return text(pod, "/metadata/deletionTimestamp").is_empty();
         }
-        self.node(node).is_some_and(|node| condition(node, "Ready"))
+        self.node(node).is_some_and(|node| !given_up(node, at))
     }
+}
+
+/// Whether a node has been silent for so long that what was on it counts as ended.
+fn given_up(node: &Value, at: &str) -> bool {
+    let conditions = node["status"]["conditions"].as_array();
+    let ready = conditions
+        .into_iter()
+        .flatten()
+        .find(|found| found["type"] == "Ready");
+    let Some(ready) = ready.filter(|ready| ready["status"] != "True") else {
+        return false;
+    };
+    let since = text(ready, "/lastTransitionTime").parse::<Timestamp>();
+    let (Ok(since), Ok(at)) = (since, at.parse::<Timestamp>()) else {
+        return true;
+    };
+    at.duration_since(since) >= NODE_LOSS
 }
 
 fn over(pod: &Value) -> bool {
@@ -209,7 +238,7 @@ fn made(pod: &Value, moment: &Moment, wrong: &mut Vec<String>) {
                 && text(other, WORKLOAD_UID) == workload
                 // One that was orphaned has no controller, and runs all the same.
                 && controller(other).is_none_or(|(_, other)| other != uid)
-                && moment.can_run(other)
+                && moment.can_run(other, text(pod, "/metadata/creationTimestamp"))
         });
         for other in others {
             wrong.push(format!(
@@ -294,9 +323,17 @@ fn one_attempt(job: &Value, moment: &Moment, wrong: &mut Vec<String>) {
     if workload.is_empty() {
         return;
     }
-    if !moment.now.contains_key(workload) {
+    let owner = moment.now.get(workload);
+    let why_not = match owner.map(|owner| text(owner, "/status/phase")) {
+        None => Some("is gone"),
+        Some("Succeeded" | "Failed") => Some("has ended"),
+        _ if owner.is_some_and(ending) => Some("is being deleted"),
+        _ if owner.is_some_and(|owner| owner["spec"]["suspend"] == true) => Some("is suspended"),
+        _ => None,
+    };
+    if let Some(why_not) = why_not {
         wrong.push(format!(
-            "{} was made for a workload that is gone",
+            "{} was made for a workload that {why_not}",
             name(job)
         ));
     }
@@ -340,21 +377,34 @@ fn not_ahead(workload: &Value, moment: &Moment, wrong: &mut Vec<String>) {
         text(workload, "/metadata/namespace").to_owned(),
         job.to_owned(),
     );
-    let Some(uid) = moment.jobs.get(&at) else {
+    let Some(uids) = moment.jobs.get(&at) else {
         wrong.push(format!(
             "{} names job {job}, which was never made",
             name(workload)
         ));
         return;
     };
+    let since = if moment.rival { 0 } else { uids.len() - 1 };
+    let meant = &uids[since..];
+    let node = text(status, "/assignedNode");
+    let pin = meant
+        .last()
+        .and_then(|uid| moment.now.get(uid))
+        .map(|job| text(job, "/metadata/annotations/gpu.warp.dev~1node"));
+    if pin.is_some_and(|pin| pin != node) && !moment.rival {
+        wrong.push(format!(
+            "{} says node {node:?} and {job} is for {pin:?}",
+            name(workload)
+        ));
+    }
     match phase {
-        "Running" if !moment.ran.contains(uid) => {
+        "Running" if !meant.iter().any(|uid| moment.ran.contains(uid)) => {
             wrong.push(format!(
                 "{} is Running and no pod of {job} ever ran",
                 name(workload)
             ));
         }
-        "Succeeded" if !moment.completed.contains(uid) => {
+        "Succeeded" if !meant.iter().any(|uid| moment.completed.contains(uid)) => {
             wrong.push(format!(
                 "{} is Succeeded and {job} never completed",
                 name(workload)

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tower::{BoxError, Layer, Service, ServiceExt};
+use tower::{BoxError, Service, ServiceExt};
 
 use super::plan::{Extent, Fault, Plan};
 use super::request::{Call, Class};
@@ -161,18 +161,13 @@ impl Faults {
         self.0.state.lock().tally.clone()
     }
 
-    /// How many writes there were.
-    pub fn writes(&self) -> u64 {
-        self.0.state.lock().writes
-    }
-
     fn alive(&self, life: u64) -> bool {
         let state = self.0.state.lock();
         state.life == life && !state.dead
     }
 
     /// Waits while the process stands still; for ever when it died or has asked for too much.
-    async fn awake(&self, life: u64) {
+    pub(super) async fn awake(&self, life: u64) {
         loop {
             if !self.alive(life) || self.0.state.lock().records.len() >= FLOOD {
                 std::future::pending::<()>().await;
@@ -258,14 +253,6 @@ impl Faults {
     }
 }
 
-impl<S> Layer<S> for Faults {
-    type Service = FaultService<S>;
-
-    fn layer(&self, inner: S) -> FaultService<S> {
-        self.service(inner)
-    }
-}
-
 /// A service behind faults.
 #[derive(Clone, Debug)]
 pub struct FaultService<S> {
@@ -316,7 +303,8 @@ struct Trip<S> {
 
 impl<S, B> Trip<S>
 where
-    S: Service<Request<Body>, Response = Response<B>>,
+    S: Service<Request<Body>, Response = Response<B>> + Send + 'static,
+    S::Future: Send,
     S::Error: Into<BoxError>,
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
@@ -364,13 +352,14 @@ where
                 Err("connection timed out (injected)".into())
             }
             Fault::Delay(time) => {
-                tokio::time::sleep(time).await;
-                self.send(place, &call, request).await
+                self.late(place, call, request, tokio::time::sleep(time))
+                    .await
             }
             Fault::Pause(time) => {
                 self.faults.pause(time);
-                self.faults.awake(self.life).await;
-                self.send(place, &call, request).await
+                let (faults, life) = (self.faults.clone(), self.life);
+                let woken = async move { faults.awake(life).await };
+                self.late(place, call, request, woken).await
             }
             Fault::Stale(back) => self.stale(place, &call, request, back).await,
             Fault::Cut(after) => {
@@ -393,6 +382,21 @@ where
         }
     }
 
+    /// Sends the request after `wait`, also when whoever asked has given up by then.
+    async fn late(
+        mut self,
+        place: usize,
+        call: Call,
+        request: Request<Body>,
+        wait: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<Response<Answer>, BoxError> {
+        let sent = tokio::spawn(async move {
+            wait.await;
+            self.send(place, &call, request).await
+        });
+        sent.await?
+    }
+
     /// Passes the request on. The answer to a write is read to know the version it made.
     async fn send(
         &mut self,
@@ -402,6 +406,10 @@ where
     ) -> Result<Response<Answer>, BoxError> {
         let service = self.inner.ready().await.map_err(Into::into)?;
         let response = service.call(request).await.map_err(Into::into)?;
+        if call.class == Class::Watch {
+            let (faults, life) = (self.faults.clone(), self.life);
+            return Ok(response.map(|body| stream::held(Answer::new(body), faults, life)));
+        }
         if call.class != Class::Write || response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Ok(response.map(Answer::new));
         }

@@ -74,10 +74,12 @@ pub enum Fault {
     Reset(bool),
     /// No answer ever; with `true` the request was carried out.
     Timeout(bool),
+    /// Carried out so much later, also when the client has given up by then.
     Delay(Duration),
     /// A read is answered from the state before the last so many recorded writes.
     Stale(u64),
-    /// The process stands still: nothing leaves and nothing arrives for so long.
+    /// The process stands still: nothing leaves and nothing arrives for so long, and this request leaves
+    /// after that. Only its timers run on.
     Pause(Duration),
     /// A watch ends after so many events.
     Cut(u64),
@@ -106,13 +108,6 @@ impl Plan {
                 fault,
             }],
         }
-    }
-
-    /// Whether any rule needs older states to be known.
-    pub fn needs_past(&self) -> bool {
-        self.rules
-            .iter()
-            .any(|rule| matches!(rule.fault, Fault::Stale(_)))
     }
 }
 

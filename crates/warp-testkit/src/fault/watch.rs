@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 use tower::BoxError;
 
+use super::layer::Faults;
+
 /// A server closes a watch after about this long; a silent one is noticed by then.
 const CLOSED_AFTER: Duration = Duration::from_secs(290);
 /// Changes of one object within this long are merged.
@@ -38,6 +40,18 @@ pub(super) fn troubled(body: Body, trouble: Trouble) -> Body {
     let frames = stream::unfold(lines, |mut lines| async move {
         let line = lines.next().await?;
         Some((line, lines))
+    });
+    Body::from_stream(frames)
+}
+
+/// `body` as a process hears it: not while it stands still, and nothing once it has died.
+pub(super) fn held(body: Body, faults: Faults, life: u64) -> Body {
+    let frames = body.into_data_stream().then(move |frame| {
+        let faults = faults.clone();
+        async move {
+            faults.awake(life).await;
+            frame
+        }
     });
     Body::from_stream(frames)
 }

@@ -57,12 +57,14 @@ pub type Part = Arc<
 >;
 
 /// What a world has besides its API server.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Setup {
     /// A fleet file; empty for no nodes.
     pub fleet: String,
     /// The part under test; none puts the engine's own controllers behind the faults.
     pub part: Option<Part>,
+    /// A second part beside the one under test that no fault meets.
+    pub rival: Option<Part>,
 }
 
 impl std::fmt::Debug for Setup {
@@ -70,6 +72,7 @@ impl std::fmt::Debug for Setup {
         out.debug_struct("Setup")
             .field("fleet", &self.fleet)
             .field("part", &self.part.is_some())
+            .field("rival", &self.rival.is_some())
             .finish()
     }
 }
@@ -119,6 +122,10 @@ impl World {
         } else {
             engine
         };
+        if let Some(rival) = &setup.rival {
+            let life = rival(server.client("default"), stop.clone());
+            tokio::spawn(CLOCK.scope(clock.clone(), life));
+        }
         tokio::spawn(supervise(
             server.clone(),
             faults.clone(),

@@ -35,7 +35,7 @@ macro_rules! scenarios {
     ($($fleet:ident $name:ident $(loose $loose:expr)?),* $(,)?) => {
         vec![$(Scenario {
             name: concat!("engine ", stringify!($name)),
-            setup: Setup { fleet: $fleet.to_owned(), part: None },
+            setup: Setup { fleet: $fleet.to_owned(), ..Setup::default() },
             script: script(|world| Box::pin($name(world))),
             loose: &[$($loose)?],
         }),*]
@@ -74,6 +74,7 @@ pub(super) fn all() -> Vec<Scenario> {
         ONE a_pod_waits_for_room,
         ONE a_pod_makes_way_for_a_more_important_one loose PROMISE,
         ONE pods_of_a_deleted_node_are_collected,
+        ONE a_node_joins_and_takes_the_pod_that_waited,
     ]
 }
 
@@ -495,6 +496,14 @@ async fn a_pod_makes_way_for_a_more_important_one(world: &World) -> Result<()> {
     until_phase(world, &small, "Running").await?;
     world.create(urgent.clone()).await?;
     until_phase(world, &urgent, "Succeeded").await
+}
+
+async fn a_node_joins_and_takes_the_pod_that_waited(world: &World) -> Result<()> {
+    let mut large = pod("large", "20", None);
+    large["metadata"]["annotations"] = json!({"sim.gpu.warp.dev/run-time": "15m"});
+    world.create(large.clone()).await?;
+    world.join("defaults: {pullTime: 1s, runTime: 60s}\npools:\n- {name: late, count: 1, cpu: 32, memory: 64Gi}\n")?;
+    until_phase(world, &large, "Succeeded").await
 }
 
 async fn pods_of_a_deleted_node_are_collected(world: &World) -> Result<()> {

@@ -13,6 +13,7 @@ use super::reading::{
 };
 use super::{job, node, now, pod, workload};
 use crate::config::Settings;
+use crate::plan::Change;
 
 #[test]
 fn trouble_at_the_start_names_cause_next_step_and_deadline() {
@@ -222,6 +223,19 @@ fn a_silent_node_gets_a_deadline_and_only_then_counts_as_lost() {
     );
     assert_eq!(said(&lost).1, reason::RETRY_BACKOFF);
     assert_eq!(lost.events[0].reason, reason::NODE_LOST);
+}
+
+#[test]
+fn a_node_nobody_told_of_yet_is_asked_for_before_its_pod_counts_as_lost() {
+    let running = pod(json!({}), json!({}), json!({"phase": "Running"}));
+    let seen = Seen {
+        nodes: BTreeMap::new(),
+        ..one_pod(running)
+    };
+    let plan = planned(&workload(json!({}), json!(null)), &seen);
+    assert_eq!(plan.events[0].reason, reason::NODE_LOST);
+    let first = plan.writes.first().map(|write| &write.what);
+    assert_eq!(first, Some(&Change::NodeGone("gpu-1".to_owned())));
 }
 
 #[test]

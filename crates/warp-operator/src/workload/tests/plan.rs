@@ -115,6 +115,22 @@ fn a_run_that_nobody_watched_has_a_beginning_all_the_same() {
 }
 
 #[test]
+fn suspending_does_not_throw_away_work_that_has_just_ended() {
+    let suspended = workload(json!({"suspend": true}), json!({"phase": "Running"}));
+    let ended = one_pod(pod(json!({}), json!({}), json!({"phase": "Succeeded"})));
+    let plan = planned(&suspended, &ended);
+    assert_eq!((deletes(&plan), plan.status), (Vec::new(), None));
+    let decided = Seen {
+        jobs: vec![job(
+            0,
+            json!([{"type": "SuccessCriteriaMet", "status": "True"}]),
+        )],
+        ..one_pod(pod(json!({}), json!({}), json!({"phase": "Running"})))
+    };
+    assert_eq!(deletes(&planned(&suspended, &decided)), []);
+}
+
+#[test]
 fn suspending_gives_the_gpus_back_and_resuming_uses_no_retry() {
     let running = one_pod(pod(json!({}), json!({}), json!({"phase": "Running"})));
     let plan = planned(

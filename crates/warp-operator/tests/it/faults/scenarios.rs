@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use warp_testkit::fault::campaign::{Scenario, Script};
 use warp_testkit::fault::world::{Setup, World};
 
-use super::{operator, two_leaders};
+use super::{operator, rival, two_leaders};
 
 /// Two machines with four GPUs and one with two.
 const FLEET: &str = "
@@ -43,7 +43,7 @@ macro_rules! scenarios {
     ($part:ident $prefix:literal; $($fleet:ident $name:ident $(loose $loose:expr)?),* $(,)?) => {
         vec![$(Scenario {
             name: concat!($prefix, stringify!($name)),
-            setup: Setup { fleet: $fleet.to_owned(), part: Some($part()) },
+            setup: Setup { fleet: $fleet.to_owned(), part: Some($part()), ..Setup::default() },
             script: script(|world| Box::pin($name(world))),
             loose: { #[allow(unused_mut, unused_assignments)] let mut loose: &'static [&'static str] = &[]; $(loose = $loose;)? loose },
         }),*]
@@ -79,6 +79,10 @@ const RIVALS: &[&str] = &[
     "/#deleted",
 ];
 
+/// The cluster gives up what is on a silent node after five minutes, as Warp does. Who is first decides
+/// whether the Job of that attempt has ended by itself and stays, or is deleted.
+const FIRST_ATTEMPT: &[&str] = &["Job default/w-uid-0", "Pod default/w-uid-0-*"];
+
 pub(super) fn all() -> Vec<Scenario> {
     let mut all = scenarios![operator "gpuworkload ";
         FLEET runs_to_success,
@@ -88,13 +92,15 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET is_suspended_while_running_and_resumed,
         FLEET is_resumed_while_its_pod_still_stops,
         FLEET is_suspended_while_it_waits,
+        ONE is_suspended_while_it_waits_and_room_comes,
         FLEET is_born_suspended,
         FLEET is_deleted_while_pending,
+        ONE is_deleted_while_it_waits_and_room_comes,
         FLEET is_deleted_while_running,
         FLEET is_deleted_in_backoff,
         FLEET is_deleted_when_done,
         FLEET is_made_again_under_its_name,
-        FLEET loses_its_node,
+        FLEET loses_its_node loose FIRST_ATTEMPT,
         FLEET loses_its_gpus,
         FLEET is_refused_by_a_quota_and_then_let_in,
         ONE waits_for_capacity,
@@ -110,6 +116,7 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET is_wrong_and_then_corrected,
         FLEET cannot_pull_its_image,
         FLEET has_a_job_deleted_by_somebody,
+        FLEET has_its_job_deleted_as_it_is_made,
         FLEET has_a_pod_deleted_by_somebody,
         FLEET has_a_pod_orphaned_by_somebody,
         FLEET is_in_a_namespace_that_is_deleted,
@@ -121,6 +128,17 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET is_suspended_while_running_and_resumed,
         ONE ten_at_once_with_little_room loose Vec::leak([WHERE, RIVALS].concat()),
     ]);
+    // One that is frozen, cut off or killed while another works on beside it.
+    let beside = scenarios![operator "beside another ";
+        FLEET runs_to_success,
+        FLEET exhausts_its_retries,
+        FLEET is_suspended_while_running_and_resumed,
+        FLEET loses_its_node loose FIRST_ATTEMPT,
+    ];
+    all.extend(beside.into_iter().map(|mut scenario| {
+        scenario.setup.rival = Some(rival());
+        scenario
+    }));
     all
 }
 
@@ -200,18 +218,23 @@ async fn runs_to_success(world: &World) -> Result<()> {
 }
 
 async fn fails_and_is_retried(world: &World) -> Result<()> {
-    // Every attempt is a new pod: the node tells the second one to succeed.
-    let it = submitted(
-        world,
-        json!({"podTemplate": behaves(json!({"run-time": "30s", "exit-code": "3"}))}),
-    )
-    .await?;
+    let fails = behaves(json!({"run-time": "15m", "exit-code": "3"}));
+    let it = submitted(world, json!({"podTemplate": fails})).await?;
     world
-        .until(&it, "tried twice", |object| {
-            object.is_some_and(|object| object["status"]["retryCount"] == 2)
+        .until(&it, "running once more", |object| {
+            object.is_some_and(|object| {
+                object["status"]["retryCount"] == 1 && object["status"]["phase"] == "Running"
+            })
         })
         .await?;
-    until_phase(world, &it, "Failed").await
+    // Every attempt is a new pod: this one is told to succeed.
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
+    for pod in pods.list(&ListParams::default()).await? {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod.name_any()}});
+        let succeed = json!({"metadata": {"annotations": {"sim.gpu.warp.dev/exit-code": "0"}}});
+        world.patch(&pod, succeed).await?;
+    }
+    until_phase(world, &it, "Succeeded").await
 }
 
 async fn exhausts_its_retries(world: &World) -> Result<()> {
@@ -273,6 +296,30 @@ async fn is_suspended_while_it_waits(world: &World) -> Result<()> {
     until_phase(world, &it, "Pending").await?;
     world.patch(&it, json!({"spec": {"suspend": true}})).await?;
     until_reason(world, &it, "Suspended").await
+}
+
+/// Room for eight more GPUs, and the time to use it.
+async fn room_comes(world: &World) -> Result<()> {
+    world.join("defaults: {pullTime: 1s, runTime: 60s}\npools:\n- {name: late, count: 1, gpu: L4, gpus: 8}\n")?;
+    world.pass(Duration::from_mins(1)).await;
+    Ok(())
+}
+
+async fn is_suspended_while_it_waits_and_room_comes(world: &World) -> Result<()> {
+    let it = submitted(world, json!({"gpuCount": 8})).await?;
+    until_phase(world, &it, "Pending").await?;
+    world.pass(Duration::from_secs(10)).await;
+    world.patch(&it, json!({"spec": {"suspend": true}})).await?;
+    room_comes(world).await?;
+    until_reason(world, &it, "Suspended").await
+}
+
+async fn is_deleted_while_it_waits_and_room_comes(world: &World) -> Result<()> {
+    let it = submitted(world, json!({"gpuCount": 8})).await?;
+    until_phase(world, &it, "Pending").await?;
+    world.pass(Duration::from_secs(10)).await;
+    delete(world, &it).await?;
+    room_comes(world).await
 }
 
 async fn is_born_suspended(world: &World) -> Result<()> {
@@ -418,9 +465,9 @@ async fn waits_for_capacity(world: &World) -> Result<()> {
 }
 
 async fn waits_for_a_node_to_join(world: &World) -> Result<()> {
-    let it = submitted(world, json!({"gpuCount": 8})).await?;
+    let it = submitted(world, json!({"gpuCount": 8, "podTemplate": for_long()})).await?;
     until_phase(world, &it, "Pending").await?;
-    world.join("defaults: {pullTime: 1s, runTime: 60s}\npools:\n- {name: late, count: 1, gpu: L4, gpus: 8}\n")?;
+    room_comes(world).await?;
     until_phase(world, &it, "Succeeded").await
 }
 
@@ -497,7 +544,16 @@ async fn higher_priority_goes_first(world: &World) -> Result<()> {
     submit(world, &low).await?;
     submit(world, &high).await?;
     until_phase(world, &high, "Succeeded").await?;
-    until_phase(world, &low, "Succeeded").await
+    until_phase(world, &low, "Succeeded").await?;
+    let workloads = world.api_of(&low)?;
+    let (high, low) = (workloads.get("high").await?, workloads.get("low").await?);
+    let ended = high.data["status"]["completionTime"].as_str();
+    let began = low.data["status"]["startTime"].as_str();
+    anyhow::ensure!(
+        ended.is_some() && ended <= began,
+        "low began at {began:?}, before high had ended at {ended:?}"
+    );
+    Ok(())
 }
 
 async fn is_edited_before_it_is_placed(world: &World) -> Result<()> {
@@ -557,6 +613,21 @@ async fn has_a_pod_orphaned_by_somebody(world: &World) -> Result<()> {
         ..DeleteParams::default()
     };
     Box::pin(loses_its_job(world, orphan)).await
+}
+
+async fn has_its_job_deleted_as_it_is_made(world: &World) -> Result<()> {
+    let it = submitted(world, json!({})).await?;
+    let jobs: Api<Job> = Api::namespaced(world.client.clone(), "default");
+    loop {
+        world.pass(Duration::from_millis(5)).await;
+        let Some(job) = jobs.list(&ListParams::default()).await?.items.pop() else {
+            continue;
+        };
+        jobs.delete(&job.name_any(), &DeleteParams::background())
+            .await?;
+        break;
+    }
+    until_phase(world, &it, "Succeeded").await
 }
 
 async fn has_a_pod_deleted_by_somebody(world: &World) -> Result<()> {

@@ -132,6 +132,7 @@ fn hostile_specs_are_refused_or_stand_still_and_hold_nothing() {
     let setup = Setup {
         fleet: "pools:\n- {name: box, count: 1, gpu: H100-80GB, gpus: 2}\n".to_owned(),
         part: Some(operator()),
+        ..Setup::default()
     };
     let problems = virtual_time(async {
         let world = World::start(&setup, Faults::new("".parse()?)).await?;

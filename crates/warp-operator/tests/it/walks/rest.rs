@@ -18,6 +18,7 @@ fn a_job_that_cannot_be_made_disturbs_nobody_who_waits() {
     let setup = Setup {
         fleet: "pools:\n- {name: box, count: 2, gpu: H100-80GB, gpus: 8}\n".to_owned(),
         part: Some(operator()),
+        ..Setup::default()
     };
     let said = virtual_time(async {
         let world = World::start(&setup, Faults::new("".parse()?)).await?;
