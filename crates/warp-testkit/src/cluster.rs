@@ -10,6 +10,7 @@ mod real;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::authentication::v1::TokenRequest;
@@ -32,6 +33,7 @@ pub struct Builder {
     audit: bool,
     node_loss: NodeLoss,
     components: Components,
+    events_kept: Option<Duration>,
 }
 
 /// What runs the cluster.
@@ -82,6 +84,13 @@ impl Builder {
     #[must_use]
     pub fn quick_node_loss(mut self) -> Self {
         self.node_loss = NodeLoss::Quick;
+        self
+    }
+
+    /// Forgets Events after this time instead of an hour.
+    #[must_use]
+    pub fn events_kept_for(mut self, time: Duration) -> Self {
+        self.events_kept = Some(time);
         self
     }
 
@@ -152,6 +161,7 @@ impl Cluster {
             audit: false,
             node_loss: NodeLoss::Patient,
             components: Components::All,
+            events_kept: None,
         }
     }
 

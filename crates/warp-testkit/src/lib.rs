@@ -7,6 +7,7 @@
 
 pub mod audit;
 pub mod behaviour;
+pub mod canary;
 pub mod cluster;
 pub mod fault;
 pub mod kubectl;
@@ -28,4 +29,5 @@ pub use node::NodeShape;
 pub use oracle::FilterOracle;
 pub use process::{Process, Signal};
 pub use wait::{PATIENCE, changes, until, wait_for, wait_gone};
+pub use warp_apiserver::store::EventKind;
 pub use webhook::Webhook;

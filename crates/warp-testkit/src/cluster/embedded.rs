@@ -94,6 +94,9 @@ impl Engine {
                 .admission
                 .push(AdmissionPlugin(Arc::new(QuickEviction)));
         }
+        if let Some(time) = builder.events_kept {
+            options.keep_events = time;
+        }
         let root_ca = options.identity.ca().to_owned();
         let server = ApiServer::start(options).await?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;

@@ -201,6 +201,9 @@ async fn start_api_server(
             "--default-unreachable-toleration-seconds=2",
         ]);
     }
+    if let Some(time) = builder.events_kept {
+        command.arg(format!("--event-ttl={}s", time.as_secs()));
+    }
     if builder.audit {
         command
             .arg(format!("--audit-policy-file={}", file("audit-policy.json")))

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
     PostParams,
@@ -36,6 +36,8 @@ pub(super) struct Load {
     number: u64,
     deeds: BTreeMap<&'static str, u64>,
     ended: BTreeSet<String>,
+    /// Deeds that were refused or found nobody.
+    failed: u64,
 }
 
 impl Load {
@@ -48,12 +50,19 @@ impl Load {
             number: 0,
             deeds: BTreeMap::new(),
             ended: BTreeSet::new(),
+            failed: 0,
         }
     }
 
-    /// One deed.
-    pub(super) async fn step(&mut self, client: &Client) -> Result<()> {
+    /// One deed. What it is about may be gone by then, and the engine down: users go on.
+    pub(super) async fn step(&mut self, client: &Client) {
         self.pace.tick().await;
+        if self.deed(client).await.is_err() {
+            self.failed += 1;
+        }
+    }
+
+    async fn deed(&mut self, client: &Client) -> Result<()> {
         let api = workloads(client);
         let all = api.list(&ListParams::default()).await?.items;
         let (ended, open): (Vec<_>, Vec<_>) = all.iter().partition(|one| {
@@ -145,16 +154,28 @@ impl Load {
         Ok(all.is_empty().then_some(()))
     }
 
-    pub(super) fn ended(&self) -> usize {
-        self.ended.len()
-    }
-
-    pub(super) fn figures(&self) -> String {
+    /// What was done, if it was enough to mean anything.
+    pub(super) fn judge(&self) -> Result<String> {
+        let done: u64 = self.deeds.values().sum();
+        ensure!(
+            !self.ended.is_empty(),
+            "no workload ended: the soak soaked nothing"
+        );
+        ensure!(
+            self.failed * 4 <= done,
+            "{} of {done} deeds failed: the users could do little",
+            self.failed
+        );
         let deeds: Vec<String> = self
             .deeds
             .iter()
             .map(|(deed, count)| format!("{count} {deed}"))
             .collect();
-        format!("{} ({} seen ended)", deeds.join(", "), self.ended.len())
+        Ok(format!(
+            "{} ({} failed, {} seen ended)",
+            deeds.join(", "),
+            self.failed,
+            self.ended.len()
+        ))
     }
 }
