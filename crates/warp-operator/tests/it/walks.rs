@@ -1,20 +1,29 @@
-//! Walks over specs: users change their minds, mistype, and take it back, while nodes come and go and
-//! the operator dies.
+//! Walks over specs: users change their minds, mistype, and take it back, while nodes come and go, pods
+//! fail and the operator dies.
 //!
 //! Every leaf of the kind's schema has a walker. It begins with a plain workload that cannot be placed
 //! yet, tries values its leaf forbids (each must be refused and change nothing), wanders over other
-//! leaves and ends with a value its own leaf allows. Then there is room. However it got there, it must
-//! end as the same spec does on a fresh cluster without faults; what cannot work must recover when the
-//! plain spec is put back; and after placement every leaf is tried once more: accepted or refused as
-//! the rules say, without touching what runs. All in virtual time on the embedded engine.
+//! leaves and ends with a value its own leaf allows. Meanwhile neighbours on GPUs nobody else asks for
+//! lose pods and nodes. Then there is room; once they run, pods of walkers fail, one of their nodes is
+//! silent for a while and another for so long that they start again elsewhere. However it got there, a
+//! walker must end as the same spec does on a fresh cluster without faults, having used exactly the
+//! attempts that were taken from it; what cannot work must recover when the plain spec is put back; and
+//! after placement every leaf is tried once more: refused in the words of its rule ([`placed`], under
+//! trouble), or accepted with the effect the rule promises and none other ([`effects`]). All in virtual
+//! time on the embedded engine.
 //!
 //! `WARP_WALKS=n` walks with n seeds (`make faults` does); each value of a leaf gets its turn.
 //! `WARP_WALK_SEED=n` repeats one.
 
 mod compare;
+mod effects;
 pub(crate) mod hostile;
 mod leaves;
+mod placed;
+mod provider;
 mod rest;
+mod rules;
+mod trouble;
 mod walker;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +40,10 @@ use crate::faults::operator;
 
 use compare::Outcome;
 use leaves::Leaf;
-use walker::{Answer, Walker};
+use provider::Chooser;
+use rules::Breakers;
+use trouble::{EARLY, Neighbours};
+use walker::{Answer, User, Walker, frozen};
 
 /// Fields that may change after placement.
 const FREE: [&str; 5] = [
@@ -41,29 +53,24 @@ const FREE: [&str; 5] = [
     "priority",
     "ttlSecondsAfterFinished",
 ];
-/// Leaves whose value may be refused by a rule beyond the schema: `nodeName` always, a restart policy
-/// other than Never.
-const RULED: [&str; 2] = [
-    "podTemplate.spec.nodeName",
-    "podTemplate.spec.restartPolicy",
-];
 /// Longer than any backoff, shorter than giving up on a start.
 const QUIET: Duration = Duration::from_secs(400);
-/// Room for every walker; before it there are only nodes without GPUs, which no toleration opens.
+/// Nothing happens for so long at the end of a world.
+const CALM: Duration = Duration::from_mins(20);
+/// Room for every walker.
 const FLEET: &str = "pools:\n- {name: box, count: 24, gpu: H100-80GB, gpus: 8}\n";
-const FIRST: &str = "pools:\n- {name: early, count: 3}\n";
 
 fn pick<'a, T>(random: &mut Random, among: &'a [T]) -> &'a T {
     &among[random.below(among.len())]
 }
 
-/// A workload nothing is wrong with, in the form that has this leaf.
-fn base(leaf: &Leaf) -> Value {
+/// A workload nothing is wrong with, in the form that is asked for.
+fn base(template: bool) -> Value {
     let mut spec = json!({
-        "modelName": "walk", "gpuCount": 1, "suspend": false,
-        "retryPolicy": {"maxRetries": 1, "backoffSeconds": 5},
+        "modelName": "walk", "gpuCount": 1, "suspend": false, "gpu": {"models": ["H100"]},
+        "retryPolicy": {"maxRetries": 6, "backoffSeconds": 5},
     });
-    if leaf.in_template() {
+    if template {
         spec["podTemplate"] =
             json!({"spec": {"containers": [{"name": "gpu-workload", "image": "walk:1"}]}});
     } else {
@@ -76,15 +83,27 @@ fn base(leaf: &Leaf) -> Value {
 #[derive(Debug, Default)]
 struct Covered {
     steps: usize,
+    /// Fields a value of which was accepted, was refused, and was tried after placement.
     allowed: BTreeSet<String>,
     forbidden: BTreeSet<String>,
     placed: BTreeSet<String>,
+    /// Words of rules that refused something.
+    rules: BTreeSet<String>,
 }
 
 impl Covered {
-    fn fields(&self) -> usize {
-        let both = self.allowed.intersection(&self.forbidden);
-        both.filter(|path| self.placed.contains(*path)).count()
+    /// Remembers which rules an answer names.
+    fn refused(&mut self, answer: &Answer) {
+        if let Answer::Refused(said) = answer {
+            let named = rules::ALL.iter().filter(|rule| said.contains(*rule));
+            self.rules.extend(named.cloned());
+        }
+    }
+
+    fn field(&self, path: &str, settable: bool) -> bool {
+        (self.allowed.contains(path) || !settable)
+            && self.forbidden.contains(path)
+            && self.placed.contains(path)
     }
 }
 
@@ -107,23 +126,34 @@ fn every_field_may_be_changed_taken_back_and_mistyped() {
             panic!("WARP_WALK_SEED={seed}: {error:#}");
         }
     }
+    let mut fields: BTreeMap<String, bool> = leaves
+        .iter()
+        .map(|leaf| (leaf.path.clone(), !leaf.allowed().is_empty()))
+        .collect();
+    fields.extend(provider::all().iter().map(|chooser| (chooser.path(), true)));
+    let missed: Vec<&String> = fields
+        .iter()
+        .filter(|(path, settable)| !covered.field(path, **settable))
+        .map(|(path, _)| path)
+        .collect();
+    let broken = rules::ALL
+        .iter()
+        .filter(|rule| covered.rules.contains(*rule))
+        .count();
     eprintln!(
-        "spec walks: seeds {}, steps {}, fields covered {} of {}",
+        "spec walks: seeds {}, steps {}, fields covered {} of {}, rules broken and named {broken} of {}",
         seeds.len(),
         covered.steps,
-        covered.fields(),
-        leaves.len()
+        fields.len() - missed.len(),
+        fields.len(),
+        rules::ALL.len()
     );
-    let missed: Vec<&String> = leaves
-        .iter()
-        .map(|leaf| &leaf.path)
-        .filter(|path| {
-            !(covered.allowed.contains(*path)
-                && covered.forbidden.contains(*path)
-                && covered.placed.contains(*path))
-        })
-        .collect();
     assert!(missed.is_empty(), "not covered: {missed:?}");
+    let unbroken: Vec<&String> = rules::ALL
+        .iter()
+        .filter(|rule| !covered.rules.contains(*rule))
+        .collect();
+    assert!(unbroken.is_empty(), "rules nobody broke: {unbroken:?}");
 }
 
 /// One seed: the walked world, the fresh one, and what must agree.
@@ -135,10 +165,15 @@ fn campaign(seed: u64, leaves: &[Leaf], covered: &mut Covered) -> Result<()> {
         .map(|(number, leaf)| {
             let values = leaf.allowed();
             let turn = usize::try_from(seed).unwrap_or(0) + number;
+            let plain = base(leaf.in_template());
+            let goal = match values.get(turn % values.len().max(1)) {
+                Some(value) => leaves::with(&plain, leaf, value.clone()),
+                None => plain,
+            };
             Walker {
-                namespace: format!("w-{number}"),
+                user: User::new(format!("w-{number}")),
                 leaf: leaf.clone(),
-                goal: leaves::with(&base(leaf), leaf, values[turn % values.len()].clone()),
+                goal,
             }
         })
         .collect();
@@ -146,24 +181,30 @@ fn campaign(seed: u64, leaves: &[Leaf], covered: &mut Covered) -> Result<()> {
     let walked = virtual_time(walk(&walkers, leaves, &plan, &mut random, covered))
         .with_context(|| format!("under '{plan}'"))?;
     let fresh = virtual_time(fresh(&walkers))?;
+    for (what, load) in [("walked", &walked.load), ("fresh", &fresh.load)] {
+        eprintln!(
+            "seed {seed}, {what}: {} writes and {} requests of the operator, {} of them in the calm at the end",
+            load.writes, load.requests, load.calm
+        );
+    }
     let mut wrong = Vec::new();
-    for walker in &walkers {
-        let (have, want) = (walked.get(&walker.namespace), fresh.get(&walker.namespace));
-        let (Some(have), Some(want)) = (have, want) else {
-            // The API refuses the goal: both worlds have seen so.
-            ensure!(
-                have.is_none() && want.is_none(),
-                "{}: accepted in one world only",
-                walker.leaf.path
-            );
-            continue;
-        };
-        if let Some(difference) = have.differs(want) {
-            wrong.push(format!(
-                "{} = {}: {difference}",
-                walker.leaf.path,
-                walker.value()
-            ));
+    let about = walkers.iter().map(|walker| {
+        let about = format!("{} = {}", walker.leaf.path, walker.value());
+        (&walker.user, about)
+    });
+    let choosers = provider::all();
+    let about = about.chain(
+        choosers
+            .iter()
+            .map(|chooser| (&chooser.user, chooser.path())),
+    );
+    for (user, about) in about {
+        let have = walked.outcomes.get(&user.namespace);
+        let want = fresh.outcomes.get(&user.namespace);
+        let (have, want) = have.zip(want).context("a world without a walker")?;
+        let failures = walked.failures.get(&user.namespace);
+        if let Some(difference) = have.differs(want, failures.copied().unwrap_or_default()) {
+            wrong.push(format!("{about}: {difference}"));
         }
     }
     ensure!(
@@ -172,6 +213,22 @@ fn campaign(seed: u64, leaves: &[Leaf], covered: &mut Covered) -> Result<()> {
         wrong.join("\n")
     );
     Ok(())
+}
+
+/// What the operator asked of the API server.
+struct Load {
+    writes: usize,
+    requests: usize,
+    /// Requests while nothing happened.
+    calm: usize,
+}
+
+/// How a world ended.
+struct Ended {
+    load: Load,
+    outcomes: BTreeMap<String, Outcome>,
+    /// Attempts that were taken from walkers, by namespace.
+    failures: BTreeMap<String, i64>,
 }
 
 /// Faults spread over the walk.
@@ -211,36 +268,67 @@ async fn start(fleet: &str, plan: &str, walkers: &[Walker]) -> Result<World> {
     };
     let world = World::start(&setup, Faults::new(plan.parse()?)).await?;
     for walker in walkers {
-        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": walker.namespace}});
-        world.create(namespace).await?;
+        User::arrives(&world, walker.user.namespace.clone()).await?;
     }
-    for walker in walkers {
-        world.ready(&walker.namespace).await?;
+    for chooser in provider::all() {
+        User::arrives(&world, chooser.user.namespace).await?;
     }
     Ok(world)
 }
 
-fn judged(world: &World) -> Result<()> {
-    let changes = history::changes(world.server().store(), 0);
-    let violations = judge::violations(&changes, world.dawn(), false);
-    ensure!(violations.is_empty(), "{}", violations.join("; "));
+/// What the fault campaign demands of every run too; how much the operator asked for.
+async fn judged(world: &World) -> Result<Load> {
+    let before = world.faults.records().len();
+    world.pass(CALM).await;
+    let calm = world.faults.records().len() - before;
+    if let Some(last) = world.faults.flood() {
+        bail!("a flood of requests; the last: {:?}", last.last());
+    }
+    let store = world.server().store();
+    for table in store.tables() {
+        // Only what is remembered can be judged.
+        ensure!(
+            table.oldest() <= world.dawn(),
+            "{} has forgotten",
+            table.name()
+        );
+    }
+    let records = world.faults.records();
+    let mut wrong = judge::violations(&history::changes(store, 0), world.dawn(), false);
+    wrong.extend(judge::careless(&records));
+    ensure!(wrong.is_empty(), "{}", wrong.join("; "));
     ensure!(world.exits() == 0, "the operator ended by itself");
-    Ok(())
+    Ok(Load {
+        writes: records.iter().filter(|record| record.write > 0).count(),
+        requests: records.len(),
+        calm,
+    })
 }
 
 /// Every goal on a cluster that has seen nothing else.
-async fn fresh(walkers: &[Walker]) -> Result<BTreeMap<String, Outcome>> {
-    let world = start(FLEET, "", walkers).await?;
+async fn fresh(walkers: &[Walker]) -> Result<Ended> {
+    let world = start(
+        &format!("{EARLY}{}", FLEET.trim_start_matches("pools:\n")),
+        "",
+        walkers,
+    )
+    .await?;
     for walker in walkers {
-        // A goal the API refuses is no goal in either world.
-        let _ = walker.create(&world, &walker.goal).await?;
+        let answer = walker.user.create(&world, &walker.goal).await?;
+        ensure!(answer.accepted(), "{}: {answer:?}", walker.leaf.path);
+    }
+    for chooser in provider::all() {
+        chooser.create(&world).await?;
     }
     world.settled(QUIET).await?;
     let refused = compare::refused(&world).await?;
     ensure!(refused.is_empty(), "{}", refused.join("\n"));
     let outcomes = compare::outcomes(&world).await?;
-    judged(&world)?;
-    Ok(outcomes)
+    Ok(Ended {
+        load: judged(&world).await?,
+        outcomes,
+        failures: BTreeMap::new(),
+    })
 }
 
 /// Every goal reached on the way a careless user takes.
@@ -250,49 +338,88 @@ async fn walk(
     plan: &str,
     random: &mut Random,
     covered: &mut Covered,
-) -> Result<BTreeMap<String, Outcome>> {
-    let world = start(FIRST, plan, walkers).await?;
-    let nodes = walker::Nodes::of(&world).await?;
-    nodes.close().await?;
-    for (number, walker) in walkers.iter().enumerate() {
-        let mut first = base(&walker.leaf);
-        first["suspend"] = json!(number % 2 == 0);
-        ensure!(walker.create(&world, &first).await? == Answer::Accepted);
-        covered.steps += 1;
-    }
-    for round in 0..2 {
-        for walker in walkers {
-            wander(&world, walker, leaves, round, random, covered).await?;
-        }
-        nodes.trouble(round).await?;
-        world.pass(Duration::from_secs(3)).await;
-    }
-    let mut refused = BTreeSet::new();
-    for walker in walkers {
-        covered.steps += 1;
-        covered.allowed.insert(walker.leaf.path.clone());
-        if walker.replace(&world, &walker.goal).await? != Answer::Accepted {
-            ensure!(
-                RULED.contains(&walker.leaf.path.as_str()),
-                "{} = {} was refused",
-                walker.leaf.path,
-                walker.value()
-            );
-            // It changed nothing, so there is nothing to compare.
-            refused.insert(walker.namespace.clone());
-        }
-    }
-    nodes.open().await?;
+) -> Result<Ended> {
+    let world = start(EARLY, plan, walkers).await?;
+    let choosers = provider::all();
+    let (breakers, neighbours) =
+        before_placement(&world, walkers, leaves, &choosers, random, covered).await?;
     world.join(FLEET)?;
-    world.settled(QUIET).await?;
+    world.settled(Duration::from_secs(60)).await?;
     let offered = compare::refused(&world).await?;
     ensure!(offered.is_empty(), "{}", offered.join("\n"));
-    let mut outcomes = compare::outcomes(&world).await?;
-    outcomes.retain(|namespace, _| !refused.contains(namespace));
-    recover(&world, walkers, &refused, covered).await?;
-    after_placement(&world, leaves, covered).await?;
-    judged(&world)?;
-    Ok(outcomes)
+    let failures = trouble::strike(&world, walkers, random).await?;
+    world.settled(QUIET).await?;
+    let outcomes = compare::outcomes(&world).await?;
+    for chooser in &choosers {
+        chooser.stands(&world).await?;
+    }
+    neighbours.run(&world).await?;
+    breakers.run(&world).await?;
+    breakers.break_all(&world, covered).await?;
+    recover(&world, walkers, covered).await?;
+    for chooser in &choosers {
+        chooser.change_after_placement(&world, covered).await?;
+    }
+    effects::all(&world, leaves, random, covered).await?;
+    placed::all(&world, leaves, random, covered).await?;
+    world.settled(QUIET).await?;
+    Ok(Ended {
+        load: judged(&world).await?,
+        outcomes,
+        failures,
+    })
+}
+
+/// Everything that happens before there is room: in the end everybody has their goal.
+async fn before_placement(
+    world: &World,
+    walkers: &[Walker],
+    leaves: &[Leaf],
+    choosers: &[Chooser],
+    random: &mut Random,
+    covered: &mut Covered,
+) -> Result<(Breakers, Neighbours)> {
+    let mut neighbours = Neighbours::move_in(world).await?;
+    let breakers = Breakers::arrive(world, covered).await?;
+    for (number, walker) in walkers.iter().enumerate() {
+        let mut first = base(walker.leaf.in_template());
+        first["suspend"] = json!(number % 2 == 0);
+        ensure!(walker.user.create(world, &first).await?.accepted());
+        covered.steps += 1;
+    }
+    for chooser in choosers {
+        chooser.create(world).await?;
+    }
+    for round in 0..2 {
+        neighbours.trouble(world, random).await?;
+        for walker in walkers {
+            wander(world, walker, leaves, round, random, covered).await?;
+        }
+        for chooser in choosers {
+            chooser.wander(world, random, covered).await?;
+        }
+        breakers.break_all(world, covered).await?;
+        // A node that is silent is noticed, and by the second round given up.
+        world.pass(trouble::NOTICED.saturating_mul(1 + round)).await;
+    }
+    for walker in walkers {
+        covered.steps += 1;
+        let answer = walker.user.replace(world, &walker.goal).await?;
+        ensure!(
+            answer.accepted(),
+            "{} = {}: {answer:?}",
+            walker.leaf.path,
+            walker.value()
+        );
+        if !walker.leaf.allowed().is_empty() {
+            covered.allowed.insert(walker.leaf.path.clone());
+        }
+    }
+    for chooser in choosers {
+        chooser.arrive(world, covered).await?;
+    }
+    neighbours.heal(world).await?;
+    Ok((breakers, neighbours))
 }
 
 /// One step of one walker: something forbidden, then something allowed elsewhere.
@@ -300,158 +427,85 @@ async fn wander(
     world: &World,
     walker: &Walker,
     leaves: &[Leaf],
-    round: usize,
+    round: u32,
     random: &mut Random,
     covered: &mut Covered,
 ) -> Result<()> {
-    let forbidden = walker.leaf.forbidden();
-    let half = forbidden.len().div_ceil(2);
-    for value in forbidden.iter().skip(round * half).take(half) {
-        covered.steps += 1;
-        let spec = leaves::with(&base(&walker.leaf), &walker.leaf, value.clone());
-        if walker.replace(world, &spec).await? == Answer::Accepted {
-            bail!("{} = {value} was accepted", walker.leaf.path);
+    let leaf = &walker.leaf;
+    let plain = base(leaf.in_template());
+    let schema = leaf.forbidden().into_iter().map(|value| (value, ""));
+    let forbidden: Vec<(Value, &str)> = schema.chain(leaf.ruled()).collect();
+    for (number, (value, words)) in forbidden.into_iter().enumerate() {
+        // Half of them in either round.
+        if number % 2 != round as usize % 2 {
+            continue;
         }
-        covered.forbidden.insert(walker.leaf.path.clone());
+        covered.steps += 1;
+        let spec = leaves::with(&plain, leaf, value.clone());
+        let answer = walker.user.replace(world, &spec).await?;
+        ensure!(answer.says(words), "{} = {value}: {answer:?}", leaf.path);
+        covered.forbidden.insert(leaf.path.clone());
     }
     let alike: Vec<&Leaf> = leaves
         .iter()
-        .filter(|leaf| leaf.in_template() == walker.leaf.in_template())
+        .filter(|other| other.in_template() == leaf.in_template())
+        .filter(|other| !other.allowed().is_empty())
         .collect();
-    let leaf = *pick(random, &alike);
-    let value = pick(random, &leaf.allowed()).clone();
-    let mut spec = leaves::with(&base(leaf), leaf, value);
-    if leaf.field() != "suspend" {
+    let other = *pick(random, &alike);
+    let value = pick(random, &other.allowed()).clone();
+    let mut spec = leaves::with(&plain, other, value);
+    if other.field() != "suspend" {
         spec["suspend"] = json!(random.below(2) == 0);
     }
     covered.steps += 1;
-    let answer = walker.replace(world, &spec).await?;
+    let answer = walker.user.replace(world, &spec).await?;
     ensure!(
-        answer == Answer::Accepted || RULED.contains(&leaf.path.as_str()),
+        answer.accepted(),
         "{}: {answer:?} on the way: {spec}",
-        leaf.path
+        other.path
     );
     Ok(())
 }
 
 /// Whoever has no place gets one with the plain spec; whoever has one keeps what was placed.
-async fn recover(
-    world: &World,
-    walkers: &[Walker],
-    refused: &BTreeSet<String>,
-    covered: &mut Covered,
-) -> Result<()> {
+async fn recover(world: &World, walkers: &[Walker], covered: &mut Covered) -> Result<()> {
     let mut back = Vec::new();
     for walker in walkers {
-        let before = walker.get(world).await?;
+        let before = walker.user.get(world).await?;
         let placed = before.pointer("/status/lastScheduleTime").is_some();
-        let plain = base(&walker.leaf);
-        let same = refused.contains(&walker.namespace) || FREE.contains(&walker.leaf.field());
+        let ended = matches!(
+            before["status"]["phase"].as_str(),
+            Some("Succeeded" | "Failed")
+        );
+        let plain = base(walker.leaf.in_template());
+        let field = walker.leaf.field();
         covered.steps += 1;
-        let answer = walker.replace(world, &plain).await?;
-        let expected = if placed && !same && walker.goal != plain {
-            Answer::Frozen
+        let answer = walker.user.replace(world, &plain).await?;
+        let kept = placed && !FREE.contains(&field) && walker.goal != plain;
+        let right = if kept {
+            answer.says(&frozen(field))
         } else {
-            Answer::Accepted
+            answer.accepted()
         };
-        // A walker whose last step was refused stands where its wandering ended.
-        if !refused.contains(&walker.namespace) {
-            ensure!(
-                answer == expected,
-                "{} = {}: taking it back is {answer:?}, not {expected:?}",
-                walker.leaf.path,
-                walker.value()
-            );
-        }
-        if !placed && answer == Answer::Accepted {
+        ensure!(
+            right,
+            "{} = {}: taking it back is {answer:?}",
+            walker.leaf.path,
+            walker.value()
+        );
+        if !ended && !kept {
             back.push(walker);
         }
     }
     world.settled(QUIET).await?;
     for walker in back {
-        let after = walker.get(world).await?;
+        let after = walker.user.get(world).await?;
         ensure!(
             after["status"]["phase"] == "Running",
             "{} = {} was taken back and it is {}",
             walker.leaf.path,
             walker.value(),
             after["status"]
-        );
-    }
-    Ok(())
-}
-
-/// Every leaf of two workloads that run: what is placed stays as it is.
-async fn after_placement(world: &World, leaves: &[Leaf], covered: &mut Covered) -> Result<()> {
-    for template in [false, true] {
-        let own: Vec<&Leaf> = leaves
-            .iter()
-            .filter(|leaf| leaf.in_template() == template)
-            .collect();
-        let name = if template {
-            "placed-template"
-        } else {
-            "placed"
-        };
-        let namespace =
-            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-        world.create(namespace).await?;
-        world.ready(name).await?;
-        let plain = base(own[0]);
-        let walker = Walker {
-            namespace: name.to_owned(),
-            leaf: own[0].clone(),
-            goal: plain.clone(),
-        };
-        walker.create(world, &plain).await?;
-        world.settled(Duration::from_secs(30)).await?;
-        let running = compare::pods(world, name).await?;
-        ensure!(
-            running.len() == 1,
-            "{name} does not run: {}",
-            walker.get(world).await?
-        );
-        for leaf in own {
-            for value in leaf.allowed() {
-                covered.steps += 1;
-                let spec = leaves::with(&plain, leaf, value.clone());
-                // Stopping it on purpose is the soak's and the fault suite's business.
-                if spec == plain || spec["suspend"] == true || spec["maxRuntime"] == "7s" {
-                    continue;
-                }
-                let answer = walker.replace(world, &spec).await?;
-                let free = FREE.contains(&leaf.field());
-                ensure!(
-                    (answer == Answer::Accepted) == free,
-                    "{} = {value} after placement: {answer:?}",
-                    leaf.path
-                );
-                if free {
-                    world.pass(Duration::from_secs(2)).await;
-                    ensure!(walker.replace(world, &plain).await? == Answer::Accepted);
-                }
-            }
-            for value in leaf.forbidden() {
-                covered.steps += 1;
-                let spec = leaves::with(&plain, leaf, value.clone());
-                ensure!(
-                    walker.replace(world, &spec).await? != Answer::Accepted,
-                    "{} = {value} was accepted after placement",
-                    leaf.path
-                );
-            }
-            covered.placed.insert(leaf.path.clone());
-        }
-        world.settled(Duration::from_secs(30)).await?;
-        ensure!(
-            compare::pods(world, name).await? == running,
-            "{name}: an edit touched what runs"
-        );
-        let after = walker.get(world).await?;
-        ensure!(after["status"]["phase"] == "Running", "{}", after["status"]);
-        ensure!(
-            after["status"]["observedGeneration"] == after["metadata"]["generation"],
-            "{name}: the last edit was not observed"
         );
     }
     Ok(())

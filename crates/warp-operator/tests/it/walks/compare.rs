@@ -10,17 +10,33 @@ use kube::{Api, ResourceExt};
 use serde_json::Value;
 use warp_testkit::fault::world::World;
 
-/// The workload, its Jobs and its pods, comparable.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// What a namespace has: its workload, Jobs and pods.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
-    objects: BTreeMap<String, Vec<Value>>,
+    objects: Vec<(&'static str, Value)>,
 }
 
+/// Objects by kind, comparable.
+type Comparable = BTreeMap<&'static str, Vec<Value>>;
+
 impl Outcome {
-    /// Where another outcome is different, if it is.
-    pub(crate) fn differs(&self, other: &Self) -> Option<String> {
-        for (kind, want) in &other.objects {
-            let have = self.objects.get(kind).cloned().unwrap_or_default();
+    /// Where it is different from another one that has failed so many times less often. Whoever has
+    /// failed is compared by the attempt that counts.
+    pub(crate) fn differs(&self, other: &Self, failures: i64) -> Option<String> {
+        let (have, want) = (self.attempt(), other.attempt() + failures);
+        if have != want {
+            return Some(format!("attempt {have} instead of {want}"));
+        }
+        let form = |outcome: &Self| {
+            if failures == 0 {
+                comparable(&outcome.objects)
+            } else {
+                comparable(&outcome.current())
+            }
+        };
+        let (have, want) = (form(self), form(other));
+        for (kind, want) in &want {
+            let have = have.get(kind).map_or(&[][..], Vec::as_slice);
             if have.len() != want.len() {
                 return Some(format!("{} {kind}s instead of {}", have.len(), want.len()));
             }
@@ -30,7 +46,42 @@ impl Outcome {
                 }
             }
         }
-        (self.objects.len() != other.objects.len()).then(|| "other kinds of objects".to_owned())
+        (have.len() != want.len()).then(|| "other kinds of objects".to_owned())
+    }
+
+    fn attempt(&self) -> i64 {
+        let workload = self.objects.iter().find(|(kind, _)| *kind == "workload");
+        let count = workload.and_then(|(_, object)| object["status"]["retryCount"].as_i64());
+        count.unwrap_or_default()
+    }
+
+    /// The objects of the attempt that counts, as if it were the first.
+    fn current(&self) -> Vec<(&'static str, Value)> {
+        let attempt = Value::String(self.attempt().to_string());
+        let places = ["/metadata/labels", "/spec/template/metadata/labels"]
+            .map(|labels| format!("{labels}/gpu.warp.dev~1attempt"));
+        let mut objects = self.objects.clone();
+        objects.retain(|(kind, object)| {
+            *kind == "workload" || object.pointer(&places[0]) == Some(&attempt)
+        });
+        for (kind, object) in &mut objects {
+            if *kind == "workload" {
+                object["status"]["retryCount"] = Value::from(0);
+            }
+            for place in &places {
+                if let Some(label) = object.pointer_mut(place) {
+                    *label = Value::from("0");
+                }
+            }
+        }
+        objects
+    }
+
+    /// What the Job of the attempt that counts asks for, comparable.
+    pub(crate) fn job(&self) -> Value {
+        let mut found = comparable(&self.current());
+        let job = found.get_mut("job").and_then(Vec::pop);
+        job.map_or(Value::Null, |mut job| job["spec"].take())
     }
 }
 
@@ -62,11 +113,11 @@ fn first_difference(at: &str, have: &Value, want: &Value) -> Option<String> {
     }
 }
 
-/// Uids of the pods of a namespace with the uids of their Jobs.
-pub(crate) async fn pods(
-    world: &World,
-    namespace: &str,
-) -> Result<Vec<(Option<String>, Vec<String>)>> {
+/// The uid of a pod and those of its owners.
+pub(crate) type PodUids = (Option<String>, Vec<String>);
+
+/// The pods of a namespace.
+pub(crate) async fn pods(world: &World, namespace: &str) -> Result<Vec<PodUids>> {
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), namespace);
     let mut found: Vec<_> = pods
         .list(&ListParams::default())
@@ -81,15 +132,29 @@ pub(crate) async fn pods(
     Ok(found)
 }
 
+/// The Jobs of a namespace by uid, and what they ask for.
+pub(crate) async fn jobs(world: &World, namespace: &str) -> Result<Vec<(String, Value)>> {
+    let jobs: Api<Job> = Api::namespaced(world.client.clone(), namespace);
+    let jobs = jobs.list(&ListParams::default()).await?;
+    let form = |job: &Job| {
+        Ok((
+            job.uid().unwrap_or_default(),
+            serde_json::to_value(&job.spec)?,
+        ))
+    };
+    jobs.iter().map(form).collect()
+}
+
+fn workloads(world: &World) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("gpu.warp.dev", "v1alpha1", "GPUWorkload");
+    let kind = ApiResource::from_gvk_with_plural(&kind, "gpuworkloads");
+    Api::all_with(world.client.clone(), &kind)
+}
+
 /// Workloads whose place the cluster's scheduler refused, with its words: the ledger offered what
 /// that counts differently.
 pub(crate) async fn refused(world: &World) -> Result<Vec<String>> {
-    let kind = GroupVersionKind::gvk("gpu.warp.dev", "v1alpha1", "GPUWorkload");
-    let workloads: Api<DynamicObject> = Api::all_with(
-        world.client.clone(),
-        &ApiResource::from_gvk_with_plural(&kind, "gpuworkloads"),
-    );
-    let all = workloads.list(&ListParams::default()).await?;
+    let all = workloads(world).list(&ListParams::default()).await?;
     let refused = all.iter().filter_map(|workload| {
         let nodes = workload.data.pointer("/status/refusedNodes")?;
         Some(format!(
@@ -101,44 +166,42 @@ pub(crate) async fn refused(world: &World) -> Result<Vec<String>> {
     Ok(refused.collect())
 }
 
-/// Every namespace's outcome.
-pub(crate) async fn outcomes(world: &World) -> Result<BTreeMap<String, Outcome>> {
-    let kind = GroupVersionKind::gvk("gpu.warp.dev", "v1alpha1", "GPUWorkload");
-    let workloads: Api<DynamicObject> = Api::all_with(
-        world.client.clone(),
-        &ApiResource::from_gvk_with_plural(&kind, "gpuworkloads"),
-    );
-    let jobs: Api<Job> = Api::all(world.client.clone());
-    let pods: Api<Pod> = Api::all(world.client.clone());
-    let all = ListParams::default();
-    let mut raw: BTreeMap<String, Vec<(&str, Value)>> = BTreeMap::new();
-    for object in workloads.list(&all).await? {
-        let namespace = object.namespace().unwrap_or_default();
-        raw.entry(namespace)
-            .or_default()
-            .push(("workload", serde_json::to_value(&object)?));
-    }
-    for job in jobs.list(&all).await? {
-        let namespace = job.namespace().unwrap_or_default();
-        raw.entry(namespace)
-            .or_default()
-            .push(("job", serde_json::to_value(&job)?));
-    }
-    for pod in pods.list(&all).await? {
-        let namespace = pod.namespace().unwrap_or_default();
-        raw.entry(namespace)
-            .or_default()
-            .push(("pod", serde_json::to_value(&pod)?));
-    }
-    Ok(raw
-        .into_iter()
-        .map(|(namespace, objects)| (namespace, outcome(objects)))
-        .collect())
+/// One namespace's outcome.
+pub(crate) async fn of(world: &World, namespace: &str) -> Result<Outcome> {
+    let only = ListParams::default().fields(&format!("metadata.namespace={namespace}"));
+    let mut all = gather(world, &only).await?;
+    Ok(all.remove(namespace).unwrap_or_default())
 }
 
-fn outcome(objects: Vec<(&str, Value)>) -> Outcome {
+/// Every namespace's outcome.
+pub(crate) async fn outcomes(world: &World) -> Result<BTreeMap<String, Outcome>> {
+    gather(world, &ListParams::default()).await
+}
+
+async fn gather(world: &World, which: &ListParams) -> Result<BTreeMap<String, Outcome>> {
+    let jobs: Api<Job> = Api::all(world.client.clone());
+    let pods: Api<Pod> = Api::all(world.client.clone());
+    let mut found: BTreeMap<String, Outcome> = BTreeMap::new();
+    let mut add = |kind, namespace: Option<String>, object: Value| {
+        let outcome = found.entry(namespace.unwrap_or_default()).or_default();
+        outcome.objects.push((kind, object));
+    };
+    for object in workloads(world).list(which).await? {
+        let namespace = object.namespace();
+        add("workload", namespace, serde_json::to_value(&object)?);
+    }
+    for job in jobs.list(which).await? {
+        add("job", job.namespace(), serde_json::to_value(&job)?);
+    }
+    for pod in pods.list(which).await? {
+        add("pod", pod.namespace(), serde_json::to_value(&pod)?);
+    }
+    Ok(found)
+}
+
+fn comparable(objects: &[(&'static str, Value)]) -> Comparable {
     let mut known: Vec<(String, String)> = Vec::new();
-    for (kind, object) in &objects {
+    for (kind, object) in objects {
         let text = |pointer: &str| {
             object
                 .pointer(pointer)
@@ -149,24 +212,20 @@ fn outcome(objects: Vec<(&str, Value)>) -> Outcome {
         known.push((uid.to_owned(), format!("<uid of {kind}>")));
         if *kind == "workload" {
             known.push((uid.chars().take(8).collect(), "<uid>".to_owned()));
-        }
-        if *kind == "pod" {
-            known.push((name.to_owned(), "<pod>".to_owned()));
+        } else {
+            known.push((name.to_owned(), format!("<{kind}>")));
         }
     }
     known.retain(|(text, _)| !text.is_empty());
     known.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
-    let mut found = Outcome::default();
-    for (kind, mut object) in objects {
+    let mut found = Comparable::new();
+    for (kind, object) in objects {
+        let mut object = object.clone();
         strip(kind, &mut object);
         mask("", &mut object, &known);
-        found
-            .objects
-            .entry(kind.to_owned())
-            .or_default()
-            .push(object);
+        found.entry(kind).or_default().push(object);
     }
-    for list in found.objects.values_mut() {
+    for list in found.values_mut() {
         list.sort_by_cached_key(ToString::to_string);
     }
     found
@@ -199,17 +258,18 @@ fn strip(kind: &str, object: &mut Value) {
     // What a waiting workload says counts nodes, which others fill; when it waits again it is told
     // when to look.
     let waits = kind == "workload" && object["status"]["phase"] == "Pending";
-    for condition in object["status"]["conditions"]
-        .as_array_mut()
-        .into_iter()
-        .flatten()
-    {
+    let conditions = object["status"]["conditions"].as_array_mut();
+    for condition in conditions.into_iter().flatten() {
         if let Some(condition) = condition.as_object_mut() {
             condition.remove("observedGeneration");
             if waits {
                 condition.remove("message");
             }
         }
+    }
+    // A map by type, in the order of its last changes.
+    if let Some(conditions) = object["status"]["conditions"].as_array_mut() {
+        conditions.sort_by(|one, other| one["type"].as_str().cmp(&other["type"].as_str()));
     }
     if waits && let Some(status) = object["status"].as_object_mut() {
         status.remove("message");
@@ -230,7 +290,7 @@ fn mask(name: &str, value: &mut Value, known: &[(String, String)]) {
             if name == "containerID" || name == "imageID" {
                 "<id>".clone_into(text);
             }
-            let numbers = name == "message";
+            let numbers = matches!(name, "message" | "gpu.warp.dev/placement");
             *text = nodes(text, numbers);
         }
         Value::Array(items) => items.iter_mut().for_each(|item| mask(name, item, known)),

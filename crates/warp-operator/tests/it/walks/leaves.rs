@@ -69,6 +69,20 @@ const HINTS: &[(&str, &[&str])] = &[
     ("nodeName", &["h100-1"]),
 ];
 
+/// Values the schema allows and a rule refuses, with the rule's words.
+const RULED: &[(&str, &str, &str)] = &[
+    (
+        "podTemplate.spec.nodeName",
+        "h100-1",
+        "nodeName goes around the scheduler",
+    ),
+    (
+        "podTemplate.spec.restartPolicy",
+        "Always",
+        "restartPolicy must be Never",
+    ),
+];
+
 /// One field that holds a value and nothing of ours below it.
 #[derive(Clone, Debug)]
 pub(crate) struct Leaf {
@@ -95,9 +109,25 @@ impl Leaf {
         self.schema["type"].as_str().unwrap_or_default()
     }
 
-    /// Values the schema allows. Whether the cluster can do anything with them is another matter,
-    /// and the walk's.
+    /// Values a rule refuses although the schema allows them, with its words.
+    pub(crate) fn ruled(&self) -> Vec<(Value, &'static str)> {
+        RULED
+            .iter()
+            .filter(|(path, ..)| *path == self.path)
+            .map(|(_, value, words)| (json!(value), *words))
+            .collect()
+    }
+
+    /// Values the schema and the rules allow; none for a field that is not to be set. Whether the
+    /// cluster can do anything with them is another matter, and the walk's.
     pub(crate) fn allowed(&self) -> Vec<Value> {
+        let ruled = self.ruled();
+        let mut values = self.plausible();
+        values.retain(|value| ruled.iter().all(|(refused, _)| refused != value));
+        values
+    }
+
+    fn plausible(&self) -> Vec<Value> {
         let name = self.path.rsplit('.').next().unwrap_or_default();
         if let Some((_, values)) = HINTS.iter().find(|(hint, _)| *hint == name)
             && self.schema.get("enum").is_none()
