@@ -40,12 +40,12 @@ pub(crate) struct Target {
 
 impl Route {
     pub(crate) fn parse(path: &str) -> Self {
-        let decoded: Option<Vec<String>> = path
-            .split('/')
-            .filter(|part| !part.is_empty())
-            .map(percent_decode)
-            .collect();
-        let Some(decoded) = decoded else {
+        let path = path.trim_matches('/');
+        let inner = path.split('/').filter(|_| !path.is_empty());
+        let decoded: Option<Vec<String>> = inner.map(percent_decode).collect();
+        // Whoever guards some paths by their text must not be got around by writing them differently.
+        let Some(decoded) = decoded.filter(|parts| parts.iter().all(|part| !part.is_empty()))
+        else {
             return Self::Unknown;
         };
         let parts: Vec<&str> = decoded.iter().map(String::as_str).collect();
@@ -149,4 +149,20 @@ pub(crate) fn percent_decode(part: &str) -> Option<String> {
         }
     }
     String::from_utf8(out).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_with_an_empty_part_is_nobodys() {
+        for path in ["//api//v1", "/api//v1/secrets", "/apis/apps//deployments"] {
+            assert!(matches!(Route::parse(path), Route::Unknown), "{path}");
+        }
+        assert!(matches!(Route::parse("/"), Route::Root));
+        assert!(matches!(Route::parse("/api/v1/"), Route::Resources(..)));
+        let pods = Route::parse("/api/v1/namespaces/default/pods/");
+        assert!(matches!(pods, Route::Resource(target) if target.resource == "pods"));
+    }
 }
