@@ -1,6 +1,8 @@
 //! Hostile files and planted secrets, as the binary meets them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod panics;
+
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
