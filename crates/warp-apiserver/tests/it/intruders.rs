@@ -8,13 +8,20 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+};
+use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use warp_apiserver::{ApiServer, Options};
+
+/// A client that has yet to say who it is.
+type Unfinished = rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>;
 
 /// A server on a free port of this machine.
 struct Listening {
@@ -51,6 +58,10 @@ impl Listening {
     }
 
     fn connector(&self) -> TlsConnector {
+        self.connector_with(Unfinished::with_no_client_auth)
+    }
+
+    fn connector_with(&self, finish: impl FnOnce(Unfinished) -> ClientConfig) -> TlsConnector {
         let pem = STANDARD
             .decode(self.field("certificate-authority-data:"))
             .expect("base64");
@@ -59,12 +70,11 @@ impl Listening {
             .add(CertificateDer::from_pem_slice(&pem).expect("a certificate"))
             .expect("a root");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ClientConfig::builder_with_provider(provider)
+        let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("versions")
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        TlsConnector::from(Arc::new(config))
+            .with_root_certificates(roots);
+        TlsConnector::from(Arc::new(finish(config)))
     }
 
     async fn tls(&self) -> std::io::Result<TlsStream<TcpStream>> {
@@ -248,6 +258,64 @@ async fn a_web_page_cannot_use_the_token_it_made_a_browser_send() {
     server.still_serves().await;
 }
 
+/// The first words of a client that knows nothing newer than TLS 1.0.
+fn hello_of_1999() -> Vec<u8> {
+    // Version, randomness, no session, one cipher, no compression.
+    let mut hello = vec![3, 1];
+    hello.extend([7; 32]);
+    hello.extend([0, 0, 2, 0x00, 0x2f, 1, 0]);
+    let length = u8::try_from(hello.len()).expect("a short hello");
+    let mut record = vec![0x16, 3, 1, 0, length + 4, 1, 0, 0, length];
+    record.append(&mut hello);
+    record
+}
+
+/// A certificate that calls its bearer an administrator, from an authority of their own.
+fn forged() -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
+    let authority_key = KeyPair::generate().expect("a key");
+    let mut authority = CertificateParams::new(Vec::<String>::new()).expect("parameters");
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let issuer = Issuer::new(authority, authority_key);
+    let key = KeyPair::generate().expect("a key");
+    let mut person = CertificateParams::new(Vec::<String>::new()).expect("parameters");
+    let name = &mut person.distinguished_name;
+    name.push(DnType::OrganizationName, "system:masters");
+    name.push(DnType::CommonName, "kubernetes-admin");
+    person.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let certificate = person.signed_by(&key, &issuer).expect("a certificate");
+    let private = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    (certificate.der().clone(), private)
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_authority_makes_nobody_an_administrator() {
+    let server = Listening::start(64).await;
+    let (certificate, key) = forged();
+    let connector = server.connector_with(|config| {
+        config
+            .with_client_auth_cert(vec![certificate], key)
+            .expect("a client's certificate")
+    });
+    let bearer = format!("Authorization: Bearer {}\r\n", server.token());
+    for (header, wanted) in [("", "HTTP/1.1 401"), (&bearer, "HTTP/1.1 200")] {
+        let stream = TcpStream::connect(server.address).await.expect("a port");
+        let name = ServerName::try_from("localhost").expect("a name");
+        let connected = connector.connect(name, stream).await;
+        let Ok(mut stream) = connected else {
+            // Not to be talked to at all is as good, for those without a token.
+            assert!(header.is_empty(), "a friend was turned away: {connected:?}");
+            continue;
+        };
+        let request = format!(
+            "GET /api/v1/secrets HTTP/1.1\r\nHost: localhost\r\n{header}Connection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer).await;
+        assert!(answer.starts_with(wanted), "{answer}");
+    }
+}
+
 #[tokio::test]
 async fn broken_tls_and_broken_http_harm_nobody_else() {
     let server = Listening::start(64).await;
@@ -272,21 +340,15 @@ async fn broken_tls_and_broken_http_harm_nobody_else() {
         let _ = stream.read_to_end(&mut answer).await;
         assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
     }
-    // A client that does not know our authority is not talked to.
-    let stream = TcpStream::connect(server.address)
+    // What was given up long ago is not spoken, whatever else a client may offer.
+    let mut stream = TcpStream::connect(server.address)
         .await
         .expect("a connection");
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let strict = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_root_certificates(rustls::RootCertStore::empty())
-        .with_no_client_auth();
-    let name = ServerName::try_from("localhost").expect("a name");
-    let connected = TlsConnector::from(Arc::new(strict))
-        .connect(name, stream)
-        .await;
-    assert!(connected.is_err(), "an unknown certificate was accepted");
+    stream.write_all(&hello_of_1999()).await.expect("sent");
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    let alert = answer.first() == Some(&0x15);
+    assert!(answer.is_empty() || alert, "TLS 1.0 was spoken: {answer:?}");
     let bearer = server.token();
     let smuggled = format!(
         "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {bearer}\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n0\r\n\r\nGET /api/v1/secrets HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -13,6 +13,7 @@
 //!
 //! `WARP_SCENARIOS=part-of-a-name,…` runs some of them and leaves out that judgement.
 
+mod chronicle;
 mod crash;
 mod crowd;
 mod delete;

@@ -1,8 +1,8 @@
 //! Crash points on a real control plane: the operator is a process of its own behind the fault
 //! proxy, and a crash is SIGKILL at the chosen write.
 //!
-//! Each script is played once without faults; every faulty play must end as that one did. A sample in
-//! every test run; with `WARP_FAULTS=all` every third fault of every write, and
+//! Each script is played once without faults; every faulty play must end as that one did, break no
+//! invariant at any moment on the way and delete nothing by its name alone. A sample in every test run; with `WARP_FAULTS=all` every third fault of every write, and
 //! `WARP_FAULTS='real <script> | plan'` repeats one play.
 
 use std::collections::BTreeMap;
@@ -14,9 +14,11 @@ use kube::api::ListParams;
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use warp_testkit::fault::campaign::EVERY_WRITE;
+use warp_testkit::fault::judge::careless;
 use warp_testkit::fault::{Faults, Plan, Proxy, Record, Selector, Tally};
 use warp_testkit::{Behaviour, Cluster, NodeShape, until, wait_gone};
 
+use super::chronicle::Chronicle;
 use super::operator::Operator;
 use super::world::{ACCOUNT, DEADLINE, SYSTEM, Scene, World, retries, spec, with};
 
@@ -35,7 +37,7 @@ const SCRIPTS: [(&str, Script); 3] = [
 
 /// What every test run plays: each kind of write a workload causes, lost in every way. All of these
 /// requests are made in every play, however slow the machine.
-const SAMPLE: [(&str, &str); 7] = [
+const SAMPLE: [(&str, &str); 11] = [
     ("runs_to_success", "create/jobs#1:crash-before"),
     ("runs_to_success", "create/jobs#1:crash-after"),
     ("runs_to_success", "patch/gpuworkloads/status#1:crash-after"),
@@ -52,6 +54,25 @@ const SAMPLE: [(&str, &str); 7] = [
         "create/jobs#2:crash-after; patch/gpuworkloads/status#2:reset-applied",
     ),
     ("is_suspended_and_resumed", "delete/jobs#1:crash-after"),
+    // What the shipped client repeats by itself, and what it must not.
+    (
+        "runs_to_success",
+        "list/pods#1+2:503; list/jobs#1+3:429=1; list/nodes#1:504; create/jobs#1:429=1; patch/gpuworkloads/status#1:503",
+    ),
+    // Rights that are taken away for a while.
+    (
+        "runs_to_success",
+        "create/jobs#1~4s:403; patch/gpuworkloads/status#2~2s:403; watch/jobs#1:merge",
+    ),
+    // A process that stands still, answers that are late or old.
+    (
+        "runs_to_success",
+        "create/jobs#1:pause=2s; patch/gpuworkloads/status#1:delay=1s; watch/pods#1:expire=1; list/pods#2:stale=1",
+    ),
+    (
+        "is_suspended_and_resumed",
+        "delete/jobs#1:429=1; create/jobs#2~2s:503; watch/gpuworkloads#1:duplicate",
+    ),
 ];
 
 /// One in so many of all the plans is played when everything is asked for.
@@ -188,6 +209,7 @@ impl Stage {
         let faults = Faults::new(plan.parse::<Plan>()?);
         let proxy = Proxy::start(self.rights.clone(), faults.clone()).await?;
         let scene = self.world.scene("faulty").await?;
+        let chronicle = Chronicle::begin(&self.world.client, &scene.namespace).await?;
         let folder = self.world.cluster.folder();
         let kubeconfig = proxy.write_kubeconfig(&folder, &scene.namespace)?;
         let log = folder.join(format!("{}.log", scene.namespace));
@@ -210,7 +232,10 @@ impl Stage {
         };
         let end = ended.with_context(|| operator.log_tail())?;
         operator.kill()?;
+        chronicle.judge().await?;
         let records = faults.records();
+        let careless = careless(&records);
+        ensure!(careless.is_empty(), "{}", careless.join("; "));
         if let Some(healthy) = healthy {
             once(&records, &healthy.records)?;
         }

@@ -10,7 +10,7 @@ use kube::{Api, Client};
 use super::judge::{median, stretches};
 
 /// Load comes and goes: so many more of a kind may be there by chance.
-const CHANCE: usize = 48;
+const CHANCE: usize = 96;
 /// So many more of a kind may be there in the end than at the start; a cluster that has just started
 /// is still making some of its own.
 const STARTING: usize = 8;
