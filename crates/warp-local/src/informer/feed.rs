@@ -182,6 +182,14 @@ impl Debug for Reader {
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(10);
+/// What the server refuses it seldom grants a moment later.
+const FIRST_REFUSED: Duration = Duration::from_secs(1);
+const LAST_REFUSED: Duration = Duration::from_secs(30);
+
+/// Whether the server said that this is not ours to read.
+fn refused(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 401 | 403))
+}
 
 impl Reader {
     async fn next(&mut self) -> Change {
@@ -190,7 +198,7 @@ impl Reader {
                 Ok(Some(change)) => return change,
                 Ok(None) => {}
                 Err(error) => {
-                    let (path, delay) = (&self.source.path, self.rest());
+                    let (path, delay) = (&self.source.path, self.rest(&error));
                     tracing::debug!(path, %error, ?delay, "watch ended, listing again");
                     self.delay = delay;
                     self.place = Place::Nowhere(Some(Instant::now() + delay));
@@ -204,8 +212,10 @@ impl Reader {
     }
 
     /// How long to leave the server alone after a failure: longer the sooner it came.
-    fn rest(&self) -> Duration {
-        if self.began.elapsed() > LAST_RETRY {
+    fn rest(&self, error: &kube::Error) -> Duration {
+        if refused(error) {
+            (self.delay * 3).clamp(FIRST_REFUSED, LAST_REFUSED)
+        } else if self.began.elapsed() > LAST_RETRY {
             FIRST_RETRY
         } else {
             (self.delay * 2).min(LAST_RETRY)
