@@ -183,7 +183,7 @@ impl Debug for Reader {
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(10);
 /// What the server refuses it seldom grants a moment later.
-const FIRST_REFUSED: Duration = Duration::from_secs(1);
+const FIRST_REFUSED: Duration = Duration::from_secs(5);
 const LAST_REFUSED: Duration = Duration::from_secs(30);
 
 /// Whether the server said that this is not ours to read.

@@ -24,17 +24,17 @@ mod provider;
 mod rest;
 mod rules;
 mod trouble;
+mod verdict;
 mod walker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use warp_core::random::Random;
 use warp_testkit::Faults;
 use warp_testkit::fault::world::{Setup, World, virtual_time};
-use warp_testkit::fault::{history, judge};
 
 use crate::faults::operator;
 
@@ -43,6 +43,7 @@ use leaves::Leaf;
 use provider::Chooser;
 use rules::Breakers;
 use trouble::{EARLY, Neighbours};
+use verdict::{Load, judged, no_storm};
 use walker::{Answer, User, Walker, frozen};
 
 /// Fields that may change after placement.
@@ -55,10 +56,8 @@ const FREE: [&str; 5] = [
 ];
 /// Longer than any backoff, shorter than giving up on a start.
 const QUIET: Duration = Duration::from_secs(400);
-/// Nothing happens for so long at the end of a world.
-const CALM: Duration = Duration::from_mins(20);
 /// Room for every walker.
-const FLEET: &str = "pools:\n- {name: box, count: 24, gpu: H100-80GB, gpus: 8}\n";
+const FLEET: &str = "pools:\n- {name: box, count: 16, gpu: H100-80GB, gpus: 12}\n";
 
 fn pick<'a, T>(random: &mut Random, among: &'a [T]) -> &'a T {
     &among[random.below(among.len())]
@@ -178,15 +177,11 @@ fn campaign(seed: u64, leaves: &[Leaf], covered: &mut Covered) -> Result<()> {
         })
         .collect();
     let plan = trouble(&mut random);
+    let before = covered.steps;
     let walked = virtual_time(walk(&walkers, leaves, &plan, &mut random, covered))
         .with_context(|| format!("under '{plan}'"))?;
     let fresh = virtual_time(fresh(&walkers))?;
-    for (what, load) in [("walked", &walked.load), ("fresh", &fresh.load)] {
-        eprintln!(
-            "seed {seed}, {what}: {} writes and {} requests of the operator, {} of them in the calm at the end",
-            load.writes, load.requests, load.calm
-        );
-    }
+    no_storm(seed, &walked.load, &fresh.load, covered.steps - before)?;
     let mut wrong = Vec::new();
     let about = walkers.iter().map(|walker| {
         let about = format!("{} = {}", walker.leaf.path, walker.value());
@@ -215,14 +210,6 @@ fn campaign(seed: u64, leaves: &[Leaf], covered: &mut Covered) -> Result<()> {
     Ok(())
 }
 
-/// What the operator asked of the API server.
-struct Load {
-    writes: usize,
-    requests: usize,
-    /// Requests while nothing happened.
-    calm: usize,
-}
-
 /// How a world ended.
 struct Ended {
     load: Load,
@@ -244,9 +231,9 @@ fn trouble(random: &mut Random) -> String {
         "reset",
         "reset-applied",
     ];
-    let mut rules: Vec<String> = (0..14)
+    let mut rules: Vec<String> = (0..20)
         .map(|number| {
-            let at = 1 + number * 45 + random.below(45);
+            let at = 1 + number * 90 + random.below(90);
             format!("write#{at}:{}", pick(random, &faults))
         })
         .collect();
@@ -274,35 +261,6 @@ async fn start(fleet: &str, plan: &str, walkers: &[Walker]) -> Result<World> {
         User::arrives(&world, chooser.user.namespace).await?;
     }
     Ok(world)
-}
-
-/// What the fault campaign demands of every run too; how much the operator asked for.
-async fn judged(world: &World) -> Result<Load> {
-    let before = world.faults.records().len();
-    world.pass(CALM).await;
-    let calm = world.faults.records().len() - before;
-    if let Some(last) = world.faults.flood() {
-        bail!("a flood of requests; the last: {:?}", last.last());
-    }
-    let store = world.server().store();
-    for table in store.tables() {
-        // Only what is remembered can be judged.
-        ensure!(
-            table.oldest() <= world.dawn(),
-            "{} has forgotten",
-            table.name()
-        );
-    }
-    let records = world.faults.records();
-    let mut wrong = judge::violations(&history::changes(store, 0), world.dawn(), false);
-    wrong.extend(judge::careless(&records));
-    ensure!(wrong.is_empty(), "{}", wrong.join("; "));
-    ensure!(world.exits() == 0, "the operator ended by itself");
-    Ok(Load {
-        writes: records.iter().filter(|record| record.write > 0).count(),
-        requests: records.len(),
-        calm,
-    })
 }
 
 /// Every goal on a cluster that has seen nothing else.
@@ -344,10 +302,14 @@ async fn walk(
     let (breakers, neighbours) =
         before_placement(&world, walkers, leaves, &choosers, random, covered).await?;
     world.join(FLEET)?;
-    world.settled(Duration::from_secs(60)).await?;
+    world.settled(Duration::from_mins(1)).await?;
     let offered = compare::refused(&world).await?;
     ensure!(offered.is_empty(), "{}", offered.join("\n"));
-    let failures = trouble::strike(&world, walkers, random).await?;
+    let fragile = walkers.iter().filter(|walker| !walker.sturdy(1));
+    let fragile = fragile
+        .map(|walker| walker.user.namespace.clone())
+        .collect();
+    let failures = trouble::strike(&world, &fragile, random).await?;
     world.settled(QUIET).await?;
     let outcomes = compare::outcomes(&world).await?;
     for chooser in &choosers {
@@ -357,12 +319,9 @@ async fn walk(
     breakers.run(&world).await?;
     breakers.break_all(&world, covered).await?;
     recover(&world, walkers, covered).await?;
-    for chooser in &choosers {
-        chooser.change_after_placement(&world, covered).await?;
-    }
+    provider::change_after_placement(&world, &choosers, covered).await?;
     effects::all(&world, leaves, random, covered).await?;
     placed::all(&world, leaves, random, covered).await?;
-    world.settled(QUIET).await?;
     Ok(Ended {
         load: judged(&world).await?,
         outcomes,
@@ -398,10 +357,10 @@ async fn before_placement(
         for chooser in choosers {
             chooser.wander(world, random, covered).await?;
         }
-        breakers.break_all(world, covered).await?;
         // A node that is silent is noticed, and by the second round given up.
         world.pass(trouble::NOTICED.saturating_mul(1 + round)).await;
     }
+    breakers.break_all(world, covered).await?;
     for walker in walkers {
         covered.steps += 1;
         let answer = walker.user.replace(world, &walker.goal).await?;

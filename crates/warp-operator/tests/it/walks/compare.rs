@@ -291,7 +291,9 @@ fn mask(name: &str, value: &mut Value, known: &[(String, String)]) {
                 "<id>".clone_into(text);
             }
             let numbers = matches!(name, "message" | "gpu.warp.dev/placement");
-            *text = nodes(text, numbers);
+            if numbers || POOLS.iter().any(|pool| text.contains(pool)) {
+                *text = nodes(text, numbers);
+            }
         }
         Value::Array(items) => items.iter_mut().for_each(|item| mask(name, item, known)),
         Value::Object(fields) => {
@@ -308,14 +310,15 @@ fn is_time(text: &str) -> bool {
     bytes.len() >= 20 && bytes.ends_with(b"Z") && bytes[4] == b'-' && bytes[10] == b'T'
 }
 
+/// Pools of the worlds, as names of nodes begin.
+const POOLS: [&str; 2] = ["box-", "early-"];
+
 /// The names of nodes without their number and kind; all numbers go where only words count.
 fn nodes(text: &str, numbers: bool) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(next) = rest.chars().next() {
-        let pool = ["box-", "early-"]
-            .into_iter()
-            .find(|pool| rest.starts_with(pool));
+        let pool = POOLS.into_iter().find(|pool| rest.starts_with(pool));
         let length = pool.map_or(0, str::len);
         let digits = rest[length..]
             .bytes()

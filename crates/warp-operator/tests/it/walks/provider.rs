@@ -1,6 +1,8 @@
 //! The one thing Warp reads of a workload that is not in its spec: `gpu.warp.dev/provider`, a label or
 //! an annotation with the providers it may use.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use warp_core::random::Random;
@@ -126,13 +128,7 @@ impl Chooser {
         Ok(())
     }
 
-    /// Whoever waits gets a place without it; whoever has one keeps it, whatever is said later.
-    pub(crate) async fn change_after_placement(
-        &self,
-        world: &World,
-        covered: &mut Covered,
-    ) -> Result<()> {
-        let before = compare::pods(world, &self.user.namespace).await?;
+    async fn says_another(&self, world: &World, covered: &mut Covered) -> Result<()> {
         let placed = Self::can_run(self.goal);
         let value = if placed {
             json!("nowhere")
@@ -140,21 +136,33 @@ impl Chooser {
             Value::Null
         };
         ensure!(self.say(world, value, covered).await?);
-        world.pass(std::time::Duration::from_secs(60)).await;
-        ensure!(
-            self.reason(world).await? == "Running",
-            "{} = '{}' and then another: {}",
-            self.path(),
-            self.goal,
-            self.user.get(world).await?["status"]
-        );
-        let after = compare::pods(world, &self.user.namespace).await?;
-        ensure!(
-            !placed || after == before,
-            "{}: an edit touched what runs",
-            self.path()
-        );
         covered.placed.insert(self.path());
         Ok(())
     }
+}
+
+/// Whoever waits gets a place without it; whoever has one keeps it, whatever is said later.
+pub(crate) async fn change_after_placement(
+    world: &World,
+    choosers: &[Chooser],
+    covered: &mut Covered,
+) -> Result<()> {
+    let mut before = Vec::new();
+    for chooser in choosers {
+        before.push(compare::pods(world, &chooser.user.namespace).await?);
+        chooser.says_another(world, covered).await?;
+    }
+    world.settled(Duration::from_mins(1)).await?;
+    for (chooser, before) in choosers.iter().zip(before) {
+        let reason = chooser.reason(world).await?;
+        let after = compare::pods(world, &chooser.user.namespace).await?;
+        let kept = !Chooser::can_run(chooser.goal) || after == before;
+        ensure!(
+            reason == "Running" && kept,
+            "{} = '{}' and then another: {reason}, with {after:?} after {before:?}",
+            chooser.path(),
+            chooser.goal
+        );
+    }
+    Ok(())
 }

@@ -186,12 +186,12 @@ impl Breakers {
         Ok(())
     }
 
-    /// They run once there is room, as if nothing had been.
+    /// They run once there is room.
     pub(crate) async fn run(&self, world: &World) -> Result<()> {
         for user in &self.users {
             let status = &user.get(world).await?["status"];
             ensure!(
-                status["phase"] == "Running" && status["retryCount"] == 0,
+                status["phase"] == "Running",
                 "{} is {status}",
                 user.namespace
             );

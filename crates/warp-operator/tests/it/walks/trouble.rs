@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use warp_core::random::Random;
 use warp_testkit::fault::world::World;
 
-use super::walker::{User, Walker};
+use super::walker::User;
 use super::{base, pick};
 
 /// Nodes whose GPUs no walker asks for, so that nobody is placed before there is room.
@@ -65,11 +65,12 @@ async fn relabel(world: &World, node: &str, value: &str) -> Result<()> {
     Ok(())
 }
 
+fn namespace_of(pod: &Pod) -> String {
+    pod.namespace().unwrap_or_default()
+}
+
 async fn behave(world: &World, pod: &Pod, pairs: &[(&str, &str)]) -> Result<()> {
-    let pods: Api<Pod> = Api::namespaced(
-        world.client.clone(),
-        &pod.namespace().context("a pod without namespace")?,
-    );
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), &namespace_of(pod));
     let pairs: Vec<_> = pairs
         .iter()
         .map(|(name, value)| (*name, Some(*value)))
@@ -82,8 +83,7 @@ async fn behave(world: &World, pod: &Pod, pairs: &[(&str, &str)]) -> Result<()> 
 
 /// Ends a pod badly, in one way or another.
 pub(crate) async fn fail(world: &World, pod: &Pod, random: &mut Random) -> Result<()> {
-    let how: &[(&str, &str)] = *pick(random, &ENDS);
-    behave(world, pod, how).await
+    behave(world, pod, ENDS[random.below(ENDS.len())]).await
 }
 
 /// Ends a pod well.
@@ -95,27 +95,23 @@ pub(crate) fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
 }
 
-/// Pods that run, of one namespace or of all.
-pub(crate) async fn running(world: &World, namespace: Option<&str>) -> Result<Vec<Pod>> {
-    let client = world.client.clone();
-    let pods: Api<Pod> = match namespace {
-        Some(namespace) => Api::namespaced(client, namespace),
-        None => Api::all(client),
-    };
+/// Pods of one namespace that run.
+async fn running(world: &World, namespace: &str) -> Result<Vec<Pod>> {
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), namespace);
     let mut found = pods.list(&ListParams::default()).await?.items;
-    found.retain(|pod| {
-        let phase = pod
-            .status
-            .as_ref()
-            .and_then(|status| status.phase.as_deref());
-        phase == Some("Running") && pod.metadata.deletion_timestamp.is_none()
-    });
+    found.retain(runs);
     Ok(found)
+}
+
+fn runs(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref());
+    phase == Some("Running") && pod.metadata.deletion_timestamp.is_none()
 }
 
 /// The one pod a user runs.
 pub(crate) async fn pod_of(world: &World, user: &User) -> Result<Pod> {
-    let mut pods = running(world, Some(&user.namespace)).await?;
+    let mut pods = running(world, &user.namespace).await?;
     ensure!(
         pods.len() == 1,
         "{} runs {} pods",
@@ -167,7 +163,7 @@ impl Neighbours {
     pub(crate) async fn trouble(&mut self, world: &World, random: &mut Random) -> Result<()> {
         let mut pods = Vec::new();
         for user in &self.users {
-            pods.extend(running(world, Some(&user.namespace)).await?);
+            pods.extend(running(world, &user.namespace).await?);
         }
         if self.lost.is_none() {
             ensure!(!pods.is_empty(), "no neighbour runs");
@@ -208,26 +204,24 @@ impl Neighbours {
     }
 }
 
-/// Pods of walkers fail; a node with walkers on it is silent for a while, another for so long that they
-/// start again elsewhere. Ends when everything is healed; the failures by namespace.
+/// Pods fail; a node is silent for a while, another for so long that what ran there starts again
+/// elsewhere. Nodes with somebody `fragile` are left alone. Ends when everything is healed; the failures
+/// by namespace.
 pub(crate) async fn strike(
     world: &World,
-    walkers: &[Walker],
+    fragile: &BTreeSet<String>,
     random: &mut Random,
 ) -> Result<BTreeMap<String, i64>> {
-    let by_name: BTreeMap<&str, &Walker> = walkers
-        .iter()
-        .map(|walker| (walker.user.namespace.as_str(), walker))
-        .collect();
     let mut by_node: BTreeMap<String, Vec<Pod>> = BTreeMap::new();
     let mut spared = BTreeSet::new();
-    for pod in running(world, None).await? {
-        let node = node_of(&pod).unwrap_or_default().to_owned();
-        let namespace = pod.namespace().unwrap_or_default();
-        if !by_name
-            .get(namespace.as_str())
-            .is_some_and(|walker| walker.sturdy(1))
-        {
+    let pods: Api<Pod> = Api::all(world.client.clone());
+    for pod in pods.list(&ListParams::default()).await? {
+        let Some(node) = node_of(&pod).map(str::to_owned) else {
+            continue;
+        };
+        // The cluster takes from a lost node also what has ended there.
+        let fragile = fragile.contains(&namespace_of(&pod)) || !runs(&pod);
+        if fragile || node.starts_with("early-") {
             spared.insert(node.clone());
         }
         by_node.entry(node).or_default().push(pod);
@@ -242,18 +236,17 @@ pub(crate) async fn strike(
     victims.truncate(5);
     silence(world, brief).await?;
     silence(world, &lost.0).await?;
+    // Nobody is to start again where it is silent.
+    world.pass(NOTICED).await;
     for victim in &victims {
         fail(world, victim, random).await?;
     }
-    world.pass(BRIEFLY).await;
+    world.pass(BRIEFLY.saturating_sub(NOTICED)).await;
     heal(world, brief).await?;
     let mut failures = BTreeMap::new();
     for pod in victims.into_iter().chain(&lost.1) {
-        let namespace = pod.namespace().unwrap_or_default();
-        let walker = by_name.get(namespace.as_str()).context("whose pod is it")?;
-        until_running(world, &walker.user, 1)
-            .await
-            .with_context(|| format!("{} = {}", walker.leaf.path, walker.value()))?;
+        let namespace = namespace_of(pod);
+        until_running(world, &User::new(namespace.clone()), 1).await?;
         failures.insert(namespace, 1);
     }
     heal(world, &lost.0).await?;
