@@ -62,8 +62,8 @@ const DAILY: [&str; 8] = [
     "two leaders is_suspended_while_running_and_resumed",
 ];
 
-/// Plans that once found something.
-const FOUND: [(&str, &str); 9] = [
+/// Plans that once found something, in the operator or in a seeded defect that nothing else of the sample meets.
+const FOUND: [(&str, &str); 15] = [
     // It ended while nobody watched, and its status had no beginning.
     ("gpuworkload runs_to_success", "write#2:pause=120s"),
     // A silent watch hid that the workload was gone: its Job was made again.
@@ -103,6 +103,28 @@ const FOUND: [(&str, &str); 9] = [
     (
         "two leaders is_suspended_while_running_and_resumed",
         "write#2:crash-after; watch#1+9:expire=1",
+    ),
+    // Whoever acts before every list is here takes an unknown node for one that is gone.
+    (
+        "gpuworkload runs_to_success",
+        "write#5:crash-after; list/nodes#1+all:delay=20s",
+    ),
+    // Alarms that are not set, Jobs and objects that are left behind, generations not told of.
+    ("gpuworkload cannot_pull_its_image", "write#8:crash-before"),
+    ("gpuworkload goes_after_its_ttl", "write#4:crash-after"),
+    (
+        "gpuworkload is_suspended_while_it_waits",
+        "write#2:crash-after",
+    ),
+    // Whoever does not wait for the last pod runs twice.
+    (
+        "gpuworkload is_resumed_while_its_pod_still_stops",
+        "write#9:crash-after",
+    ),
+    // Whoever forgets what it has given away gives it twice.
+    (
+        "gpuworkload ten_at_once_with_little_room",
+        "watch#1+all:merge; write#2:crash-after",
     ),
 ];
 
