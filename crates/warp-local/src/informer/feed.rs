@@ -182,9 +182,9 @@ impl Debug for Reader {
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(10);
-/// What the server refuses it seldom grants a moment later.
-const FIRST_REFUSED: Duration = Duration::from_secs(5);
-const LAST_REFUSED: Duration = Duration::from_secs(30);
+/// What the server refuses it seldom grants a moment later, and there are dozens of kinds to ask for.
+const FIRST_REFUSED: Duration = Duration::from_secs(15);
+const LAST_REFUSED: Duration = Duration::from_mins(1);
 
 /// Whether the server said that this is not ours to read.
 fn refused(error: &kube::Error) -> bool {
