@@ -14,8 +14,6 @@ use std::time::Duration;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Node;
-use kube::core::ApiResource;
 use kube::{Resource, ResourceExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -28,7 +26,7 @@ use crate::cache::Key;
 use crate::context::Context;
 use crate::ledger;
 use crate::plan::{Change, Target, Want, Write};
-use crate::workload::{Wish, attempt, missing_nodes, reserves, see, wish};
+use crate::workload::{Wish, attempt, lost_nodes, reserves, see, wish};
 
 pub(crate) use decide::Decision;
 pub(crate) use verdict::Verdict;
@@ -167,15 +165,13 @@ fn finished(workload: &GPUWorkload) -> bool {
 /// workload is gone, suspended or further on, or that a node is there on which its last pod runs.
 async fn still_wanted(
     cx: &Context,
+    pass: &Pass,
     workload: &GPUWorkload,
     now: Timestamp,
 ) -> Result<bool, ApplyError> {
     let seen = see(cx, workload);
-    let nodes = ApiResource::erase::<Node>(&());
-    for node in missing_nodes(&seen) {
-        if cx.executor.find(&nodes, "", node).await?.is_some() {
-            return Ok(false);
-        }
+    for premise in lost_nodes(&seen) {
+        cx.executor.write(pass, &premise).await?;
     }
     let Target {
         resource,
@@ -205,21 +201,19 @@ async fn place(
     now: Timestamp,
 ) -> bool {
     let pass = Pass::new("GPUWorkload", workload, MANAGER, correlation.to_owned());
-    match still_wanted(cx, workload, now).await {
-        Ok(true) => {}
-        Ok(false) => {
-            tracing::debug!(
-                workload = workload.name_any(),
-                "changed meanwhile, not placed"
-            );
-            cx.verdicts.hold_back(workload, now);
-            return false;
-        }
-        Err(error) => {
-            tracing::warn!(workload = workload.name_any(), error = %chain(&error), "not placed");
-            cx.verdicts.hold_back(workload, now);
-            return false;
-        }
+    let why_not = match still_wanted(cx, &pass, workload, now).await {
+        Ok(true) => None,
+        Ok(false) => Some("it changed meanwhile".to_owned()),
+        Err(error) => Some(chain(&error)),
+    };
+    if let Some(why_not) = why_not {
+        tracing::warn!(
+            workload = workload.name_any(),
+            why_not,
+            "not placed for now"
+        );
+        cx.verdicts.hold_back(workload, now);
+        return false;
     }
     let write = Write {
         what: Change::Create(Box::new(Want::of(job))),

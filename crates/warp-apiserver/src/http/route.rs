@@ -41,8 +41,10 @@ pub(crate) struct Target {
 impl Route {
     pub(crate) fn parse(path: &str) -> Self {
         let path = path.trim_matches('/');
-        let inner = path.split('/').filter(|_| !path.is_empty());
-        let decoded: Option<Vec<String>> = inner.map(percent_decode).collect();
+        if path.is_empty() {
+            return Self::Root;
+        }
+        let decoded: Option<Vec<String>> = path.split('/').map(percent_decode).collect();
         // Whoever guards some paths by their text must not be got around by writing them differently.
         let Some(decoded) = decoded.filter(|parts| parts.iter().all(|part| !part.is_empty()))
         else {
@@ -50,7 +52,6 @@ impl Route {
         };
         let parts: Vec<&str> = decoded.iter().map(String::as_str).collect();
         match parts.as_slice() {
-            [] => Self::Root,
             ["api"] => Self::CoreVersions,
             ["apis"] => Self::Groups,
             ["apis", group] => Self::Group((*group).to_owned()),

@@ -178,7 +178,7 @@ fn can_run(pod: &Pod, seen: &Seen, settings: &Settings, now: Timestamp) -> bool 
 }
 
 /// Nodes that pods of a workload are bound to and that we have not heard of: gone, or not yet told.
-pub(crate) fn missing_nodes(seen: &Seen) -> BTreeSet<&str> {
+pub(super) fn missing_nodes(seen: &Seen) -> BTreeSet<&str> {
     let unfinished = seen.pods.iter().filter(|pod| !ended(pod));
     unfinished
         .filter_map(|pod| node_of(pod))

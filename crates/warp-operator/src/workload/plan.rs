@@ -88,7 +88,7 @@ fn decide(
         Standing::Succeeded { since, at } => pass.succeeded(since, at),
         Standing::Failed(failure) => {
             let mut plan = pass.failed(&failure);
-            plan.writes = missing_nodes(seen).into_iter().map(gone).collect();
+            plan.writes = lost_nodes(seen);
             plan
         }
         // How it ended is about to be known; deleted now, it would have to run again.
@@ -573,11 +573,13 @@ fn is_deletion_of_job(write: &Write) -> bool {
     matches!(&write.what, Change::Delete(target) if target.resource.kind == "Job")
 }
 
-fn gone(node: &str) -> Write {
-    Write {
+/// What must be true for the pods of a workload on nodes we have not heard of to be lost.
+pub(crate) fn lost_nodes(seen: &Seen) -> Vec<Write> {
+    let gone = |node: &str| Write {
         what: Change::NodeGone(node.to_owned()),
         why: "its pod can only be lost with the node".to_owned(),
-    }
+    };
+    missing_nodes(seen).into_iter().map(gone).collect()
 }
 
 fn delete(job: &Job, why: &str) -> Write {

@@ -68,30 +68,8 @@ impl Trial {
         leaves::with(spec, &self.leaf, self.value.clone())
     }
 
-    /// The workload after an edit has been seen: the spec is this and nothing else.
-    async fn seen(&self, world: &World, spec: &Value) -> Result<Value> {
-        let object = self.user.get(world).await?;
-        ensure!(
-            object["spec"] == *spec,
-            "the spec is {}, not {spec}",
-            object["spec"]
-        );
-        ensure!(
-            object["status"]["observedGeneration"] == object["metadata"]["generation"],
-            "the edit was not observed: {}",
-            object["status"]
-        );
-        Ok(object)
-    }
-
     async fn before(&self, world: &World) -> Result<Before> {
-        let object = self.user.get(world).await?;
-        ensure!(
-            object["status"]["phase"] == "Running",
-            "{} is {}",
-            self.user.namespace,
-            object["status"]
-        );
+        let object = self.user.running(world).await?;
         Ok(Before {
             spec: object["spec"].clone(),
             jobs: compare::jobs(world, &self.user.namespace).await?,
@@ -102,7 +80,10 @@ impl Trial {
 
     /// After the edit.
     async fn changed(&self, world: &World, before: &Before) -> Result<()> {
-        let object = self.seen(world, &self.edited(&before.spec)).await?;
+        let object = self
+            .user
+            .observed(world, &self.edited(&before.spec))
+            .await?;
         let status = &object["status"];
         let reason = &status["conditions"][0]["reason"];
         let jobs = compare::jobs(world, &self.user.namespace).await?;
@@ -147,7 +128,7 @@ impl Trial {
 
     /// After it was taken back.
     async fn back(&self, world: &World, before: &Before) -> Result<()> {
-        let object = self.seen(world, &before.spec).await?;
+        let object = self.user.observed(world, &before.spec).await?;
         let status = &object["status"];
         let reason = &status["conditions"][0]["reason"];
         match self.effect {

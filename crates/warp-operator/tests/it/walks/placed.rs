@@ -177,17 +177,7 @@ impl Placed {
     }
 
     async fn stands(&self, world: &World) -> Result<()> {
-        let object = self.user.get(world).await?;
-        ensure!(
-            object["spec"] == self.spec,
-            "the spec is {}",
-            object["spec"]
-        );
-        ensure!(
-            object["status"]["observedGeneration"] == object["metadata"]["generation"],
-            "the last edit was not observed: {}",
-            object["status"]
-        );
+        self.user.observed(world, &self.spec).await?;
         let job = compare::of(world, &self.user.namespace).await?.job();
         ensure!(job == self.job, "its Job is {job}, not {}", self.job);
         Ok(())

@@ -189,12 +189,7 @@ impl Breakers {
     /// They run once there is room.
     pub(crate) async fn run(&self, world: &World) -> Result<()> {
         for user in &self.users {
-            let status = &user.get(world).await?["status"];
-            ensure!(
-                status["phase"] == "Running",
-                "{} is {status}",
-                user.namespace
-            );
+            user.running(world).await?;
         }
         Ok(())
     }

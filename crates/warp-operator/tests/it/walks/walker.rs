@@ -105,6 +105,34 @@ impl User {
         found.with_context(|| format!("{} has no workload", self.namespace))
     }
 
+    /// Their workload, which runs.
+    pub(crate) async fn running(&self, world: &World) -> Result<Value> {
+        let object = self.get(world).await?;
+        let status = &object["status"];
+        ensure!(
+            status["phase"] == "Running",
+            "{} is {status}",
+            self.namespace
+        );
+        Ok(object)
+    }
+
+    /// Their workload, which has this spec and nothing else, and the operator has seen it.
+    pub(crate) async fn observed(&self, world: &World, spec: &Value) -> Result<Value> {
+        let object = self.get(world).await?;
+        ensure!(
+            object["spec"] == *spec,
+            "the spec is {}, not {spec}",
+            object["spec"]
+        );
+        ensure!(
+            object["status"]["observedGeneration"] == object["metadata"]["generation"],
+            "the edit was not observed: {}",
+            object["status"]
+        );
+        Ok(object)
+    }
+
     pub(crate) async fn find(&self, world: &World) -> Result<Option<Value>> {
         let object = self.api(world)?.get_opt("walk").await?;
         Ok(object.map(serde_json::to_value).transpose()?)
