@@ -104,7 +104,7 @@ impl Options {
     pub fn in_directory(directory: &Path, names: &[String]) -> Result<Self, IdentityError> {
         let identity = Identity::load(Some(directory), names)?;
         let store = StoreOptions {
-            path: Some(directory.join("state.redb")),
+            path: Some(store::database_in(directory)),
             ..StoreOptions::default()
         };
         Ok(Self::with(store, identity))

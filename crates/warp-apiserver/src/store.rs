@@ -5,13 +5,17 @@
 //! watchers, in revision order. Objects are kept as encoded bytes with a small index. The store
 //! knows nothing about kinds; it must not parse objects on the read path.
 
+mod backup;
 mod commit;
 mod disk;
 mod joined;
 mod journal;
 mod log;
+mod mark;
 mod object;
 mod replay;
+mod restore;
+mod sum;
 mod table;
 mod watch;
 
@@ -24,10 +28,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch as signal;
 
+pub use backup::{BackupError, Head, Snapshot, verify};
 use commit::Committer;
 pub use joined::{Lines, Whole};
 use journal::{Journal, LOG_BYTES};
 pub use object::{Draft, Index, Stored, key};
+pub use restore::{ASIDE, RestoreError, Restored, discard, restore};
 pub use table::{Page, PageQuery, Table};
 pub use watch::{Batch, Cursor, Event, EventKind, line};
 
@@ -53,6 +59,10 @@ pub struct StoreOptions {
 
 const RING_EVENTS: usize = 16_384;
 
+/// What is left when the data of a directory cannot be trusted.
+const WAYS_OUT: &str = "bring a backup back with `warp restore FILE --replace`, or begin anew with --discard-data; \
+     both put what is there aside";
+
 /// Why the store could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -61,6 +71,8 @@ pub enum OpenError {
         path: PathBuf,
         source: Box<redb::Error>,
     },
+    #[error("failed to open database {0}: another process has it open; end that one first")]
+    InUse(PathBuf),
     #[error(
         "failed to open database {path}: it has format {found} and this Warp reads format {known}; \
          export it with the Warp that wrote it (`warp apiserver --data DIR --export FILE`), then import the file here"
@@ -70,17 +82,43 @@ pub enum OpenError {
         found: u64,
         known: u64,
     },
-    #[error("failed to open database {path}: row {row} is damaged; restore the file from a copy")]
-    Damaged { path: PathBuf, row: String },
+    #[error("failed to open database {path}: it {what}; {}", WAYS_OUT)]
+    Lost { path: PathBuf, what: &'static str },
+    #[error("failed to open database {path}: {what}; {}", WAYS_OUT)]
+    Damaged { path: PathBuf, what: String },
+    #[error(
+        "failed to open database {path}: it is not the one that was here before; {}",
+        WAYS_OUT
+    )]
+    Foreign { path: PathBuf },
+    #[error(
+        "failed to open database {path}: it and its logs end at revision {reached}, and writes up to {marked} were \
+         acknowledged; {}",
+        WAYS_OUT
+    )]
+    Behind {
+        path: PathBuf,
+        reached: u64,
+        marked: u64,
+    },
+    #[error("failed to read or write mark {path}: {source}")]
+    Mark {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("failed to read mark {path}: it is not what was written; {}", WAYS_OUT)]
+    MarkDamaged { path: PathBuf },
+    #[error(
+        "failed to read mark {path}: it is gone, so nobody knows whether the database beside it is whole; {}",
+        WAYS_OUT
+    )]
+    Unmarked { path: PathBuf },
     #[error("failed to read log {path}: {source}")]
     Log {
         path: PathBuf,
         source: std::io::Error,
     },
-    #[error(
-        "failed to read log {path}: {what}; restore the whole data directory from a copy, or move the log away \
-         to go on without the writes in it"
-    )]
+    #[error("failed to read log {path}: {what}; {}", WAYS_OUT)]
     LogDamaged { path: PathBuf, what: String },
     #[error(
         "failed to read log {path}: it has format {found}, of a newer Warp; start that one, which can also \
@@ -88,13 +126,13 @@ pub enum OpenError {
     )]
     LogFormat { path: PathBuf, found: u32 },
     #[error(
-        "failed to read log {path}: it belongs to another database; restore the whole data directory from a copy, \
-         or move the log away"
+        "failed to read log {path}: it belongs to another database; {}",
+        WAYS_OUT
     )]
     Stranger { path: PathBuf },
     #[error(
-        "failed to read log {path}: it goes on at revision {from} and the database ends at {reached}; restore the \
-         whole data directory from a copy, or move the log away to go on without the writes in it"
+        "failed to read log {path}: it goes on at revision {from} and the database ends at {reached}; {}",
+        WAYS_OUT
     )]
     Gap {
         path: PathBuf,
@@ -105,6 +143,46 @@ pub enum OpenError {
     Journal { path: PathBuf, reason: String },
     #[error("failed to start the committer: {0}")]
     Thread(#[from] std::io::Error),
+}
+
+impl OpenError {
+    /// What redb said of the database at `path`: damage, or something else that is in the way.
+    fn database(path: &Path, error: redb::Error) -> Self {
+        use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+        let path = path.to_owned();
+        match error {
+            redb::Error::DatabaseAlreadyOpen => Self::InUse(path),
+            redb::Error::Corrupted(what) => Self::Damaged { path, what },
+            redb::Error::Io(error)
+                if matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof) =>
+            {
+                let what = error.to_string();
+                Self::Damaged { path, what }
+            }
+            redb::Error::UpgradeRequired(_)
+            | redb::Error::TableTypeMismatch { .. }
+            | redb::Error::TypeDefinitionChanged { .. }
+            | redb::Error::TableIsMultimap(_)
+            | redb::Error::TableIsNotMultimap(_) => {
+                let what = error.to_string();
+                Self::Damaged { path, what }
+            }
+            other => Self::Database {
+                path,
+                source: Box::new(other),
+            },
+        }
+    }
+
+    fn mark(database: &Path, source: std::io::Error) -> Self {
+        let path = mark::path(database);
+        Self::Mark { path, source }
+    }
+
+    /// Whether there is a database that is not what was written, rather than something in the way of it.
+    fn is_damage(&self) -> bool {
+        matches!(self, Self::Lost { .. } | Self::Damaged { .. })
+    }
 }
 
 /// Why a write was refused.
@@ -195,13 +273,14 @@ impl Store {
         ring: usize,
         log_bytes: usize,
     ) -> Result<Self, OpenError> {
-        let (image, disk) = disk::open(path)?;
-        let journal = Journal::open(path, disk, image.revision, log_bytes).map_err(|error| {
-            OpenError::Journal {
-                path: path.to_owned(),
-                reason: error.to_string(),
-            }
-        })?;
+        let (image, disk, mark) = disk::open(path)?;
+        let journal =
+            Journal::open(path, disk, mark, image.revision, log_bytes).map_err(|error| {
+                OpenError::Journal {
+                    path: path.to_owned(),
+                    reason: error.to_string(),
+                }
+            })?;
         let mut tables = HashMap::new();
         for (id, (name, objects)) in (0_u32..).zip(image.tables) {
             tables.insert(
@@ -402,6 +481,11 @@ impl Store {
             let _ = tokio::task::spawn_blocking(move || committer.finish()).await;
         }
     }
+}
+
+/// The database of a data directory.
+pub fn database_in(directory: &Path) -> PathBuf {
+    directory.join("state.redb")
 }
 
 fn expect(current: Option<&Arc<Stored>>, expected: u64) -> Result<(), WriteError> {

@@ -18,6 +18,9 @@ pub(crate) struct Target {
     /// Cluster to talk to [default: $KUBECONFIG, a running `warp up`, ~/.kube/config]
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) kubeconfig: Option<PathBuf>,
+    /// Data directory of the `warp up` to talk to, whatever $KUBECONFIG says
+    #[arg(long, value_name = "DIR", global = true, conflicts_with = "kubeconfig")]
+    pub(crate) data: Option<PathBuf>,
     /// Context of the kubeconfig
     #[arg(long, value_name = "NAME", global = true)]
     pub(crate) context: Option<String>,
@@ -50,6 +53,17 @@ impl Target {
     }
 
     async fn config(&self) -> anyhow::Result<(Config, String)> {
+        if let Some(directory) = &self.data {
+            let file = directory.join("kubeconfig");
+            if !file.exists() {
+                bail!(
+                    "no Warp runs with the data of {}; start one with `warp up --data`",
+                    directory.display()
+                );
+            }
+            let config = from_file(&file, self.context.clone()).await?;
+            return Ok((config, file.display().to_string()));
+        }
         let told = std::env::var_os("KUBECONFIG").filter(|value| !value.is_empty());
         if let (None, Some(list)) = (&self.kubeconfig, &told)
             && std::env::split_paths(list).count() > 1

@@ -2,6 +2,7 @@
 
 pub(crate) mod apiserver;
 pub(crate) mod apply;
+pub(crate) mod backup;
 pub(crate) mod delete;
 pub(crate) mod doctor;
 pub(crate) mod down;
@@ -11,6 +12,7 @@ pub(crate) mod install;
 pub(crate) mod logs;
 pub(crate) mod node;
 pub(crate) mod operator;
+pub(crate) mod restore;
 pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod up;

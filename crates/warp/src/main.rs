@@ -28,6 +28,10 @@ enum Command {
     Down(commands::down::Args),
     /// Show what runs: nodes, GPUs, workloads, pods
     Status(commands::status::Args),
+    /// Write everything Warp keeps to one file, while it runs or not
+    Backup(commands::backup::Args),
+    /// Put a backup in the place of what a data directory holds
+    Restore(commands::restore::Args),
     /// Check what a new user trips over on this machine
     Doctor(commands::doctor::Args),
     /// Run the controllers against a cluster
@@ -75,6 +79,8 @@ fn main() -> ExitCode {
         Command::Up(args) => commands::up::run(args),
         Command::Down(args) => commands::down::run(args),
         Command::Status(args) => commands::status::run(&args),
+        Command::Backup(args) => commands::backup::run(args),
+        Command::Restore(args) => commands::restore::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Operator(args) => commands::operator::run(args),
         Command::Install(args) => commands::install::run(&args),

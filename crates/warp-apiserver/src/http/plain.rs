@@ -20,6 +20,9 @@ use crate::schema::openapi::swagger;
 /// The Kubernetes whose API this is.
 pub(crate) const GIT_VERSION: &str = concat!("v1.35.4+warp.", env!("CARGO_PKG_VERSION"));
 
+/// Whom nothing is refused.
+const ADMINISTRATORS: &str = "system:masters";
+
 /// OpenAPI documents, made when asked for and kept until the resources change.
 #[derive(Debug, Default)]
 pub(crate) struct Documents(Mutex<Cache>);
@@ -79,12 +82,35 @@ pub(super) async fn answer(
                 Bytes::from(text),
             ));
         }
+        Route::Backup => return backup(api, call),
         Route::Resource(_) | Route::Unknown => return Err(Status::no_such_path()),
     };
     Ok(respond::json_response(
         200,
         Bytes::from(document.to_string()),
     ))
+}
+
+/// Everything there is. It holds every Secret: for administrators only, whatever else they grant.
+fn backup(api: &Arc<Api>, call: &Call) -> Result<Response<Body>, Status> {
+    if !call.user.groups.iter().any(|group| group == ADMINISTRATORS) {
+        return Err(Status::forbidden_path(format!(
+            "User {:?} cannot get path \"/backup\": only members of {ADMINISTRATORS} can",
+            call.user.name
+        )));
+    }
+    if let Some(reason) = api.store.failure() {
+        // What was read and what is on disk are no longer the same.
+        return Err(Status::internal(reason));
+    }
+    let chunks = api.store.snapshot().into_chunks(api.clock.now().into());
+    let body = futures::stream::iter(chunks.map(Ok::<Bytes, std::convert::Infallible>));
+    let mut response = Response::new(Body::from_stream(body));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/octet-stream"),
+    );
+    Ok(response)
 }
 
 fn discovery_list(document: Bytes, form: &str) -> Response<Body> {

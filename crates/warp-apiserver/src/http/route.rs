@@ -20,6 +20,8 @@ pub(crate) enum Route {
     /// `/livez`, `/readyz`, `/healthz` and checks below them.
     Health(String),
     Metrics,
+    /// `/backup`: everything there is, as one file.
+    Backup,
     /// `/`
     Root,
     Unknown,
@@ -62,6 +64,7 @@ impl Route {
             ["openapi", "v3", rest @ ..] => Self::OpenApi(Some(rest.join("/"))),
             ["version"] => Self::Version,
             ["metrics"] => Self::Metrics,
+            ["backup"] => Self::Backup,
             ["livez" | "readyz" | "healthz", ..] => Self::Health(parts.join("/")),
             ["api", version, rest @ ..] => resource("", version, rest),
             ["apis", group, version, rest @ ..] => resource(group, version, rest),

@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use super::commit::Write;
 use super::disk::{self, Disk, Row};
 use super::log::{Change, Log, Medium};
+use super::mark::{self, Mark};
 use super::replay;
 use super::watch::EventKind;
 
@@ -27,6 +28,8 @@ pub(super) const LOG_BYTES: usize = 8 << 20;
 pub(super) enum JournalError {
     #[error("failed to write the log: {0}")]
     Log(#[from] io::Error),
+    #[error("failed to write the mark: {0}")]
+    Mark(io::Error),
     #[error("failed to bring the database up to date: {0}")]
     Checkpoint(Box<redb::Error>),
     #[error("failed to bring the database up to date: its thread ended")]
@@ -41,6 +44,7 @@ struct Full {
 }
 
 pub(super) struct Journal {
+    mark: Mark,
     active: Log,
     /// The changes `active` holds, oldest first.
     rows: Vec<Row>,
@@ -59,6 +63,7 @@ impl Journal {
     pub(super) fn open(
         path: &Path,
         disk: Disk,
+        mark: Mark,
         revision: u64,
         limit: usize,
     ) -> Result<Self, JournalError> {
@@ -70,14 +75,8 @@ impl Journal {
             file.set_len(0)?;
             media.push(Box::new(file));
         }
-        if let Some(folder) = path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty())
-        {
-            // The names have to be as safe as what is written under them.
-            File::open(folder)?.sync_all()?;
-        }
-        let mut journal = Self::on(media, disk, revision, limit)?;
+        mark::sync_folder(path)?;
+        let mut journal = Self::on(media, disk, mark, revision, limit)?;
         journal.files = files.into();
         Ok(journal)
     }
@@ -86,12 +85,13 @@ impl Journal {
     pub(super) fn on(
         media: Vec<Box<dyn Medium>>,
         disk: Disk,
+        mark: Mark,
         revision: u64,
         limit: usize,
     ) -> Result<Self, JournalError> {
         let mut logs = media
             .into_iter()
-            .map(|medium| Log::begin(medium, disk.id))
+            .map(|medium| Log::begin(medium, disk.id()))
             .collect::<io::Result<Vec<Log>>>()?
             .into_iter();
         let active = logs
@@ -104,6 +104,7 @@ impl Journal {
             .name("warp-checkpoint".to_owned())
             .spawn(move || take_over(disk, &taken, &empty))?;
         Ok(Self {
+            mark,
             active,
             rows: Vec::new(),
             revision,
@@ -147,6 +148,7 @@ impl Journal {
         });
         self.active.append(first.event.revision(), changes)?;
         self.revision = last.event.revision();
+        self.mark.note(self.revision).map_err(JournalError::Mark)?;
         self.rows.extend(rows);
         Ok(())
     }
@@ -176,14 +178,17 @@ impl Journal {
     }
 
     /// Brings the database up to date and removes the logs.
-    pub(super) fn close(self) -> Result<(), JournalError> {
+    pub(super) fn close(mut self) -> Result<(), JournalError> {
         drop(self.full);
-        let disk = self.thread.join().map_err(|_| JournalError::Ended)?;
+        let mut disk = self.thread.join().map_err(|_| JournalError::Ended)?;
         while let Ok(emptied) = self.emptied.try_recv() {
             emptied?;
         }
         disk.close(&newest(self.rows), self.revision)
             .map_err(|error| JournalError::Checkpoint(Box::new(error)))?;
+        self.mark
+            .settle(self.revision)
+            .map_err(JournalError::Mark)?;
         for file in self.files {
             // Left behind they hold nothing the database does not.
             let _ = std::fs::remove_file(file);
@@ -210,7 +215,7 @@ fn newest(mut rows: Vec<Row>) -> Vec<Row> {
 
 /// Takes full logs over into the database, until there are no more; gives the database back.
 fn take_over(
-    disk: Disk,
+    mut disk: Disk,
     taken: &mpsc::Receiver<Full>,
     emptied: &mpsc::Sender<Result<Log, JournalError>>,
 ) -> Disk {
@@ -218,7 +223,7 @@ fn take_over(
         let done = disk
             .checkpoint(&newest(full.rows), full.revision)
             .map_err(|error| JournalError::Checkpoint(Box::new(error)))
-            .and_then(|()| Ok(full.log.again(disk.id)?));
+            .and_then(|()| Ok(full.log.again(disk.id())?));
         let failed = done.is_err();
         if emptied.send(done).is_err() || failed {
             break;

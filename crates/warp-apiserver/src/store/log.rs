@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use ring::digest::{Context, SHA256};
+use super::sum;
 
 const MAGIC: &[u8; 8] = b"warp-log";
 const FORMAT: u32 = 1;
@@ -71,7 +71,7 @@ impl Log {
         header[8..12].copy_from_slice(&FORMAT.to_le_bytes());
         header[12..20].copy_from_slice(&id.to_le_bytes());
         header[20..28].copy_from_slice(&salt.to_le_bytes());
-        let sum = checksum(&[&header[..28]]);
+        let sum = sum::short(&[&header[..28]]);
         header[28..HEADER_USED].copy_from_slice(&sum.to_le_bytes());
         medium.write(&header, 0)?;
         Ok(Self {
@@ -200,7 +200,7 @@ pub(super) fn read(bytes: &[u8], id: u64) -> Result<Vec<Record<'_>>, Damage> {
         return Ok(Vec::new());
     }
     let number = |at: usize| u64::from_le_bytes(chunk(&header[at..]));
-    if &header[..8] != MAGIC || number(28) != checksum(&[&header[..28]]) {
+    if &header[..8] != MAGIC || number(28) != sum::short(&[&header[..28]]) {
         return Err(Damage::Header);
     }
     let format = u32::from_le_bytes(chunk(&header[8..]));
@@ -267,15 +267,7 @@ fn mark(salt: u64) -> [u8; 4] {
 
 fn record_sum(salt: u64, at: usize, head: &[u8], payload: &[u8]) -> u64 {
     let place = (at as u64).to_le_bytes();
-    checksum(&[&salt.to_le_bytes(), &place, head, payload])
-}
-
-fn checksum(parts: &[&[u8]]) -> u64 {
-    let mut context = Context::new(&SHA256);
-    for part in parts {
-        context.update(part);
-    }
-    u64::from_le_bytes(chunk(context.finish().as_ref()))
+    sum::short(&[&salt.to_le_bytes(), &place, head, payload])
 }
 
 /// The first bytes; callers have checked that they are there.

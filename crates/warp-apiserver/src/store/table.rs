@@ -69,6 +69,20 @@ pub struct Page {
     pub remaining: usize,
 }
 
+/// A table nobody can change meanwhile.
+pub(super) struct Still<'a>(RwLockReadGuard<'a, Inner>);
+
+impl Still<'_> {
+    pub(super) fn objects(&self) -> Vec<Arc<Stored>> {
+        self.0.objects.values().cloned().collect()
+    }
+
+    /// Revision of the newest change.
+    pub(super) fn last(&self) -> u64 {
+        self.0.last
+    }
+}
+
 impl Table {
     pub(super) fn new(
         id: u32,
@@ -130,6 +144,11 @@ impl Table {
             .range(namespace, None)
             .map(|(_, object)| Arc::clone(object))
             .collect()
+    }
+
+    /// The table as it is until the answer is dropped.
+    pub(super) fn still(&self) -> Still<'_> {
+        Still(self.inner.read())
     }
 
     /// Every revision up to the answer is in the table, and none after it.

@@ -1,7 +1,9 @@
 //! The model: whatever writers, watchers and restarts do, list + watch rebuild the exact state,
 //! each event arrives once and in order.
 
+mod damage;
 mod media;
+mod restoring;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -358,7 +360,7 @@ async fn logs_that_the_database_has_taken_over_are_not_applied_again() {
     let state = state_of(&table.all(None));
     store.close().await;
     let names = || std::fs::read_dir(folder.path()).expect("a folder").count();
-    assert_eq!(names(), 1, "a closed store is one file");
+    assert_eq!(names(), 2, "a closed store is a file and its mark");
     for log in replay::paths(&saved.path().join("state.redb")) {
         std::fs::copy(&log, folder.path().join(log.file_name().expect("a name"))).expect("a copy");
     }
@@ -403,37 +405,72 @@ async fn a_log_that_does_not_continue_the_database_is_refused_with_instructions(
         text.contains("goes on at revision") && text.contains("restore"),
         "{text}"
     );
-    // Another database altogether.
-    std::fs::copy(mixed.path().join("state.log-a"), &other).expect("a copy");
-    std::fs::remove_file(folder.path().join("state.redb")).expect("removed");
+    // A log of another database altogether.
+    let (stranger, _) = crashed().await;
+    std::fs::copy(stranger.path().join("state.log-a"), &other).expect("a copy");
+    std::fs::copy(
+        older.path().join("state.redb"),
+        folder.path().join("state.redb"),
+    )
+    .expect("a copy");
     let text = refused(&folder);
     assert!(text.contains("another database"), "{text}");
     assert!(other.exists(), "nothing was thrown away");
 }
 
-#[tokio::test]
-async fn a_database_without_logs_of_an_earlier_warp_opens() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = Store::open(&options(&folder, Durability::Durable)).expect("a store");
-    let table = store.table("things");
-    store.create(&table, draft("a", 1)).await.expect("created");
-    let state = state_of(&table.all(None));
-    store.close().await;
-    drop((table, store));
+/// Takes from a closed database what an earlier Warp did not write.
+fn age(path: &Path, format: u64) {
+    let database = redb::Database::open(path).expect("closed");
+    let transaction = database.begin_write().expect("a transaction");
+    let meta: redb::TableDefinition<'_, &str, u64> = redb::TableDefinition::new("meta");
+    let objects: redb::TableDefinition<'_, &str, &[u8]> = redb::TableDefinition::new("objects");
     {
-        let database = redb::Database::open(folder.path().join("state.redb")).expect("closed");
-        let transaction = database.begin_write().expect("a transaction");
-        let meta: redb::TableDefinition<'_, &str, u64> = redb::TableDefinition::new("meta");
-        {
-            let mut meta = transaction.open_table(meta).expect("a table");
-            meta.insert("format", 1).expect("a row");
+        let mut meta = transaction.open_table(meta).expect("a table");
+        meta.insert("format", format).expect("a row");
+        for name in ["count", "sum-low", "sum-high", "check"] {
+            meta.remove(name).expect("a row");
+        }
+        if format == 1 {
             meta.remove("id").expect("a row");
         }
-        transaction.commit().expect("committed");
+        let mut objects = transaction.open_table(objects).expect("a table");
+        let rows: Vec<(String, Vec<u8>)> = redb::ReadableTable::iter(&objects)
+            .expect("rows")
+            .map(|row| row.expect("a row"))
+            .map(|(key, row)| (key.value().to_owned(), row.value()[16..].to_vec()))
+            .collect();
+        for (key, row) in rows {
+            objects.insert(key.as_str(), row.as_slice()).expect("a row");
+        }
     }
-    let store = Store::open(&options(&folder, Durability::Durable)).expect("opens");
-    assert_eq!(state_of(&store.table("things").all(None)), state);
-    store.close().await;
+    transaction.commit().expect("committed");
+    std::fs::remove_file(mark::path(path)).expect("removed");
+}
+
+#[tokio::test]
+async fn databases_of_earlier_warps_open_and_are_guarded_from_then_on() {
+    for format in [1, 2] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::open(&options(&folder, Durability::Durable)).expect("a store");
+        let table = store.table("things");
+        store.create(&table, draft("a", 1)).await.expect("created");
+        let state = state_of(&table.all(None));
+        store.close().await;
+        drop((table, store));
+        let path = folder.path().join("state.redb");
+        age(&path, format);
+        let store = Store::open(&options(&folder, Durability::Durable)).expect("opens");
+        assert_eq!(state_of(&store.table("things").all(None)), state);
+        store.close().await;
+        drop(store);
+        let store = Store::open(&options(&folder, Durability::Durable)).expect("opens again");
+        assert_eq!(state_of(&store.table("things").all(None)), state);
+        store.close().await;
+        drop(store);
+        std::fs::remove_file(&path).expect("removed");
+        let refused = Store::open(&options(&folder, Durability::Durable)).expect_err("refused");
+        assert!(refused.to_string().contains("it is gone"), "{refused}");
+    }
 }
 
 proptest! {

@@ -61,7 +61,7 @@ pub enum ProcessError {
         source: std::io::Error,
     },
     #[error(
-        "the path {path} is too long for the sockets of its pods by {over} characters; choose a shorter one with --data"
+        "the path {path} is too long for the sockets of its pods by {over} characters; choose a shorter one with --data (`warp node process`: --pods)"
     )]
     LongPath { path: PathBuf, over: usize },
 }

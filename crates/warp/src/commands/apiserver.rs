@@ -13,6 +13,7 @@ use tracing_subscriber::EnvFilter;
 use warp_apiserver::store::Durability;
 use warp_apiserver::{ApiServer, Options};
 
+use super::up::instance::Instance;
 use crate::output;
 
 #[derive(clap::Args, Debug)]
@@ -24,6 +25,10 @@ pub(crate) struct Args {
     /// Keep everything in memory and forget it at the end (the kubeconfig still needs --data)
     #[arg(long)]
     ephemeral: bool,
+
+    /// Begin with nothing; what is stored in the directory is put aside
+    #[arg(long, requires = "data", conflicts_with = "ephemeral")]
+    discard_data: bool,
 
     /// Port to serve on; 0 takes a free one
     #[arg(long, default_value_t = 6443)]
@@ -94,6 +99,9 @@ fn options(args: &Args) -> anyhow::Result<Options> {
 }
 
 async fn serve(args: Args) -> anyhow::Result<()> {
+    if args.discard_data {
+        super::up::discard(&Instance::at(args.data.clone())?)?;
+    }
     let server = ApiServer::start(options(&args)?).await?;
     if let Some(file) = &args.import {
         let text = std::fs::read_to_string(file)

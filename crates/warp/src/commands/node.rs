@@ -44,9 +44,9 @@ struct Simulate {
 
 #[derive(clap::Args, Debug)]
 struct Process {
-    /// Where logs, volumes and state of pods are kept
+    /// Where logs, volumes and state of pods are kept [default: the user's data directory]
     #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
+    pods: Option<PathBuf>,
     /// Name of the node [default: this machine's]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -99,9 +99,9 @@ async fn run_process(args: Process) -> anyhow::Result<ExitCode> {
         anyhow::bail!("{why}");
     }
     let data = args
-        .data
+        .pods
         .or_else(cluster::data_directory)
-        .context("no home directory: say where with --data")?;
+        .context("no home directory: say where with --pods")?;
     let connection = args.target.connect().await?;
     let name = args.name.unwrap_or_else(machine_name);
     let Local { host, .. } = process_host(connection.client, &data, &name)?;

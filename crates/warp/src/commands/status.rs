@@ -1,7 +1,6 @@
 //! `warp status`: what runs, in a few lines.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -18,9 +17,6 @@ use crate::output;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The data directory `warp up` was given
-    #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
     #[command(flatten)]
     target: Target,
     #[arg(short, long, value_enum, default_value = "text")]
@@ -34,13 +30,15 @@ enum Format {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let instance = Instance::at(args.data.clone())?;
+    let instance = Instance::at(args.target.data.clone())?;
     let note = instance.running()?;
     let mut target = args.target.clone();
-    if target.kubeconfig.is_none() && note.is_some() {
-        target.kubeconfig = Some(instance.kubeconfig());
+    if target.kubeconfig.is_none() && target.data.is_none() && note.is_some() {
+        target.data = Some(instance.folder.clone());
     }
-    let asked = args.target.kubeconfig.is_some() || std::env::var_os("KUBECONFIG").is_some();
+    // Only who has not named an instance can mean another cluster.
+    let asked = args.target.data.is_none()
+        && (args.target.kubeconfig.is_some() || std::env::var_os("KUBECONFIG").is_some());
     if note.is_none() && !asked {
         output::line(&format!(
             "no Warp runs with the data of {}; start one with `warp up`",

@@ -37,6 +37,9 @@ pub(crate) struct Args {
     /// Keep nothing: all state is forgotten when the process ends
     #[arg(long)]
     ephemeral: bool,
+    /// Begin with nothing; what earlier runs stored is put aside
+    #[arg(long, conflicts_with = "ephemeral")]
+    discard_data: bool,
     /// Return when it runs, and leave it running
     #[arg(long, conflicts_with = "ephemeral")]
     detach: bool,
@@ -87,6 +90,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     instance.create()?;
     if let Some(note) = instance.running()? {
+        if args.discard_data {
+            bail!(
+                "Warp is up already (process {}) and its data is in use; stop it first with `warp down --data {}`",
+                note.pid,
+                instance.folder.display()
+            );
+        }
         output::note(&format!(
             "Warp is up already (process {}, since {:.0}): {} with {}; nothing was changed",
             note.pid, note.started, note.server, note.nodes
@@ -125,6 +135,9 @@ async fn up(args: Args, instance: Instance, fleet: Option<Fleet>) -> anyhow::Res
     // A predecessor that was killed left its note; whoever reads it now would take its process id,
     // perhaps somebody else's by now, for ours.
     instance.remove_note();
+    if args.discard_data {
+        discard(&instance)?;
+    }
     let started = std::time::Instant::now();
     let listener = listen(args.port).await?;
     let (nodes, told) = nodes(&args, fleet).await?;
@@ -165,6 +178,18 @@ async fn up(args: Args, instance: Instance, fleet: Option<Fleet>) -> anyhow::Res
     farewell(&args, &instance, note.kind).await;
     drop(lock);
     ended.map(|()| ExitCode::SUCCESS)
+}
+
+/// Puts what earlier runs stored aside, and says where it is.
+pub(crate) fn discard(instance: &Instance) -> anyhow::Result<()> {
+    match warp_apiserver::store::discard(&instance.database())? {
+        Some(place) => output::note(&format!(
+            "what was stored is now in {}; remove it when nobody needs it any more",
+            place.display()
+        )),
+        None => output::note("there was no data to discard"),
+    }
+    Ok(())
 }
 
 /// What is left when the engine has stopped.
@@ -273,6 +298,9 @@ fn detach(args: &Args, instance: &Instance) -> anyhow::Result<ExitCode> {
     }
     if args.demo {
         command.arg("--demo");
+    }
+    if args.discard_data {
+        command.arg("--discard-data");
     }
     if args.machine.allow_root {
         command.arg("--allow-root");

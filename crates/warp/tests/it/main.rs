@@ -11,6 +11,7 @@
 
 mod apiserver;
 mod architecture;
+mod data;
 mod docs;
 mod doctor;
 mod process;

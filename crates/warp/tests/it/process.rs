@@ -29,7 +29,7 @@ impl Warp {
             .args(["node", "process", "--allow-root", "--name", "here"])
             .arg("--kubeconfig")
             .arg(kubeconfig)
-            .arg("--data")
+            .arg("--pods")
             .arg(data)
             .stdin(Stdio::null())
             .spawn()

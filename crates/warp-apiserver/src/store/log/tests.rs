@@ -191,7 +191,7 @@ fn a_log_of_a_newer_warp_or_of_another_database_is_told_apart() {
     let (mut bytes, _) = written(&[vec![("a".to_owned(), None)]]);
     assert_eq!(read(&bytes, ID + 1), Err(Damage::Stranger));
     bytes[8..12].copy_from_slice(&(FORMAT + 1).to_le_bytes());
-    let sum = checksum(&[&bytes[..28]]);
+    let sum = sum::short(&[&bytes[..28]]);
     bytes[28..HEADER_USED].copy_from_slice(&sum.to_le_bytes());
     assert_eq!(read(&bytes, ID), Err(Damage::Format(FORMAT + 1)));
     bytes[0] ^= 1;

@@ -67,7 +67,8 @@ fn on_media(log: &Medium, pages: &Medium, log_bytes: usize) -> Store {
     let backend = redb::backends::InMemoryBackend::new();
     let disk = disk::Disk::on(Pages(backend, pages.clone())).expect("a database");
     let logs: Vec<Box<dyn log::Medium>> = vec![Box::new(log.clone()), Box::new(log.clone())];
-    let journal = Journal::on(logs, disk, 1, log_bytes).expect("a journal");
+    let mark = mark::Mark::on(Box::new(Medium::default()), mark::Stamp::new(1, 1));
+    let journal = Journal::on(logs, disk, mark, 1, log_bytes).expect("a journal");
     let store = Store::assemble(1, HashMap::new(), None, RING_EVENTS);
     let committer = Committer::start(journal, Durability::Durable, Arc::downgrade(&store.0));
     store.0.sequencer.lock().committer = Some(committer.expect("a committer"));

@@ -9,20 +9,29 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use serde::{Deserialize, Serialize};
+use warp_apiserver::store;
 
 use crate::cluster;
 
 const NOTE: &str = "up.json";
 const LOCK: &str = "lock";
 const STATE: &str = "state.redb";
+/// What the store leaves beside its database: data was here.
+const MARK: &str = "state.mark";
+/// A backup on its way to standard output.
+const BACKUP: &str = "backup.part";
 /// Says that a directory is ours to empty.
 const MARKER: &str = ".warp";
 /// Everything an instance makes; the marker goes last.
-const FOLDERS: [&str; 2] = ["pods", "volumes"];
-const FILES: [&str; 13] = [
+const FOLDERS: [&str; 3] = ["pods", "volumes", store::ASIDE];
+const FILES: [&str; 17] = [
     STATE,
     "state.log-a",
     "state.log-b",
+    "state.restored",
+    "state.mark.part",
+    MARK,
+    BACKUP,
     "kubeconfig",
     NOTE,
     "warp.log",
@@ -88,6 +97,16 @@ impl Instance {
         self.folder.join("kubeconfig")
     }
 
+    /// Where the embedded API keeps its objects.
+    pub(crate) fn database(&self) -> PathBuf {
+        store::database_in(&self.folder)
+    }
+
+    /// A place for a backup that is not wanted as a file.
+    pub(crate) fn backup(&self) -> PathBuf {
+        self.folder.join(BACKUP)
+    }
+
     pub(crate) fn log(&self) -> PathBuf {
         self.folder.join("warp.log")
     }
@@ -115,7 +134,9 @@ impl Instance {
 
     /// Whether the directory keeps what an earlier run stored.
     pub(crate) fn has_state(&self) -> bool {
-        self.folder.join(STATE).exists()
+        [STATE, MARK]
+            .iter()
+            .any(|name| self.folder.join(name).exists())
     }
 
     fn is_ours(&self) -> bool {
