@@ -3,6 +3,7 @@
 //! RBAC is stored, not evaluated: this server is for one user's machine.
 
 mod identity;
+mod sums;
 mod token;
 
 use std::collections::BTreeMap;

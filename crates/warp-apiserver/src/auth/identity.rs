@@ -16,6 +16,8 @@ use rcgen::{
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
+use super::sums::Sums;
+
 /// Why the server's identity could not be made or read.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
@@ -29,6 +31,11 @@ pub enum IdentityError {
     Certificate(#[from] rcgen::Error),
     #[error("failed to read {0}: it is empty; remove it to get a new one")]
     Empty(PathBuf),
+    #[error(
+        "failed to read {path}: it is not what was written; bring it back from a copy, remove it to get a new one, \
+         or remove {sums} if it was changed on purpose"
+    )]
+    Changed { path: PathBuf, sums: PathBuf },
     #[error("failed to get randomness from the system")]
     Random,
     #[error("failed to set up TLS: {0}")]
@@ -63,7 +70,7 @@ const HOSTS: [&str; 7] = [
     "kubernetes.default.svc.cluster.local",
 ];
 
-fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, IdentityError> {
+pub(super) fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, IdentityError> {
     result.map_err(|source| IdentityError::File {
         path: path.to_owned(),
         source,
@@ -102,20 +109,24 @@ fn private_directory(path: &Path) -> io::Result<()> {
 
 /// The file's text, made with `fresh` when it is not there.
 fn keep(
-    directory: Option<&Path>,
+    kept: &mut Option<(&Path, Sums)>,
     name: &str,
     fresh: impl FnOnce() -> Result<String, IdentityError>,
 ) -> Result<String, IdentityError> {
-    let Some(directory) = directory else {
+    let Some((directory, sums)) = kept else {
         return fresh();
     };
     let path = directory.join(name);
     match fs::read_to_string(&path) {
         Ok(text) if text.trim().is_empty() => Err(IdentityError::Empty(path)),
-        Ok(text) => Ok(text),
+        Ok(text) => {
+            sums.check(&path, name, &text)?;
+            Ok(text)
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let text = fresh()?;
             write_private(&path, &text)?;
+            sums.note(name, &text);
             Ok(text)
         }
         Err(source) => Err(IdentityError::File { path, source }),
@@ -144,14 +155,19 @@ impl Identity {
         if let Some(directory) = directory {
             at(directory, private_directory(directory))?;
         }
+        let sums = directory.map(Sums::read).transpose()?;
+        let mut kept = directory.zip(sums);
         let fresh_key = || Ok(KeyPair::generate()?.serialize_pem());
-        let ca_key = KeyPair::from_pem(&keep(directory, "ca.key", fresh_key)?)
+        let ca_key = KeyPair::from_pem(&keep(&mut kept, "ca.key", fresh_key)?)
             .map_err(|_| IdentityError::Key("ca.key"))?;
-        let ca = keep(directory, "ca.crt", || {
+        let ca = keep(&mut kept, "ca.crt", || {
             Ok(authority()?.self_signed(&ca_key)?.pem())
         })?;
-        let token = keep(directory, "token", random_token)?.trim().to_owned();
-        let account_key = keep(directory, "service-account.key", fresh_key)?;
+        let token = keep(&mut kept, "token", random_token)?.trim().to_owned();
+        let account_key = keep(&mut kept, "service-account.key", fresh_key)?;
+        if let Some((_, sums)) = kept {
+            sums.write()?;
+        }
         let mut hosts: Vec<String> = HOSTS.iter().map(|host| (*host).to_owned()).collect();
         hosts.extend(names.iter().cloned());
         let tls = serving(&ca_key, &ca, &hosts)?;

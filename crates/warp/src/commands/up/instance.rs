@@ -24,7 +24,7 @@ const BACKUP: &str = "backup.part";
 const MARKER: &str = ".warp";
 /// Everything an instance makes; the marker goes last.
 const FOLDERS: [&str; 3] = ["pods", "volumes", store::ASIDE];
-const FILES: [&str; 17] = [
+const FILES: [&str; 18] = [
     STATE,
     "state.log-a",
     "state.log-b",
@@ -40,6 +40,7 @@ const FILES: [&str; 17] = [
     "ca.key",
     "token",
     "service-account.key",
+    "identity.sums",
     LOCK,
     MARKER,
 ];
