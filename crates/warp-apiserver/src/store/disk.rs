@@ -348,7 +348,7 @@ fn read_meta(database: &Database, id: u64) -> Result<Noted, redb::Error> {
         revision: revision.max(1),
         tally: Tally {
             count,
-            sum: u128::from(low) | u128::from(high) << 64,
+            sum: u128::from(low) | (u128::from(high) << 64),
         },
     };
     let whole = format != FORMAT || read("check")? == Some(noted.check());

@@ -98,6 +98,9 @@ async fn images(count: u64) -> Images {
     }
 }
 
+/// Something done to a file.
+type Deed<'a> = Box<dyn Fn(&Path) + 'a>;
+
 /// What became of a damaged directory.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
@@ -270,7 +273,6 @@ async fn files_cut_emptied_zeroed_removed_or_exchanged_are_refused_or_change_not
                     }
                 }
             };
-            type Deed<'a> = Box<dyn Fn(&Path) + 'a>;
             let deeds: Vec<(&str, Deed<'_>)> = vec![
                 ("emptied", Box::new(cut(0))),
                 ("cut to a block", Box::new(cut(4096))),
