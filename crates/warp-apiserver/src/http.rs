@@ -132,6 +132,7 @@ pub(crate) struct Call {
     pub(crate) user: User,
     pub(crate) user_agent: String,
     pub(crate) accept: String,
+    pub(crate) if_none_match: String,
 }
 
 /// An answer: status code, body, warnings.
@@ -300,6 +301,7 @@ impl Api {
             user,
             user_agent: header(header::USER_AGENT),
             accept,
+            if_none_match: header(header::IF_NONE_MATCH),
         };
         match route {
             Route::Resource(target) => self.resource(target, call).await,
