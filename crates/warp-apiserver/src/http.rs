@@ -383,12 +383,18 @@ impl Api {
             target,
             call,
         };
+        // A refusal also says that the version is deprecated.
+        let refused = |mut status: Status| {
+            let after = status.warnings.into_vec();
+            status.warnings = warnings.iter().cloned().chain(after).collect();
+            status
+        };
         if watching {
-            return watch::watch(&request, &warnings);
+            return watch::watch(&request, &warnings).map_err(refused);
         }
         let form = request.call.form;
-        let include = request.include()?;
-        let mut answer = request.run().await?;
+        let include = request.include().map_err(refused)?;
+        let mut answer = request.run().await.map_err(refused)?;
         warnings.append(&mut answer.warnings);
         answer.warnings = warnings;
         respond::render(self, &request.entry, answer, form, include)

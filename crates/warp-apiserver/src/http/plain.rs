@@ -240,7 +240,11 @@ async fn swagger(api: &Arc<Api>, call: &Call) -> Result<Response<Body>, Status> 
 /// The document under its tag, or the word that the client has it already.
 fn tagged(mut response: Response<Body>, hash: &str, call: &Call) -> Response<Body> {
     let tag = format!("\"{hash}\"");
-    if call.if_none_match.split(',').any(|known| known.trim() == tag) {
+    if call
+        .if_none_match
+        .split(',')
+        .any(|known| known.trim() == tag)
+    {
         *response.status_mut() = http::StatusCode::NOT_MODIFIED;
         *response.body_mut() = Body::empty();
         response.headers_mut().remove(header::CONTENT_LENGTH);

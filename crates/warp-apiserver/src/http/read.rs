@@ -130,7 +130,11 @@ pub(super) fn list(request: &ResourceCall<'_>) -> Result<Answer, Status> {
         .map(|stored| request.entry.read(stored))
         .collect();
     let mut meta = json!({"resourceVersion": listed.page.revision.to_string()});
-    if let Some(next) = next_of(request, &listed) {
+    let next = match request.call.form.view {
+        View::Table(_) => listed.next.as_deref(),
+        _ => next_of(request, &listed),
+    };
+    if let Some(next) = next {
         meta["continue"] = next.into();
     }
     if let Some(remaining) = listed.remaining {

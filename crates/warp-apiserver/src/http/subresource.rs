@@ -13,6 +13,9 @@ use crate::registry::{ScalePaths, Subresource};
 pub(super) async fn run(request: &ResourceCall<'_>, name: &str) -> Result<Answer, Status> {
     let resource = &request.entry.resource;
     let Some(sub) = resource.subresource(name).cloned() else {
+        if resource.custom.is_some() {
+            return Err(Status::not_found(&request.subject()));
+        }
         return Err(not_served(&resource.qualified(), name));
     };
     if request.target.name.is_none() || (resource.namespaced && request.target.namespace.is_none())

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use custom::Form;
+pub(crate) use definitions::metadata_text;
 
 use crate::registry::resource::Resource;
 

@@ -46,6 +46,8 @@ async fn put_back(client: &Client, from: &str, to: &str) -> Reply {
 struct Listed {
     /// `v1/pods`.
     name: String,
+    version: String,
+    kind: String,
     collection: String,
     verbs: Vec<String>,
     /// Name and verbs of what is below its objects.
@@ -84,6 +86,8 @@ async fn resources(client: &Client) -> Vec<Listed> {
             };
             found.push(Listed {
                 name: format!("{version}/{name}"),
+                version: version.clone(),
+                kind: item["kind"].as_str().expect("a kind").to_owned(),
                 collection: within,
                 verbs: verbs(item),
                 below: Vec::new(),
@@ -106,6 +110,8 @@ async fn try_all(client: &Client, listed: &Listed, sample: &Value) -> Vec<String
     let name = object["metadata"]["name"].as_str().unwrap_or("sample");
     let path = format!("{}/{name}", listed.collection);
     object["metadata"]["name"] = name.to_owned().into();
+    object["apiVersion"] = listed.version.clone().into();
+    object["kind"] = listed.kind.clone().into();
     let plain = "application/json";
     let merge = "application/merge-patch+json";
     let patch = json!({"metadata": {"labels": {"tried": "yes"}}});
@@ -180,7 +186,8 @@ async fn below_reply(client: &Client, at: &str, below: &str, verb: &str) -> Repl
         ("finalize", "update") => put_back(client, at.trim_end_matches("/finalize"), at).await,
         (_, "update") => put_back(client, at, at).await,
         ("binding", _) => {
-            let body = json!({"metadata": {"name": "sample"}, "target": {"kind": "Node", "name": "n"}});
+            let body =
+                json!({"metadata": {"name": "sample"}, "target": {"kind": "Node", "name": "n"}});
             ask(client, "POST", at, plain, &body).await
         }
         ("eviction", _) => {

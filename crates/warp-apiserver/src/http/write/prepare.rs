@@ -232,7 +232,11 @@ pub(super) fn check(
     match (mode, &resource.custom, old) {
         (_, Some(_), old) => {
             let mut forgiven = Vec::new();
-            errors.extend(resource.schema.validate_noting(new, old, &mut forgiven));
+            let scale = super::replicas::check(resource, new, mode);
+            let found = resource
+                .schema
+                .validate_noting(new, old, scale, &mut forgiven);
+            errors.extend(found);
             warnings.extend(forgiven.iter().map(FieldError::to_string));
         }
         (Mode::Status, None, Some(old)) => {

@@ -217,6 +217,8 @@ fn members(source: &Map<String, Value>, form: Form, out: &mut Map<String, Value>
 /// What version 2 cannot say is not constrained there.
 fn leave_open(source: &Map<String, Value>, out: &mut Map<String, Value>) {
     let is = |out: &Map<String, Value>, kind: &str| out.get("type") == Some(&json!(kind));
+    // Clients must not fill in defaults themselves; nobody else reads this version.
+    out.remove("default");
     let nullable = out.remove("nullable").is_some();
     if nullable
         || (is(out, "array") && !out.contains_key("items"))

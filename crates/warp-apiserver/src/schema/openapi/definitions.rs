@@ -123,6 +123,17 @@ pub(super) fn common(member: &str) -> Value {
     ANY["properties"][member].clone()
 }
 
+/// What the library says about a member of every object's metadata.
+pub(crate) fn metadata_text(member: &str) -> String {
+    static META: LazyLock<Value> = LazyLock::new(|| {
+        let mut components = Components::new();
+        add_metadata(&mut components);
+        components.remove(OBJECT_META).unwrap_or_default()
+    });
+    let text = META["properties"][member]["description"].as_str();
+    text.unwrap_or_default().to_owned()
+}
+
 fn collect(generator: &mut SchemaGenerator, components: &mut Components) {
     for (name, mut schema) in generator.take_definitions(true) {
         complete(&name, &mut schema);

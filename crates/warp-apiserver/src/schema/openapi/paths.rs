@@ -184,7 +184,10 @@ impl Builder<'_> {
             .iter()
             .map(|name| {
                 let kind = match *name {
-                    "allowWatchBookmarks" | "force" | "orphanDependents" | "sendInitialEvents"
+                    "allowWatchBookmarks"
+                    | "force"
+                    | "orphanDependents"
+                    | "sendInitialEvents"
                     | "watch" => "boolean",
                     "gracePeriodSeconds" | "limit" | "timeoutSeconds" => "integer",
                     _ => "string",

@@ -183,10 +183,7 @@ fn custom_resources_are_open_in_version_two_where_it_cannot_say_what_they_are() 
         member("port"),
         json!({"description": "A port.", "x-kubernetes-int-or-string": true})
     );
-    assert_eq!(
-        member("flag"),
-        json!({"type": "boolean", "default": false})
-    );
+    assert_eq!(member("flag"), json!({"type": "boolean"}));
     assert_eq!(member("inner")["required"], json!(["kind", "apiVersion"]));
     let spec = &three["properties"]["spec"];
     assert_eq!(spec["required"], json!(["maybe", "sure"]));
@@ -195,6 +192,7 @@ fn custom_resources_are_open_in_version_two_where_it_cannot_say_what_they_are() 
         json!([{"type": "integer"}, {"type": "string"}])
     );
     assert_eq!(spec["properties"]["maybe"]["nullable"], true);
+    assert_eq!(spec["properties"]["flag"]["default"], false);
     assert!(spec["properties"]["free"]["properties"]["a"].is_object());
 }
 
