@@ -132,6 +132,7 @@ pub(crate) struct Call {
     pub(crate) user: User,
     pub(crate) user_agent: String,
     pub(crate) accept: String,
+    pub(crate) if_none_match: String,
 }
 
 /// An answer: status code, body, warnings.
@@ -300,6 +301,7 @@ impl Api {
             user,
             user_agent: header(header::USER_AGENT),
             accept,
+            if_none_match: header(header::IF_NONE_MATCH),
         };
         match route {
             Route::Resource(target) => self.resource(target, call).await,
@@ -381,12 +383,18 @@ impl Api {
             target,
             call,
         };
+        // A refusal also says that the version is deprecated.
+        let refused = |mut status: Status| {
+            let after = status.warnings.into_vec();
+            status.warnings = warnings.iter().cloned().chain(after).collect();
+            status
+        };
         if watching {
-            return watch::watch(&request, &warnings);
+            return watch::watch(&request, &warnings).map_err(refused);
         }
         let form = request.call.form;
-        let include = request.include()?;
-        let mut answer = request.run().await?;
+        let include = request.include().map_err(refused)?;
+        let mut answer = request.run().await.map_err(refused)?;
         warnings.append(&mut answer.warnings);
         answer.warnings = warnings;
         respond::render(self, &request.entry, answer, form, include)

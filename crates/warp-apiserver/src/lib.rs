@@ -21,6 +21,7 @@ pub mod client;
 pub mod clock;
 pub mod codec;
 mod expiry;
+mod history;
 pub mod hooks;
 mod http;
 pub mod kinds;
@@ -75,6 +76,9 @@ pub struct Options {
     pub hooks: Arc<dyn NodeHooks>,
     /// How long an Event stays after its last write.
     pub keep_events: Duration,
+    /// How often the history of before the last time is forgotten: a revision can be watched and listed from
+    /// for this long at least, and twice as long at most. `None` keeps what there is room for.
+    pub compact_every: Option<Duration>,
     /// Where requests that came over the network are recorded, one line each.
     pub audit: Option<PathBuf>,
     /// Runs after the built-in admission, in this order.
@@ -118,6 +122,7 @@ impl Options {
             limits: Limits::default(),
             hooks: Arc::new(NoNodes),
             keep_events: Duration::from_hours(1),
+            compact_every: Some(history::COMPACT_EVERY),
             audit: None,
             admission: Vec::new(),
         }
@@ -141,6 +146,7 @@ impl ApiServer {
             limits,
             hooks,
             keep_events,
+            compact_every,
             audit,
             admission,
         } = options;
@@ -162,6 +168,9 @@ impl ApiServer {
         let api = Arc::new(Api::new(parts));
         registry::definitions::start(&api, api.stop.clone());
         expiry::start(&api, keep_events);
+        if let Some(every) = compact_every {
+            history::start(&api, every);
+        }
         let server = Self {
             api,
             identity: Arc::new(identity),

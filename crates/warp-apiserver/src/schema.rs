@@ -175,18 +175,19 @@ impl Schema {
     /// Schema, list uniqueness, embedded metadata and CEL rules. With `old`, unchanged values are
     /// not judged again (ratcheting) and transition rules run.
     pub fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-        self.validate_noting(object, old, &mut Vec::new())
+        self.validate_noting(object, old, Vec::new(), &mut Vec::new())
     }
 
-    /// As `validate`, with the rules that do not hold but are not held against the writer, because what they
-    /// are about is unchanged.
+    /// As `validate`, with what else is known to be wrong (`also`) told in its place, and with the rules that do
+    /// not hold but are not held against the writer, because what they are about is unchanged.
     pub fn validate_noting(
         &self,
         object: &Value,
         old: Option<&Value>,
+        also: Vec<FieldError>,
         forgiven: &mut Vec<FieldError>,
     ) -> Vec<FieldError> {
-        validate::custom_resource(self, object, old, forgiven)
+        validate::custom_resource(self, object, old, also, forgiven)
     }
 
     /// What a typed decoder says when a value has the wrong JSON type; `None` when it fits.

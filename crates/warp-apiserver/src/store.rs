@@ -220,8 +220,8 @@ struct Shared {
 /// What has been published.
 struct Progress {
     published: AtomicU64,
-    /// Revision when the process started: nothing older can be replayed.
-    opened: u64,
+    /// Nothing older can be replayed: the revision when the process started, or of the last compaction.
+    oldest: AtomicU64,
     signal: signal::Sender<u64>,
     failed: RwLock<Option<Arc<str>>>,
 }
@@ -303,7 +303,7 @@ impl Store {
         let next_table = u32::try_from(tables.len()).unwrap_or(u32::MAX);
         let progress = Arc::new(Progress {
             published: AtomicU64::new(revision),
-            opened: revision,
+            oldest: AtomicU64::new(revision),
             signal: signal::channel(revision).0,
             failed: RwLock::new(None),
         });
@@ -339,12 +339,12 @@ impl Store {
             sequencer.next_table += 1;
             sequencer.next_table
         };
-        let opened = self.0.progress.opened;
+        let oldest = self.0.progress.oldest.load(Ordering::Acquire);
         let table = Arc::new(Table::new(
             id,
             name.to_owned(),
             Vec::new(),
-            opened,
+            oldest,
             self.0.ring_events,
         ));
         table.follow(Arc::clone(&self.0.progress));
@@ -362,6 +362,18 @@ impl Store {
     /// The newest revision readers can see.
     pub fn revision(&self) -> u64 {
         self.0.progress.published.load(Ordering::Acquire)
+    }
+
+    /// Forgets how the state came to be what it was at `revision`: nothing can be watched or listed from before
+    /// it any more.
+    pub fn compact(&self, revision: u64) {
+        // A table that is made meanwhile starts from here.
+        let tables = self.0.tables.write();
+        let oldest = &self.0.progress.oldest;
+        oldest.fetch_max(revision, Ordering::AcqRel);
+        for table in tables.values() {
+            table.forget(revision);
+        }
     }
 
     /// The newest version of an object, including one whose write is still on its way to disk:

@@ -60,11 +60,7 @@ impl Admission for PodSecurity {
         request: &mut AdmissionRequest<'_>,
         state: &dyn ReadState,
     ) -> Result<Warnings, Refusal> {
-        let made = request.is(Operation::Create, "pods");
-        let joined = request.operation == Operation::Update
-            && request.resource.table() == "pods"
-            && request.subresource == Some("ephemeralcontainers");
-        if !made && !joined {
+        if !request.is(Operation::Create, "pods") {
             return Ok(Warnings::new());
         }
         let Some(namespace) = state.get("namespaces", None, request.namespace.unwrap_or_default())

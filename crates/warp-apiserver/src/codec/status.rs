@@ -132,6 +132,11 @@ impl Status {
         Self::new(405, "MethodNotAllowed", text).about(subject)
     }
 
+    /// Something other servers do is not done here; `why` says what to do instead.
+    pub fn not_served(why: &str) -> Self {
+        Self::new(405, "MethodNotAllowed", why)
+    }
+
     pub fn no_such_method() -> Self {
         let mut status = Self::new(
             405,

@@ -31,6 +31,15 @@ pub(crate) struct Documents(Mutex<Cache>);
 struct Cache {
     generation: u64,
     documents: Vec<(String, Bytes, String)>,
+    swagger: Option<Swagger>,
+}
+
+/// The document of version 2.
+#[derive(Clone, Debug)]
+struct Swagger {
+    json: Bytes,
+    proto: Bytes,
+    hash: String,
 }
 
 pub(super) async fn answer(
@@ -227,12 +236,8 @@ async fn openapi(
         .into_iter()
         .find(|(known, _, _)| known == path)
         .ok_or_else(Status::no_such_path)?;
-    let mut response = respond::json_response(200, bytes);
+    let mut response = tagged(respond::json_response(200, bytes), &hash, call);
     let headers = response.headers_mut();
-    if let Ok(tag) = HeaderValue::from_str(&format!("\"{hash}\"")) {
-        headers.insert(header::ETAG, tag);
-    }
-    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
     if call.query.get("hash") == hash {
         headers.insert(
             header::CACHE_CONTROL,
@@ -248,30 +253,70 @@ async fn swagger(api: &Arc<Api>, call: &Call) -> Result<Response<Body>, Status> 
         let api = Arc::clone(api);
         tokio::task::spawn_blocking(move || api.documents.swagger(&api))
     };
-    let (json, proto) = task.await.map_err(Status::internal)?;
-    let mut response = if call.accept.contains("proto-openapi.spec.v2") {
+    let document = task.await.map_err(Status::internal)?;
+    let response = if call.accept.contains("proto-openapi.spec.v2") {
         let kind = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
-        respond::typed(200, kind, proto)
+        respond::typed(200, kind, document.proto)
     } else {
-        respond::json_response(200, json)
+        respond::json_response(200, document.json)
     };
-    let vary = HeaderValue::from_static("Accept");
-    response.headers_mut().insert(header::VARY, vary);
-    Ok(response)
+    Ok(tagged(response, &document.hash, call))
+}
+
+/// The document under its tag, or the word that the client has it already.
+fn tagged(mut response: Response<Body>, hash: &str, call: &Call) -> Response<Body> {
+    let tag = format!("\"{hash}\"");
+    if call
+        .if_none_match
+        .split(',')
+        .any(|known| known.trim() == tag)
+    {
+        *response.status_mut() = http::StatusCode::NOT_MODIFIED;
+        *response.body_mut() = Body::empty();
+        response.headers_mut().remove(header::CONTENT_LENGTH);
+    }
+    let headers = response.headers_mut();
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        headers.insert(header::ETAG, tag);
+    }
+    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+    response
+}
+
+fn hash(bytes: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+    hex(digest.as_ref()).to_uppercase()
 }
 
 impl Documents {
-    /// The document of version 2 as JSON and as protobuf.
-    fn swagger(&self, api: &Api) -> (Bytes, Bytes) {
+    /// The document of version 2, made when it is first asked for.
+    fn swagger(&self, api: &Api) -> Swagger {
+        let served = api.registry.served();
         let documents = self.current(api);
-        // Rarely asked for: made from the other documents, not kept.
+        if let Some(known) = &self.0.lock().swagger {
+            return known.clone();
+        }
         let documents: Vec<Value> = documents
             .iter()
             .filter_map(|(_, bytes, _)| serde_json::from_slice(bytes).ok())
             .collect();
-        let document = swagger::document(documents.iter());
-        let proto = swagger::encode(&document);
-        (document.to_string().into(), proto.into())
+        let customs = served
+            .entries()
+            .iter()
+            .map(|entry| entry.resource.as_ref())
+            .filter(|resource| resource.custom.is_some());
+        let document = swagger::document(documents.iter(), customs);
+        let json = Bytes::from(document.to_string());
+        let made = Swagger {
+            proto: swagger::encode(&document).into(),
+            hash: hash(&json),
+            json,
+        };
+        let mut cache = self.0.lock();
+        if cache.generation == served.generation {
+            cache.swagger = Some(made.clone());
+        }
+        made
     }
 
     /// Path, bytes and hash of every group and version.
@@ -294,8 +339,7 @@ impl Documents {
                         .collect();
                     let document = crate::schema::openapi::document(&resources);
                     let bytes = Bytes::from(document.to_string());
-                    let digest = ring::digest::digest(&ring::digest::SHA256, &bytes);
-                    let hash = hex(digest.as_ref()).to_uppercase();
+                    let hash = hash(&bytes);
                     let path = if group.is_empty() {
                         format!("api/{version}")
                     } else {
@@ -305,6 +349,7 @@ impl Documents {
                 })
                 .collect();
             cache.generation = served.generation;
+            cache.swagger = None;
         }
         cache.documents.clone()
     }

@@ -10,7 +10,7 @@ use super::selector::Selector;
 use super::{Answer, ResourceCall};
 use crate::codec::negotiate::View;
 use crate::codec::status::Status;
-use crate::store::{Page, PageQuery, TooOld};
+use crate::store::{Page, PageQuery};
 
 pub(super) fn get(request: &ResourceCall<'_>) -> Result<Answer, Status> {
     let asked =
@@ -65,7 +65,7 @@ pub(super) fn select(
         .entry
         .table
         .page(query, |stored| selector.matches(stored))
-        .map_err(|error| expired(error, options))?;
+        .map_err(|_| expired(options))?;
     let mut next = None;
     let mut remaining = None;
     if page.remaining > 0
@@ -93,16 +93,14 @@ pub(super) fn select(
     })
 }
 
-fn expired(error: TooOld, options: &ListOptions) -> Status {
+fn expired(options: &ListOptions) -> Status {
     let Some(next) = &options.next else {
-        return Status::gone(format!(
-            "The resourceVersion for the provided list is too old. (asked {}, oldest {})",
-            error.asked, error.oldest
-        ));
+        return Status::gone("The resourceVersion for the provided list is too old.");
     };
     let mut status = Status::gone(
-        "The provided continue parameter is too old to display a consistent list result: \
-         start a new list, or use the continue token of this answer for the rest as it is now",
+        "The provided continue parameter is too old to display a consistent list result. Start a new list \
+         without it, or go on with the continue token of this answer: the rest is then shown as it is now, \
+         which need not fit what was shown before.",
     );
     let token = Continue {
         revision: None,
@@ -132,7 +130,11 @@ pub(super) fn list(request: &ResourceCall<'_>) -> Result<Answer, Status> {
         .map(|stored| request.entry.read(stored))
         .collect();
     let mut meta = json!({"resourceVersion": listed.page.revision.to_string()});
-    if let Some(next) = next_of(request, &listed) {
+    let next = match request.call.form.view {
+        View::Table(_) => listed.next.as_deref(),
+        _ => next_of(request, &listed),
+    };
+    if let Some(next) = next {
         meta["continue"] = next.into();
     }
     if let Some(remaining) = listed.remaining {

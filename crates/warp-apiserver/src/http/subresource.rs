@@ -13,7 +13,10 @@ use crate::registry::{ScalePaths, Subresource};
 pub(super) async fn run(request: &ResourceCall<'_>, name: &str) -> Result<Answer, Status> {
     let resource = &request.entry.resource;
     let Some(sub) = resource.subresource(name).cloned() else {
-        return Err(Status::no_such_path());
+        if resource.custom.is_some() {
+            return Err(Status::not_found(&request.subject()));
+        }
+        return Err(not_served(&resource.qualified(), name));
     };
     if request.target.name.is_none() || (resource.namespaced && request.target.namespace.is_none())
     {
@@ -24,17 +27,6 @@ pub(super) async fn run(request: &ResourceCall<'_>, name: &str) -> Result<Answer
         (Subresource::Status, Method::PUT) => update_as(request, Mode::Status).await,
         (Subresource::Status, Method::PATCH) => patch_as(request, Mode::Status).await,
         (Subresource::Finalize, Method::PUT) => update_as(request, Mode::Finalize).await,
-        (Subresource::EphemeralContainers | Subresource::Resize, Method::GET) => {
-            super::read::get(request)
-        }
-        (Subresource::EphemeralContainers, Method::PUT) => {
-            update_as(request, Mode::EphemeralContainers).await
-        }
-        (Subresource::EphemeralContainers, Method::PATCH) => {
-            patch_as(request, Mode::EphemeralContainers).await
-        }
-        (Subresource::Resize, Method::PUT) => update_as(request, Mode::Resize).await,
-        (Subresource::Resize, Method::PATCH) => patch_as(request, Mode::Resize).await,
         (Subresource::Scale(paths), method) => scale(request, paths, &method).await,
         (Subresource::Binding, Method::POST) => bind(request).await,
         (Subresource::Eviction, Method::POST) => evict(request).await,
@@ -47,6 +39,23 @@ pub(super) async fn run(request: &ResourceCall<'_>, name: &str) -> Result<Answer
         }
         _ => Err(Status::no_such_method()),
     }
+}
+
+/// What a cluster may serve and this server does not is refused with the way around it.
+fn not_served(resource: &str, name: &str) -> Status {
+    let why = match (resource, name) {
+        ("pods", "ephemeralcontainers") => {
+            "ephemeral containers are not served by the embedded control plane: the containers of a pod are \
+             fixed when it is made. Run a command in one of them with `kubectl exec`, or debug a copy of the pod \
+             with `kubectl debug POD --copy-to=NAME`"
+        }
+        ("pods", "resize") => {
+            "pods/resize is not served by the embedded control plane: the resources of a pod are fixed when it \
+             is made. Delete the pod and make it again with the new resources"
+        }
+        _ => return Status::no_such_path(),
+    };
+    Status::not_served(why)
 }
 
 /// A value by the dotted path of a definition.
@@ -156,8 +165,9 @@ async fn scale(
         Method::PUT | Method::PATCH => {}
         _ => return Err(Status::no_such_method()),
     }
+    let strategic = request.entry.resource.custom.is_none();
     let patch = match *method {
-        Method::PATCH => Some(PatchKind::of(&call.content_type, true)?),
+        Method::PATCH => Some(PatchKind::of(&call.content_type, strategic)?),
         _ => None,
     };
     let apply = patch == Some(PatchKind::Apply);

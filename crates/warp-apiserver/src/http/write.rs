@@ -6,6 +6,7 @@
 mod decode;
 pub(super) mod modify;
 mod prepare;
+mod replicas;
 
 use std::sync::atomic::Ordering;
 

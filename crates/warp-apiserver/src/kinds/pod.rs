@@ -24,12 +24,10 @@ pub(super) fn descriptor() -> Described {
         .subresources([
             Subresource::Attach,
             Subresource::Binding,
-            Subresource::EphemeralContainers,
             Subresource::Eviction,
             Subresource::Exec,
             Subresource::Log,
             Subresource::PortForward,
-            Subresource::Resize,
             Subresource::Status,
         ])
         .columns(columns::columns())

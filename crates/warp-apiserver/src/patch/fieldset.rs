@@ -240,7 +240,7 @@ impl FieldSet {
         }
     }
 
-    /// Every path, printed.
+    /// Every path, printed, in the order Kubernetes tells them: those of a level before those below it.
     pub fn paths(&self) -> Vec<String> {
         let mut found = Vec::new();
         self.collect(&mut String::new(), &mut found);
@@ -248,12 +248,11 @@ impl FieldSet {
     }
 
     fn collect(&self, prefix: &mut String, found: &mut Vec<String>) {
+        let owned = self.0.iter().filter(|(_, entry)| entry.owned);
+        found.extend(owned.map(|(step, _)| format!("{prefix}{step}")));
         for (step, entry) in &self.0 {
             let length = prefix.len();
             prefix.push_str(&step.to_string());
-            if entry.owned {
-                found.push(prefix.clone());
-            }
             entry.below.collect(prefix, found);
             prefix.truncate(length);
         }

@@ -505,6 +505,18 @@ impl Conflict {
 fn conflict_status(conflicts: &[Conflict]) -> Status {
     let mut causes = Vec::new();
     let mut lines = Vec::new();
+    let mut conflicts: Vec<&Conflict> = conflicts.iter().collect();
+    conflicts.sort_by_key(|conflict| {
+        let Manager {
+            name,
+            operation,
+            api_version,
+            time,
+            subresource,
+            ..
+        } = &conflict.manager;
+        (name, operation, api_version, time, subresource)
+    });
     for conflict in conflicts {
         let who = conflict.manager.describe();
         lines.push(format!("conflicts with {who}:"));

@@ -160,8 +160,6 @@ pub enum Subresource {
     Eviction,
     /// `serviceaccounts/token`.
     Token,
-    EphemeralContainers,
-    Resize,
     Log,
     Exec,
     Attach,
@@ -177,8 +175,6 @@ impl Subresource {
             Self::Binding => "binding",
             Self::Eviction => "eviction",
             Self::Token => "token",
-            Self::EphemeralContainers => "ephemeralcontainers",
-            Self::Resize => "resize",
             Self::Log => "log",
             Self::Exec => "exec",
             Self::Attach => "attach",
@@ -188,9 +184,7 @@ impl Subresource {
 
     pub fn verbs(&self) -> &'static [&'static str] {
         match self {
-            Self::Status | Self::Scale(_) | Self::EphemeralContainers | Self::Resize => {
-                &["get", "patch", "update"]
-            }
+            Self::Status | Self::Scale(_) => &["get", "patch", "update"],
             Self::Finalize => &["update"],
             Self::Binding | Self::Eviction | Self::Token => &["create"],
             Self::Log => &["get"],

@@ -2,8 +2,9 @@
 //!
 //! Built-in definitions come from the schemars feature of k8s-openapi, with the facts it does not
 //! know (list keys, merge keys, enumerations, defaults) added from the table; custom resources'
-//! are what their author wrote, with the implied metadata.
+//! are made of what their author wrote (`custom`).
 
+mod custom;
 mod definitions;
 mod paths;
 pub(crate) mod swagger;
@@ -16,6 +17,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use custom::Form;
+pub(crate) use definitions::metadata_text;
+
 use crate::registry::resource::Resource;
 
 /// The document of one group and version.
@@ -23,14 +27,18 @@ pub fn document(resources: &[Arc<Resource>]) -> Value {
     let mut components = BTreeMap::new();
     let mut all = Map::new();
     for resource in resources {
-        let name = definition_name(resource);
         if resource.custom.is_some() {
-            components.insert(name.clone(), custom_definition(resource));
-            definitions::add_metadata(&mut components);
+            let kind = custom::kind(resource, Form::Three);
+            components.insert(definition_name(resource), kind);
         } else {
             definitions::add(resource, &mut components);
         }
-        paths::add(resource, &name, &mut all);
+        definitions::add_metadata(&mut components);
+        if resource.allows("list") {
+            let list = custom::list(resource, Form::Three);
+            components.insert(list_definition_name(resource), list);
+        }
+        paths::add(resource, &mut all);
         for subresource in &resource.subresources {
             if let Some((group, version, kind)) = subresource.kind() {
                 definitions::add_named(group, version, kind, &mut components);
@@ -58,39 +66,13 @@ fn definition_name(resource: &Resource) -> String {
     parts.join(".")
 }
 
-fn group_version_kind(resource: &Resource) -> Value {
-    json!({"group": resource.group, "kind": resource.kind, "version": resource.version})
+/// The name of the definition of its list.
+fn list_definition_name(resource: &Resource) -> String {
+    let own = definition_name(resource);
+    let package = own.rsplit_once('.').map_or("", |(package, _)| package);
+    format!("{package}.{}", resource.list_kind)
 }
 
-/// The schema as written, with apiVersion, kind and metadata described as everywhere.
-fn custom_definition(resource: &Resource) -> Value {
-    let source = resource.schema.node().source.as_deref();
-    let mut schema = source.cloned().unwrap_or_else(|| json!({"type": "object"}));
-    if let Some(map) = schema.as_object_mut() {
-        let preserves = resource.schema.preserves_unknown();
-        let described = map
-            .get("properties")
-            .and_then(Value::as_object)
-            .is_some_and(|p| !p.is_empty());
-        if preserves && !described {
-            map.insert(
-                "x-kubernetes-preserve-unknown-fields".to_owned(),
-                Value::Bool(true),
-            );
-        }
-        let properties = map.entry("properties").or_insert_with(|| json!({}));
-        properties["apiVersion"] = json!({
-            "type": "string", "description": definitions::API_VERSION,
-        });
-        properties["kind"] = json!({"type": "string", "description": definitions::KIND});
-        properties["metadata"] = json!({
-            "allOf": [{"$ref": format!("#/components/schemas/{}", definitions::OBJECT_META)}],
-            "description": "Standard object's metadata.",
-        });
-        map.insert(
-            "x-kubernetes-group-version-kind".to_owned(),
-            json!([group_version_kind(resource)]),
-        );
-    }
-    schema
+fn group_version_kind(resource: &Resource) -> Value {
+    json!({"group": resource.group, "kind": resource.kind, "version": resource.version})
 }

@@ -24,9 +24,11 @@ pub(super) fn custom_resource(
     schema: &Schema,
     object: &Value,
     old: Option<&Value>,
+    also: Vec<FieldError>,
     forgiven: &mut Vec<FieldError>,
 ) -> Vec<FieldError> {
     let mut errors = values(schema, object, old, "").into_field_errors(&Path::root());
+    errors.extend(also);
     embedded_objects(schema, object, &Path::root(), true, &mut errors);
     let mut lists = Vec::new();
     if let Some(old) = old {

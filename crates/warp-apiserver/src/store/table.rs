@@ -32,7 +32,7 @@ struct Inner {
     ring: VecDeque<Arc<Event>>,
     /// Sequence number of the ring's first event.
     first: u64,
-    /// Revision of the newest event that is no longer in the ring.
+    /// Revision of the newest event that is no longer in the ring, or of the last compaction.
     base: u64,
     /// Revision of the newest event.
     last: u64,
@@ -286,6 +286,20 @@ impl Table {
         inner.remember(Arc::clone(event));
     }
 
+    /// Forgets the changes up to `revision`.
+    pub(super) fn forget(&self, revision: u64) {
+        let mut inner = self.inner.write();
+        while inner
+            .ring
+            .front()
+            .is_some_and(|event| event.revision() <= revision)
+        {
+            inner.forget_oldest();
+        }
+        inner.base = inner.base.max(revision);
+        inner.ring.shrink_to_fit();
+    }
+
     /// Wakes the watchers: there are events up to `revision`.
     pub(super) fn announce(&self, revision: u64) {
         self.signal.send_replace(revision);
@@ -394,11 +408,14 @@ impl Inner {
         while self.ring.len() > self.ring_events
             || (self.ring_bytes > RING_BYTES && self.ring.len() > RING_FLOOR)
         {
-            let Some(oldest) = self.ring.pop_front() else {
-                break;
-            };
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some(oldest) = self.ring.pop_front() {
             self.first += 1;
-            self.base = oldest.revision();
+            self.base = self.base.max(oldest.revision());
             self.ring_bytes -= oldest.weight();
         }
     }

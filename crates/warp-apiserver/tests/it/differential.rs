@@ -211,7 +211,7 @@ fn comparable(reply: &Reply, namespace: &str) -> Value {
 }
 
 /// The paths at which two values differ.
-fn differences(path: &str, real: &Value, ours: &Value, out: &mut Vec<String>) {
+pub(crate) fn differences(path: &str, real: &Value, ours: &Value, out: &mut Vec<String>) {
     match (real, ours) {
         (Value::Object(a), Value::Object(b)) => {
             let mut names: Vec<&String> = a.keys().chain(b.keys()).collect();
@@ -296,6 +296,9 @@ async fn answers_equal_those_of_a_real_api_server() {
         different.len(),
         different.join("\n")
     );
+    if only.is_empty() || only == "published" {
+        crate::published::documents_are_equal(&real_client, &our_client).await;
+    }
     if only.is_empty() {
         assert!(
             unused.is_empty(),

@@ -11,12 +11,15 @@
 
 mod api;
 mod differential;
+mod discovered;
 mod exchange;
 mod fuzz;
+mod history;
 mod hostile;
 mod intruders;
 mod kubectl;
 mod page;
+mod published;
 mod recorded;
 mod safety;
 mod third_party;

@@ -105,6 +105,8 @@ impl World {
         let clock = Clock::tokio(DAWN.parse::<Timestamp>()?);
         let server = ApiServer::start(Options {
             clock: clock.clone(),
+            // The judges read a scenario's whole history, which may be hours long.
+            compact_every: None,
             ..Options::ephemeral()?
         })
         .await?;

@@ -211,10 +211,22 @@ pub(super) fn settle(request: &ResourceCall<'_>, value: &mut Value) {
     let resource = &request.entry.resource;
     if resource.custom.is_some() {
         skeleton::drop_nulls(&mut value["metadata"]);
+        drop_empty(&mut value["metadata"]);
         resource.schema.apply_defaults(value);
     } else {
         skeleton::drop_nulls(value);
         (resource.strategy.default)(value);
+    }
+}
+
+/// Metadata is typed for every kind: maps and lists without anything in them are not there.
+fn drop_empty(metadata: &mut Value) {
+    if let Some(map) = metadata.as_object_mut() {
+        map.retain(|_, value| match value {
+            Value::Object(map) => !map.is_empty(),
+            Value::Array(list) => !list.is_empty(),
+            _ => true,
+        });
     }
 }
 
@@ -278,7 +290,9 @@ pub(super) fn applied(
             "error strict decoding YAML: yaml: unmarshal errors:\n  {problem}"
         ))
     })?;
-    if !value["kind"].is_string() || !value["apiVersion"].is_string() {
+    let foreign = resource.custom.is_some()
+        && (value["kind"] != *resource.kind || value["apiVersion"] != *request.entry.api_version());
+    if foreign || !value["kind"].is_string() || !value["apiVersion"].is_string() {
         let version = value["apiVersion"].as_str().unwrap_or_default();
         let (group, version) = version.split_once('/').unwrap_or(("", version));
         let kind = value["kind"].as_str().unwrap_or_default();

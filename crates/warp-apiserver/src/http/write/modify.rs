@@ -18,8 +18,6 @@ pub(in crate::http) enum Mode {
     Status,
     Scale,
     Finalize,
-    EphemeralContainers,
-    Resize,
     Binding,
 }
 
@@ -30,8 +28,6 @@ impl Mode {
             Self::Status => "status",
             Self::Scale => "scale",
             Self::Finalize => "finalize",
-            Self::EphemeralContainers => "ephemeralcontainers",
-            Self::Resize => "resize",
             Self::Binding => "binding",
         }
     }
@@ -64,7 +60,7 @@ pub(in crate::http) async fn modify(
         entry.table.name(),
         "services" | "persistentvolumeclaims" | "pods"
     );
-    let _turn = if counted && matches!(mode, Mode::Main | Mode::Resize) {
+    let _turn = if counted && mode == Mode::Main {
         request.turn().await
     } else {
         None

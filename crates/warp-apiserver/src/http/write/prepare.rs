@@ -122,9 +122,7 @@ pub(super) fn reset(resource: &Resource, mode: Mode) -> &'static [&'static [&'st
             &["metadata", "deletionTimestamp"],
             &["metadata", "ownerReferences"],
         ],
-        Mode::Scale | Mode::Finalize | Mode::EphemeralContainers | Mode::Resize | Mode::Binding => {
-            &[&["status"]]
-        }
+        Mode::Scale | Mode::Finalize | Mode::Binding => &[&["status"]],
     }
 }
 
@@ -172,20 +170,6 @@ pub(super) fn for_update(resource: &Resource, mode: Mode, new: &mut Value, old: 
             (resource.strategy.prepare_status_update)(new, old);
         }
         Mode::Finalize => keep(new, old, meta, &["finalizers"]),
-        Mode::EphemeralContainers => keep(new, old, meta, &["ephemeralContainers"]),
-        Mode::Resize => {
-            let mut base = old.clone();
-            for list in ["containers", "initContainers"] {
-                let sent = new["spec"][list].as_array().cloned().unwrap_or_default();
-                let known = base["spec"][list].as_array_mut();
-                for (known, sent) in known.into_iter().flatten().zip(sent) {
-                    copy(known, &sent, "resources");
-                    copy(known, &sent, "resizePolicy");
-                }
-            }
-            base["metadata"] = meta;
-            *new = base;
-        }
         Mode::Scale | Mode::Binding => new["metadata"] = meta,
     }
     count_generation(resource, mode, new, old);
@@ -248,7 +232,11 @@ pub(super) fn check(
     match (mode, &resource.custom, old) {
         (_, Some(_), old) => {
             let mut forgiven = Vec::new();
-            errors.extend(resource.schema.validate_noting(new, old, &mut forgiven));
+            let scale = super::replicas::check(resource, new, mode);
+            let found = resource
+                .schema
+                .validate_noting(new, old, scale, &mut forgiven);
+            errors.extend(found);
             warnings.extend(forgiven.iter().map(FieldError::to_string));
         }
         (Mode::Status, None, Some(old)) => {

@@ -7,6 +7,7 @@ use crate::http::Api;
 use crate::registry::resource::{self, Cell, Column, Custom, SelectableField};
 use crate::registry::{self, Resource, ScalePaths, Strategy, Subresource};
 use crate::schema::Schema;
+use crate::schema::openapi::metadata_text;
 
 const CUSTOM_VERBS: &[&str] = &[
     "delete",
@@ -158,7 +159,7 @@ fn columns(version: &Value) -> Vec<Column> {
         "Name",
         "string",
         "name",
-        "Name of the object",
+        &metadata_text("name"),
         0,
         ".metadata.name",
     )];
@@ -169,7 +170,7 @@ fn columns(version: &Value) -> Vec<Column> {
         .filter_map(Value::as_object)
         .collect();
     if listed.is_empty() {
-        let age = "Time since the object was created";
+        let age = &metadata_text("creationTimestamp");
         columns.push(column(
             "Age",
             "date",

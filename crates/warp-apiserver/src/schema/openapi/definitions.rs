@@ -1,6 +1,7 @@
 //! Definitions of the built-in types.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use k8s_openapi::api::{
     apps, authentication, authorization, autoscaling, batch, coordination, core, discovery, events,
@@ -15,8 +16,9 @@ use crate::registry::resource::Resource;
 use crate::schema::{FieldType, ListType, Merge, Schema, definition_facts};
 
 pub(super) const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
-pub(super) const API_VERSION: &str = "The group and version of this object's schema.";
-pub(super) const KIND: &str = "The kind of this object.";
+pub(super) const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
+pub(super) const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
+pub(super) const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
 const PREFIX: &str = "#/components/schemas/";
 
 type Components = BTreeMap<String, Value>;
@@ -97,14 +99,39 @@ pub(super) fn add_named(group: &str, version: &str, kind: &str, components: &mut
     }
 }
 
-/// Adds the metadata every object has.
+/// Adds what operations of every kind speak of.
 pub(super) fn add_metadata(components: &mut Components) {
-    if components.contains_key(OBJECT_META) {
+    if components.contains_key(DELETE_OPTIONS) {
         return;
     }
     let mut generator = SchemaSettings::openapi3().into_generator();
     generator.subschema_for::<meta::v1::ObjectMeta>();
+    generator.subschema_for::<meta::v1::ListMeta>();
+    generator.subschema_for::<meta::v1::Status>();
+    generator.subschema_for::<meta::v1::DeleteOptions>();
     collect(&mut generator, components);
+}
+
+/// A member every object has (`apiVersion`, `kind`, `metadata`), as the library describes it.
+pub(super) fn common(member: &str) -> Value {
+    static ANY: LazyLock<Value> = LazyLock::new(|| {
+        let mut components = Components::new();
+        add_named("", "v1", "ConfigMap", &mut components);
+        let any = components.remove("io.k8s.api.core.v1.ConfigMap");
+        any.unwrap_or_default()
+    });
+    ANY["properties"][member].clone()
+}
+
+/// What the library says about a member of every object's metadata.
+pub(crate) fn metadata_text(member: &str) -> String {
+    static META: LazyLock<Value> = LazyLock::new(|| {
+        let mut components = Components::new();
+        add_metadata(&mut components);
+        components.remove(OBJECT_META).unwrap_or_default()
+    });
+    let text = META["properties"][member]["description"].as_str();
+    text.unwrap_or_default().to_owned()
 }
 
 fn collect(generator: &mut SchemaGenerator, components: &mut Components) {

@@ -1,7 +1,7 @@
 //! Version 2 of the documents, all groups in one: what kubectl falls back to when it cannot ask the server
 //! to validate, as for a `kind: List`.
 //!
-//! Made from version 3, without descriptions and paths, which nobody reads here. kubectl wants it in the
+//! Made from version 3, of built-in kinds without descriptions and paths, which nobody reads here. kubectl wants it in the
 //! protobuf form (`proto`), everybody else gets JSON.
 
 mod proto;
@@ -10,11 +10,18 @@ use serde_json::{Map, Value, json};
 
 pub(crate) use proto::encode;
 
+use super::custom;
+use crate::registry::resource::Resource;
+
 const FROM: &str = "#/components/schemas/";
 const TO: &str = "#/definitions/";
 
-/// One document of the definitions in the documents of version 3.
-pub(crate) fn document<'a>(documents: impl Iterator<Item = &'a Value>) -> Value {
+/// One document of the definitions in the documents of version 3, and those of custom resources, which
+/// are published in full.
+pub(crate) fn document<'a>(
+    documents: impl Iterator<Item = &'a Value>,
+    customs: impl Iterator<Item = &'a Resource>,
+) -> Value {
     let mut all = Map::new();
     for document in documents {
         let schemas = document["components"]["schemas"].as_object();
@@ -30,10 +37,8 @@ pub(crate) fn document<'a>(documents: impl Iterator<Item = &'a Value>) -> Value 
         .iter()
         .map(|(name, schema)| (name.clone(), converted(schema, &all)))
         .collect();
-    for (name, schema) in &all {
-        if let Some((name, list)) = list_of(name, schema) {
-            definitions.entry(name).or_insert(list);
-        }
+    for (name, schema) in customs.flat_map(custom::definitions_of_version_two) {
+        definitions.insert(name, schema);
     }
     definitions.sort_keys();
     json!({
@@ -45,31 +50,6 @@ pub(crate) fn document<'a>(documents: impl Iterator<Item = &'a Value>) -> Value 
 }
 
 const KIND: &str = "x-kubernetes-group-version-kind";
-
-/// The list of a kind, which version 3 leaves out.
-fn list_of(name: &str, schema: &Value) -> Option<(String, Value)> {
-    let kinds = schema.get(KIND)?.as_array()?;
-    let kinds: Vec<Value> = kinds
-        .iter()
-        .map(|kind| {
-            let mut kind = kind.clone();
-            kind["kind"] = format!("{}List", kind["kind"].as_str().unwrap_or_default()).into();
-            kind
-        })
-        .collect();
-    let list = json!({
-        "type": "object",
-        "required": ["items"],
-        "properties": {
-            "apiVersion": {"type": "string"},
-            "kind": {"type": "string"},
-            "metadata": {},
-            "items": {"type": "array", "items": {"$ref": format!("{TO}{name}")}},
-        },
-        KIND: kinds,
-    });
-    Some((format!("{name}List"), list))
-}
 
 /// A schema in the words of version 2. What that version cannot say is left open.
 fn converted(schema: &Value, all: &Map<String, Value>) -> Value {

@@ -89,36 +89,126 @@ fn patches_of_pods_take_field_validation_and_lists_have_their_keys() {
     assert_eq!(port["enum"], json!(["SCTP", "TCP", "UDP"]));
 }
 
-#[test]
-fn custom_resources_are_described_as_their_author_wrote() {
-    let schema = json!({
-        "type": "object", "description": "A thing.",
-        "properties": {"spec": {"type": "object", "description": "What is wanted."}},
-    });
+fn thing(schema: &Value) -> Arc<Resource> {
     let mut resource = Resource::new(
         "example.com",
         "v1",
         "Thing",
         "things",
-        Schema::from_crd(&schema, false).expect("valid"),
+        Schema::from_crd(schema, false).expect("valid"),
     );
     resource.custom = Some(Custom {
         epoch: 0,
         storage_version: "example.com/v1".to_owned(),
         deprecation: None,
     });
-    let document = document(&[Arc::new(resource)]);
+    Arc::new(resource)
+}
+
+/// The definition of a thing in version 2 and in version 3.
+fn published(schema: &Value) -> [Value; 2] {
+    let thing = thing(schema);
+    let three = document(&[Arc::clone(&thing)]);
+    let two = swagger::document([three.clone()].iter(), [thing.as_ref()].into_iter());
+    let name = "com.example.v1.Thing";
+    [
+        two["definitions"][name].clone(),
+        three["components"]["schemas"][name].clone(),
+    ]
+}
+
+#[test]
+fn custom_resources_are_described_as_their_author_wrote() {
+    let schema = json!({
+        "type": "object", "description": "A thing.",
+        "properties": {"spec": {"type": "object", "description": "What is wanted."}},
+    });
+    let document = document(&[thing(&schema)]);
     let thing = &document["components"]["schemas"]["com.example.v1.Thing"];
     assert_eq!(
-        thing["properties"]["spec"]["description"],
-        "What is wanted."
+        thing["properties"]["spec"],
+        json!({"type": "object", "description": "What is wanted."})
     );
     assert!(thing["properties"]["metadata"]["allOf"][0]["$ref"].is_string());
-    assert!(
-        document["paths"]
-            .get("/apis/example.com/v1/namespaces/{namespace}/things/{name}")
-            .is_some()
+    let list = &document["components"]["schemas"]["com.example.v1.ThingList"];
+    assert_eq!(
+        list["properties"]["items"]["items"]["$ref"],
+        "#/components/schemas/com.example.v1.Thing"
     );
+    let path = "/apis/example.com/v1/namespaces/{namespace}/things/{name}";
+    let patches = &document["paths"][path]["patch"]["requestBody"]["content"];
+    let patches: Vec<&String> = patches.as_object().expect("content").keys().collect();
+    assert_eq!(
+        patches,
+        [
+            "application/apply-patch+yaml",
+            "application/json-patch+json",
+            "application/merge-patch+json"
+        ]
+    );
+}
+
+#[test]
+fn custom_resources_are_open_in_version_two_where_it_cannot_say_what_they_are() {
+    let [two, three] = published(&json!({
+        "type": "object",
+        "properties": {"spec": {
+            "type": "object",
+            "required": ["maybe", "sure"],
+            "properties": {
+                "maybe": {"type": "object", "nullable": true, "properties": {"a": {"type": "string"}}},
+                "sure": {"type": "string", "pattern": "a+", "enum": ["a"]},
+                "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true,
+                         "properties": {"a": {"type": "string"}}},
+                "port": {"x-kubernetes-int-or-string": true, "description": "A port."},
+                "inner": {"type": "object", "x-kubernetes-embedded-resource": true,
+                          "properties": {"spec": {"type": "object"}}},
+                "flag": {"type": "boolean", "default": false, "nullable": false},
+            },
+        }},
+    }));
+    let spec = &two["properties"]["spec"];
+    assert_eq!(spec["required"], json!(["sure"]));
+    let member = |name: &str| spec["properties"][name].clone();
+    assert_eq!(member("maybe"), json!({}));
+    assert_eq!(
+        member("sure"),
+        json!({"type": "string", "pattern": "a+", "enum": ["a"]})
+    );
+    assert_eq!(
+        member("free"),
+        json!({"x-kubernetes-preserve-unknown-fields": true})
+    );
+    assert_eq!(
+        member("port"),
+        json!({"description": "A port.", "x-kubernetes-int-or-string": true})
+    );
+    assert_eq!(member("flag"), json!({"type": "boolean"}));
+    assert_eq!(member("inner")["required"], json!(["kind", "apiVersion"]));
+    let spec = &three["properties"]["spec"];
+    assert_eq!(spec["required"], json!(["maybe", "sure"]));
+    assert_eq!(
+        spec["properties"]["port"]["anyOf"],
+        json!([{"type": "integer"}, {"type": "string"}])
+    );
+    assert_eq!(spec["properties"]["maybe"]["nullable"], true);
+    assert_eq!(spec["properties"]["flag"]["default"], false);
+    assert!(spec["properties"]["free"]["properties"]["a"].is_object());
+}
+
+#[test]
+fn custom_resources_that_keep_everything_are_only_named_in_version_two() {
+    let [two, three] = published(&json!({
+        "type": "object", "description": "Anything.", "x-kubernetes-preserve-unknown-fields": true,
+    }));
+    let kind = json!([{"group": "example.com", "kind": "Thing", "version": "v1"}]);
+    assert_eq!(
+        two,
+        json!({"type": "object", "x-kubernetes-group-version-kind": kind})
+    );
+    assert_eq!(three["x-kubernetes-preserve-unknown-fields"], true);
+    assert_eq!(three["description"], "Anything.");
+    assert!(three["properties"]["kind"].is_object());
 }
 
 /// The table and the library describe the same types: every member the library knows is in the
@@ -200,7 +290,7 @@ fn fields(mut message: &[u8]) -> Vec<(u64, &[u8])> {
 #[test]
 fn version_two_has_every_kind_and_its_list_in_both_forms() {
     let all: Vec<Arc<Resource>> = crate::kinds::builtin().into_iter().map(Arc::new).collect();
-    let document = swagger::document([document(&all)].iter());
+    let document = swagger::document([document(&all)].iter(), std::iter::empty());
     let definitions = document["definitions"].as_object().expect("definitions");
     for resource in &all {
         let kind = |name: String| json!([{"group": resource.group, "kind": name, "version": resource.version}]);
@@ -210,6 +300,9 @@ fn version_two_has_every_kind_and_its_list_in_both_forms() {
             own["x-kubernetes-group-version-kind"],
             kind(resource.kind.clone())
         );
+        if !resource.allows("list") {
+            continue;
+        }
         let list = &definitions[&format!("{name}List")];
         assert_eq!(
             list["x-kubernetes-group-version-kind"],

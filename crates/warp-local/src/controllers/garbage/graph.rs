@@ -235,18 +235,17 @@ impl Graph {
             }
             plan.push(node.without_finalizer(ORPHAN));
         } else if node.has(FOREGROUND) {
-            let blocking: Vec<_> = dependents
-                .filter(|(_, dependent)| blocks(dependent, uid))
-                .collect();
-            if blocking.is_empty() {
+            let mut blocked = false;
+            for (dependent_uid, dependent) in dependents {
+                blocked |= blocks(dependent, uid);
+                // All of them go now; the owner waits for those that block.
+                if !dependent.deleting {
+                    look.push(dependent_uid.clone());
+                }
+            }
+            if !blocked {
                 plan.push(node.without_finalizer(FOREGROUND));
             }
-            look.extend(
-                blocking
-                    .into_iter()
-                    .filter(|(_, dependent)| !dependent.deleting)
-                    .map(|(uid, _)| uid.clone()),
-            );
         }
         (plan, look)
     }

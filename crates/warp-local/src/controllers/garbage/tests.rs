@@ -123,11 +123,13 @@ fn a_foreground_deletion_waits_for_blocking_dependents_only() {
     );
     let (nothing_yet, look) = plan(&graph, "a");
     assert!(nothing_yet.actions.is_empty());
-    assert_eq!(look, ["uid-blocking"]);
-    assert!(matches!(
-        plan(&graph, "blocking").0.actions.as_slice(),
-        [Action::Delete { .. }]
-    ));
+    assert_eq!(look, ["uid-blocking", "uid-free"]);
+    for dependent in ["blocking", "free"] {
+        assert!(matches!(
+            plan(&graph, dependent).0.actions.as_slice(),
+            [Action::Delete { .. }]
+        ));
+    }
     assert_eq!(graph.remove("uid-blocking"), ["uid-a"]);
     let (finished, _) = plan(&graph, "a");
     let [Action::Patch { patch, .. }] = finished.actions.as_slice() else {

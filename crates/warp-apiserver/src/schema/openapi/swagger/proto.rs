@@ -12,8 +12,31 @@ mod field {
     }
     pub(super) mod schema {
         pub(crate) const REFERENCE: u32 = 1;
-        pub(crate) const FORMAT: u32 = 2;
+        /// Fields of text, numbers and flags, by keyword.
+        pub(crate) const TEXTS: [(&str, u32); 4] = [
+            ("format", 2),
+            ("title", 3),
+            ("description", 4),
+            ("pattern", 13),
+        ];
+        pub(crate) const DEFAULT: u32 = 5;
+        pub(crate) const DOUBLES: [(&str, u32); 3] =
+            [("multipleOf", 6), ("maximum", 7), ("minimum", 9)];
+        pub(crate) const INTEGERS: [(&str, u32); 6] = [
+            ("maxLength", 11),
+            ("minLength", 12),
+            ("maxItems", 14),
+            ("minItems", 15),
+            ("maxProperties", 17),
+            ("minProperties", 18),
+        ];
+        pub(crate) const FLAGS: [(&str, u32); 3] = [
+            ("exclusiveMaximum", 8),
+            ("exclusiveMinimum", 10),
+            ("uniqueItems", 16),
+        ];
         pub(crate) const REQUIRED: u32 = 19;
+        pub(crate) const ENUM: u32 = 20;
         pub(crate) const ADDITIONAL_PROPERTIES: u32 = 21;
         pub(crate) const TYPE: u32 = 22;
         pub(crate) const ITEMS: u32 = 23;
@@ -54,7 +77,16 @@ fn schema(value: &Value) -> Vec<u8> {
     use field::schema as number;
     let mut out = Vec::new();
     text(&mut out, number::REFERENCE, &value["$ref"]);
-    text(&mut out, number::FORMAT, &value["format"]);
+    for (name, number) in number::TEXTS {
+        text(&mut out, number, &value[name]);
+    }
+    limits(value, &mut out);
+    if let Some(default) = value.get("default") {
+        bytes(&mut out, number::DEFAULT, &any(default));
+    }
+    for allowed in value["enum"].as_array().into_iter().flatten() {
+        bytes(&mut out, number::ENUM, &any(allowed));
+    }
     for name in value["required"].as_array().into_iter().flatten() {
         text(&mut out, number::REQUIRED, name);
     }
@@ -64,7 +96,15 @@ fn schema(value: &Value) -> Vec<u8> {
         item
     };
     if let Some(others) = value.get("additionalProperties") {
-        bytes(&mut out, number::ADDITIONAL_PROPERTIES, &wrapped(others));
+        let item = match others {
+            Value::Bool(any) => {
+                let mut item = Vec::new();
+                flag(&mut item, field::SECOND, *any);
+                item
+            }
+            others => wrapped(others),
+        };
+        bytes(&mut out, number::ADDITIONAL_PROPERTIES, &item);
     }
     if value["type"].is_string() {
         let mut kind = Vec::new();
@@ -80,16 +120,51 @@ fn schema(value: &Value) -> Vec<u8> {
     }
     let map = value.as_object().into_iter().flatten();
     for (name, extension) in map.filter(|(name, _)| name.starts_with("x-")) {
-        // Extensions are YAML, which JSON is.
-        let mut any = Vec::new();
-        let yaml = extension.to_string();
-        bytes(&mut any, field::SECOND, yaml.as_bytes());
         let mut named = Vec::new();
         bytes(&mut named, field::FIRST, name.as_bytes());
-        bytes(&mut named, field::SECOND, &any);
+        bytes(&mut named, field::SECOND, &any(extension));
         bytes(&mut out, number::EXTENSION, &named);
     }
     out
+}
+
+/// Numbers and flags.
+fn limits(value: &Value, out: &mut Vec<u8>) {
+    use field::schema as number;
+    for (name, number) in number::DOUBLES {
+        if let Some(limit) = value[name].as_f64() {
+            double(out, number, limit);
+        }
+    }
+    for (name, number) in number::INTEGERS {
+        if let Some(limit) = value[name].as_u64() {
+            varint(out, u64::from(number) << 3);
+            varint(out, limit);
+        }
+    }
+    for (name, number) in number::FLAGS {
+        if value[name] == true {
+            flag(out, number, true);
+        }
+    }
+}
+
+/// Any value, as YAML, which JSON is.
+fn any(value: &Value) -> Vec<u8> {
+    let mut out = Vec::new();
+    bytes(&mut out, field::SECOND, value.to_string().as_bytes());
+    out
+}
+
+fn flag(out: &mut Vec<u8>, number: u32, set: bool) {
+    varint(out, u64::from(number) << 3);
+    out.push(u8::from(set));
+}
+
+fn double(out: &mut Vec<u8>, number: u32, value: f64) {
+    const FIXED: u64 = 1;
+    varint(out, u64::from(number) << 3 | FIXED);
+    out.extend_from_slice(&value.to_le_bytes());
 }
 
 /// A text field; absent when it is empty or no text.
