@@ -27,6 +27,11 @@ pub fn gpu_workload() -> Value {
     if let Some(template) = at_mut(schema, "spec.podTemplate") {
         pod_template::trim(template);
     }
+    for field in ["spec.securityContext", "spec.podSecurityContext"] {
+        if let Some(context) = at_mut(schema, field) {
+            pod_template::undescribed(context);
+        }
+    }
     list_map(schema, "spec.volumes", &["name"]);
     list_map(schema, "spec.env", &["name"]);
     list_map(schema, "status.conditions", &["type"]);

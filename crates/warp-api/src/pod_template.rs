@@ -32,15 +32,20 @@ const POD_LISTS: &[(&str, &[&str])] = &[
     ("schedulingGates", &["name"]),
 ];
 
-/// Rewrites the derived schema of a PodTemplateSpec in place.
-pub(crate) fn trim(template: &mut Value) {
-    let description = template.get("description").cloned();
-    walk(template, &mut |schema| {
+/// Drops what Kubernetes' documentation says below a field of ours; our own sentence stays.
+pub(crate) fn undescribed(field: &mut Value) {
+    let description = field.get("description").cloned();
+    walk(field, &mut |schema| {
         schema.remove("description");
     });
-    if let (Some(description), Some(object)) = (description, template.as_object_mut()) {
+    if let (Some(description), Some(object)) = (description, field.as_object_mut()) {
         object.insert("description".to_owned(), description);
     }
+}
+
+/// Rewrites the derived schema of a PodTemplateSpec in place.
+pub(crate) fn trim(template: &mut Value) {
+    undescribed(template);
     // Only labels and annotations of a template reach a pod.
     let text_map = json!({"type": "object", "additionalProperties": {"type": "string"}});
     template["properties"]["metadata"] =

@@ -1,9 +1,19 @@
 //! Reasons of conditions and Events. A reason is part of the API: scripts and alerts match on it.
 
-/// Waiting: every fitting node is full at the moment.
+/// Waiting: on every node that could hold it other work is in the way.
 pub const WAITING_FOR_CAPACITY: &str = "WaitingForCapacity";
 /// Waiting: no node of the cluster could hold it even if it were empty.
 pub const NEVER_FITS: &str = "NeverFits";
+/// Waiting: the nodes that could hold it are cordoned.
+pub const NODES_CORDONED: &str = "NodesCordoned";
+/// Waiting: the nodes that could hold it have taints it does not tolerate.
+pub const NODES_TAINTED: &str = "NodesTainted";
+/// Waiting: the nodes that could hold it are not ready or not well.
+pub const NODES_NOT_READY: &str = "NodesNotReady";
+/// Waiting: a ResourceQuota of its namespace leaves too little.
+pub const QUOTA_EXCEEDED: &str = "QuotaExceeded";
+/// Waiting: the operator itself lacks a right.
+pub const OPERATOR_FORBIDDEN: &str = "OperatorForbidden";
 /// Waiting: no node has a GPU of the kind asked for.
 pub const NO_SUCH_GPU: &str = "NoSuchGpu";
 /// Waiting: no node belongs to the providers the workload names.
@@ -14,6 +24,14 @@ pub const QUEUED: &str = "Queued";
 pub const SUSPENDED: &str = "Suspended";
 /// Waiting: the last attempt failed, the next one starts at `status.nextRetryTime`.
 pub const RETRY_BACKOFF: &str = "RetryBackoff";
+/// Waiting: the cluster took the last attempt off its node; it is placed again without a retry.
+pub const DISRUPTED: &str = "Disrupted";
+/// Waiting: its Job was suspended by hand; its GPUs are given back.
+pub const JOB_SUSPENDED: &str = "JobSuspended";
+/// Waiting: its Job was deleted by hand; it is placed again without a retry.
+pub const JOB_DELETED: &str = "JobDeleted";
+/// Its Job was deleted or disowned by hand and left its pod behind, whose end decides.
+pub const JOB_ORPHANED: &str = "JobOrphaned";
 /// Waiting: pods of an earlier attempt still exist and may still run.
 pub const CLEANING_UP: &str = "CleaningUp";
 /// Waiting: the spec asks for something the operator cannot express.
@@ -48,8 +66,15 @@ pub const OUT_OF_MEMORY: &str = "OutOfMemory";
 pub const NON_ZERO_EXIT: &str = "NonZeroExit";
 /// Finished: longer than `spec.maxRuntime`.
 pub const MAX_RUNTIME_EXCEEDED: &str = "MaxRuntimeExceeded";
-/// Finished: the pod was evicted or preempted.
+/// The pod was evicted: a drain, a taint, a node under pressure or shutting down; or, as a failure,
+/// for using more storage than it may.
 pub const EVICTED: &str = "Evicted";
+/// The pod made room for one of higher priority.
+pub const PREEMPTED: &str = "Preempted";
+/// The kubelet refused the pod.
+pub const REFUSED_BY_NODE: &str = "RefusedByNode";
+/// Finished: the pod was deleted by hand.
+pub const POD_DELETED: &str = "PodDeleted";
 /// Finished: the Job failed and no pod is left to say why.
 pub const JOB_FAILED: &str = "JobFailed";
 /// Not finished yet.
@@ -60,3 +85,5 @@ pub const START_TIMEOUT: &str = "StartTimeout";
 pub const EVENT_SCHEDULED: &str = "Scheduled";
 /// Event: the last retry failed too (the first design's name).
 pub const EVENT_MAX_RETRIES: &str = "MaxRetriesExceeded";
+/// Event: it was disrupted more often than `maxDisruptions` allows.
+pub const EVENT_MAX_DISRUPTIONS: &str = "MaxDisruptionsExceeded";

@@ -11,7 +11,7 @@ mod rules;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{EnvVar, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{EnvVar, PodSecurityContext, PodTemplateSpec, SecurityContext};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
@@ -19,7 +19,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use warp_core::schedule::{Policy, strategy::UnknownPolicy};
 
-pub use ask::{BadSpec, GpuAsk, run_seconds};
+pub use ask::{BadSpec, GpuAsk, Name, run_seconds};
 pub use rules::RULES;
 
 /// Run a job on n GPUs of one node, follow it to its end, try again when it fails.
@@ -100,6 +100,16 @@ pub struct GPUWorkloadSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub volumes: Vec<WorkloadVolume>,
+    /// Security of the container, as in a pod. What is absent of `allowPrivilegeEscalation` (false),
+    /// `capabilities` (drop ALL) and `seccompProfile` (RuntimeDefault) is filled in, unless it is
+    /// privileged: with `podSecurityContext.runAsNonRoot` it then runs where PodSecurity enforces
+    /// `restricted`. With `image` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub security_context: Option<SecurityContext>,
+    /// Security of the whole pod, such as `runAsNonRoot`, `runAsUser` and `fsGroup`. With `image`
+    /// only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_security_context: Option<PodSecurityContext>,
     /// A whole pod template, for everything the fields above do not say (affinity, tolerations,
     /// topology spread, sidecars …). The GPUs are added to the container named `gpu-workload`, else
     /// to the first one.
@@ -140,9 +150,9 @@ pub enum Priority {
 #[serde(rename_all = "camelCase")]
 pub enum SchedulingStrategy {
     /// Where the fleet keeps most room for what it usually runs.
+    #[default]
     Warp,
     /// Most free GPUs.
-    #[default]
     LeastLoaded,
     /// Any.
     Random,
@@ -219,6 +229,11 @@ pub struct RetryPolicy {
     #[serde(default = "default_backoff")]
     #[schemars(range(min = 1, max = 300))]
     pub backoff_seconds: i32,
+    /// How often the cluster may take the workload off its node (drain, taint, preemption, a node
+    /// that is lost or shut down) before it fails. No such disruption uses up a retry.
+    #[serde(default = "default_disruptions")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub max_disruptions: i32,
 }
 
 impl Default for RetryPolicy {
@@ -226,6 +241,7 @@ impl Default for RetryPolicy {
         Self {
             max_retries: default_retries(),
             backoff_seconds: default_backoff(),
+            max_disruptions: default_disruptions(),
         }
     }
 }
@@ -238,6 +254,10 @@ fn default_backoff() -> i32 {
     30
 }
 
+fn default_disruptions() -> i32 {
+    50
+}
+
 /// Which GPUs will do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -245,7 +265,9 @@ pub struct GpuRequirement {
     /// Whose GPUs. Absent: the vendor of `models`, else `nvidia`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor: Option<GpuVendor>,
-    /// Models that will do, such as `H100`, `A100-80GB` or `MI300X`; any of them. Empty: every model.
+    /// Models that will do, such as `H100`, `A100-80GB` or `MI300X`, or products as the nodes' labels
+    /// name them, such as `NVIDIA-H100-PCIe`; any of them. Empty: every model. Parts of a GPU (MIG
+    /// profiles, AMD partitions) cannot be asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 63)))]
     pub models: Vec<String>,
@@ -356,10 +378,15 @@ pub struct GPUWorkloadStatus {
     /// and ttlSecondsAfterFinished may change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_schedule_time: Option<Time>,
-    /// Retries used; the current attempt's number.
+    /// Retries used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub retry_count: Option<i32>,
+    /// How often the cluster took it off its node. Together with `retryCount` the number of the
+    /// current attempt, counted from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub disruptions: Option<i32>,
     /// The next attempt is placed no earlier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_retry_time: Option<Time>,

@@ -7,8 +7,8 @@
 mod catalogue;
 mod node;
 
-pub use catalogue::{MODELS, Model, named};
-pub use node::{Device, NodeGpus, Sharing, cheap, hourly_price, read};
+pub use catalogue::{Form, MODELS, Model, form, named, partition, same_product, vendor_of};
+pub use node::{Device, NodeGpus, PRICE_LABEL, Sharing, cheap, hourly_price, read};
 
 use serde::{Deserialize, Serialize};
 

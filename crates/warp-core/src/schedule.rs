@@ -14,8 +14,8 @@ pub(crate) mod tests;
 pub use gang::{Gang, GangPlacement, GangRefusal, Member, PlacedMember};
 pub use mix::{Class, Mix};
 pub use planner::{Placement, Planner, Scope, place};
-pub use reason::Reason;
-pub(crate) use reason::{amount, bytes};
+pub use reason::{Obstacle, Reason};
+pub(crate) use reason::{amount, bytes, states_condition};
 pub use strategy::{
     Ask, BadPriceWeight, Policy, PriceWeight, Rating, Spot, Strategy, Weighed, Weights,
 };

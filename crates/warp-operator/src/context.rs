@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod, ResourceQuota};
 use kube::Client;
 use tokio::sync::Notify;
 use warp_api::GPUWorkload;
@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::config::Settings;
 use crate::driver::Queue;
 use crate::metrics::Metrics;
-use crate::scheduler::Verdicts;
+use crate::scheduler::{Arrivals, Verdicts};
 
 /// Shared by the drivers and the scheduler.
 #[derive(Debug)]
@@ -31,10 +31,13 @@ pub(crate) struct Context {
     pub(crate) nodes: Arc<Cache<Node>>,
     /// `FailedCreate` Events of Jobs, by the Job's uid.
     pub(crate) refusals: Arc<Cache<Event>>,
+    pub(crate) quotas: Arc<Cache<ResourceQuota>>,
     /// Workloads waiting for a pass.
     pub(crate) queue: Queue,
     /// What the scheduler last found out about workloads it could not place.
     pub(crate) verdicts: Verdicts,
+    /// The order in which workloads came.
+    pub(crate) arrivals: Arrivals,
     /// Wakes the scheduler.
     pub(crate) place: Notify,
 }
@@ -53,8 +56,10 @@ impl Context {
             pods: Arc::new(Cache::new(cache::pod())),
             nodes: Arc::new(Cache::new(cache::node())),
             refusals: Arc::new(Cache::new(cache::event())),
+            quotas: Arc::new(Cache::new(cache::quota())),
             queue: Queue::default(),
             verdicts: Verdicts::default(),
+            arrivals: Arrivals::default(),
             place: Notify::new(),
         }
     }
@@ -66,5 +71,6 @@ impl Context {
             && self.pods.synced()
             && self.nodes.synced()
             && self.refusals.synced()
+            && self.quotas.synced()
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_controller::LeaderElection;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod, ResourceQuota};
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
@@ -194,7 +194,12 @@ fn watch_all(
         convert: readable,
     };
     let (here, cache) = (Arc::clone(cx), Arc::clone(&cx.workloads));
-    let touched = move |change: &Changed<GPUWorkload>| enqueue(&here, change.latest().map(Key::of));
+    let touched = move |change: &Changed<GPUWorkload>| {
+        if let Some(uid) = change.after.as_ref().and_then(|workload| workload.uid()) {
+            here.arrivals.note(&uid);
+        }
+        enqueue(&here, change.latest().map(Key::of));
+    };
     spawn(
         parts,
         follow(source, cache, Arc::clone(&cx.metrics), touched),
@@ -222,6 +227,18 @@ fn watch_all(
         // A refused pod holds no GPUs: somebody else may have them.
         scheduler::wake(&here);
     };
+    spawn(
+        parts,
+        follow(source, cache, Arc::clone(&cx.metrics), touched),
+    );
+
+    let source = plain(
+        scoped::<ResourceQuota>(client, namespace),
+        everything(),
+        "resourcequotas",
+    );
+    let (here, cache) = (Arc::clone(cx), Arc::clone(&cx.quotas));
+    let touched = move |_: &Changed<ResourceQuota>| scheduler::wake(&here);
     spawn(
         parts,
         follow(source, cache, Arc::clone(&cx.metrics), touched),

@@ -2,11 +2,14 @@
 //! pass. Snapshot → core → plan → apply; what it decided is visible to its next pass before the
 //! watch brings it back.
 
+mod arrivals;
 mod decide;
 mod explain;
+mod quota;
 mod verdict;
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{self, AtomicBool};
 use std::time::Duration;
@@ -28,6 +31,9 @@ use crate::ledger;
 use crate::plan::{Change, Target, Want, Write};
 use crate::workload::{Wish, attempt, lost_nodes, reserves, see, wish};
 
+use quota::Quotas;
+
+pub(crate) use arrivals::Arrivals;
 pub(crate) use decide::Decision;
 pub(crate) use verdict::Verdict;
 pub(crate) use verdict::Verdicts;
@@ -65,8 +71,9 @@ async fn pass(cx: &Context) -> bool {
         .into_iter()
         .filter(|workload| !finished(workload));
     let open: Vec<Arc<GPUWorkload>> = open.collect();
-    cx.verdicts
-        .keep_only(&open.iter().filter_map(|workload| workload.uid()).collect());
+    let uids: BTreeSet<String> = open.iter().filter_map(|workload| workload.uid()).collect();
+    cx.verdicts.keep_only(&uids);
+    cx.arrivals.keep_only(&uids);
     let (wanted, held) = queue(cx, open, now);
     let correlation = cx.correlation.next();
     let span = tracing::info_span!("place", waiting = wanted.len(), correlation = %correlation);
@@ -76,8 +83,10 @@ async fn pass(cx: &Context) -> bool {
     }
     let mut promised = cx.jobs.all();
     promised.retain(|job| reserves(cx, job));
-    let mut ledger = ledger::build(&cx.nodes.all(), &cx.pods.all(), &promised);
-    let decisions = decide::all(&mut ledger, &wanted, &cx.settings, now);
+    let pods = cx.pods.all();
+    let mut ledger = ledger::build(&cx.nodes.all(), &pods, &promised);
+    let quotas = Quotas::new(cx.quotas.all(), &promised, &pods);
+    let decisions = decide::all(&mut ledger, &wanted, quotas, &cx.settings, now);
     let waiting = decisions
         .iter()
         .filter(|(_, decision)| matches!(decision, Decision::Wait(_)))
@@ -143,17 +152,22 @@ fn queue(
         .into_iter()
         .filter(|workload| wish(workload, &see(cx, workload), &cx.settings, now) == Wish::Now)
         .partition(|workload| cx.verdicts.holds_back(workload, now));
-    wanted.sort_by(|one, other| before(one, other));
+    in_order(&mut wanted, &cx.arrivals);
     (wanted, held.len())
 }
 
-/// Who is served first: higher priority, then older, then by uid so that the order is total.
-fn before(one: &GPUWorkload, other: &GPUWorkload) -> Ordering {
-    let made = |workload: &GPUWorkload| workload.creation_timestamp().map(|time| time.0);
-    let priority = other.spec.priority.cmp(&one.spec.priority);
-    priority
-        .then_with(|| made(one).cmp(&made(other)))
-        .then_with(|| one.uid().cmp(&other.uid()))
+/// Who is served first: higher priority, then older, then the first to come, then by name so that the
+/// order is total.
+fn in_order(wanted: &mut [Arc<GPUWorkload>], arrivals: &Arrivals) {
+    wanted.sort_by_cached_key(|workload| {
+        let uid = workload.uid().unwrap_or_default();
+        (
+            Reverse(workload.spec.priority),
+            workload.creation_timestamp().map(|time| time.0),
+            arrivals.of(&uid),
+            Key::of(&**workload),
+        )
+    });
 }
 
 fn finished(workload: &GPUWorkload) -> bool {
@@ -204,7 +218,12 @@ async fn place(
     let why_not = match still_wanted(cx, &pass, workload, now).await {
         Ok(true) => None,
         Ok(false) => Some("it changed meanwhile".to_owned()),
-        Err(error) => Some(chain(&error)),
+        Err(error) => {
+            if let Some(verdict) = error.status().and_then(forbidden) {
+                cx.verdicts.set(workload, verdict, now);
+            }
+            Some(chain(&error))
+        }
     };
     if let Some(why_not) = why_not {
         tracing::warn!(
@@ -275,19 +294,31 @@ fn refused(cx: &Context, workload: &GPUWorkload, error: &ApplyError, now: Timest
         // Its own pass sets the alarm for the next try.
         return;
     };
-    let message = format!(
-        "the API server refused the job made from it: {}; correct the workload or the namespace's policy",
-        status.message
-    );
+    let rejected = || Verdict {
+        reason: reason::JOB_REJECTED,
+        message: format!(
+            "the API server refused the job made from it: {}; correct the workload or the namespace's policy",
+            status.message
+        ),
+    };
     cx.verdicts.hold_back(workload, now);
-    cx.verdicts.set(
-        workload,
-        Verdict {
-            reason: reason::JOB_REJECTED,
-            message,
-        },
-        now,
-    );
+    let verdict = forbidden(status).unwrap_or_else(rejected);
+    cx.verdicts.set(workload, verdict, now);
+}
+
+/// What a refusal says when it is about the operator's own rights, which admission and quotas also
+/// answer with 403.
+fn forbidden(status: &kube::core::Status) -> Option<Verdict> {
+    let own = status.code == 403
+        && status.message.contains("User \"")
+        && status.message.contains("\" cannot ");
+    own.then(|| Verdict {
+        reason: reason::OPERATOR_FORBIDDEN,
+        message: format!(
+            "the operator lacks a right, the workload is not at fault: {}; apply the role that `warp install --print` prints",
+            status.message
+        ),
+    })
 }
 
 /// Wakes the scheduler, for whoever saw something that may make room.

@@ -27,7 +27,7 @@ use crate::context::Context;
 use crate::driver::Reconcile;
 use crate::plan::Plan;
 
-pub(crate) use assess::{Wish, attempt, over, waits_for_volume, wish};
+pub(crate) use assess::{Wish, attempt, over, suspended, waits_for_volume, wish};
 pub(crate) use objects::{Place, Shell, shell};
 pub(crate) use observe::{Seen, reserves, see};
 pub(crate) use plan::lost_nodes;

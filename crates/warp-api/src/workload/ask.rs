@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use warp_core::gpu::{self, Device, Model, Sharing, Vendor};
+use warp_core::gpu::{self, Device, Form, Model, Sharing, Vendor};
 use warp_core::resources::Quantity;
 
 use super::{GPUWorkloadSpec, GpuVendor};
@@ -27,17 +27,65 @@ impl From<GpuVendor> for Vendor {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuAsk {
     pub vendor: Vendor,
-    /// Models that will do; empty: every model.
-    pub models: Vec<&'static Model>,
+    /// Names that will do; empty: every model.
+    pub names: Vec<Name>,
     pub min_memory_mib: u64,
     pub count: u32,
+}
+
+/// One name out of `spec.gpu.models`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// As the spec has it.
+    pub text: String,
+    /// The models the catalogue knows by it; none: it stands for the product label of that name.
+    pub models: Vec<&'static Model>,
+}
+
+impl Name {
+    fn read(text: &str) -> Result<Self, BadSpec> {
+        if let Some(part) = gpu::partition(text) {
+            return Err(BadSpec(format!(
+                "spec.gpu.models: '{text}' asks for a part of a GPU ({part}); Warp places whole GPUs only: name the GPU, or ask for the part in a plain Job"
+            )));
+        }
+        Ok(Self {
+            text: text.to_owned(),
+            models: gpu::named(text),
+        })
+    }
+
+    fn vendors(&self) -> impl Iterator<Item = Vendor> {
+        let guess = gpu::vendor_of(&self.text).filter(|_| self.models.is_empty());
+        self.models.iter().map(|model| model.vendor).chain(guess)
+    }
+
+    /// Whether a group of devices may be called so, as far as this one model of it goes. The form a
+    /// name states has to agree with the product's.
+    fn covers(&self, model: &Model, device: &Device) -> bool {
+        let form = |product: &str| gpu::form(product).unwrap_or(Form::Sxm);
+        self.models.contains(&model)
+            && gpu::form(&self.text).is_none_or(|wanted| {
+                let product = device.product.as_deref();
+                product.is_none_or(|product| form(product) == wanted)
+            })
+    }
+
+    /// Whether a product the catalogue does not know is called so.
+    fn is_product(&self, device: &Device) -> bool {
+        let product = device.product.as_deref();
+        self.models.is_empty()
+            && product.is_some_and(|product| gpu::same_product(product, &self.text))
+    }
 }
 
 impl GpuAsk {
     pub fn of(spec: &GPUWorkloadSpec) -> Result<Self, BadSpec> {
         let gpu = spec.gpu.as_ref();
-        let models = resolve(gpu.map_or(&[][..], |gpu| &gpu.models))?;
-        let vendors: BTreeSet<Vendor> = models.iter().map(|model| model.vendor).collect();
+        let names = gpu.map_or(&[][..], |gpu| &gpu.models);
+        let names: Result<Vec<Name>, BadSpec> = names.iter().map(|name| Name::read(name)).collect();
+        let names = names?;
+        let vendors: BTreeSet<Vendor> = names.iter().flat_map(Name::vendors).collect();
         let asked = gpu.and_then(|gpu| gpu.vendor).map(Vendor::from);
         let vendor = match (asked, vendors.len()) {
             (_, 2..) => {
@@ -66,10 +114,42 @@ impl GpuAsk {
             .ok_or_else(|| BadSpec("spec.gpuCount must be at least 1".to_owned()))?;
         Ok(Self {
             vendor,
-            models,
+            names,
             min_memory_mib,
             count,
         })
+    }
+
+    /// Whether a name states how its board is built, which the catalogue's models do not.
+    pub fn states_form(&self) -> bool {
+        let known = self.names.iter().filter(|name| !name.models.is_empty());
+        known
+            .into_iter()
+            .any(|name| gpu::form(&name.text).is_some())
+    }
+
+    /// The names for messages: the catalogue's where it knows them and nothing more is said.
+    pub fn model_names(&self) -> Vec<&str> {
+        let names = self.names.iter().flat_map(|name| {
+            let as_asked = name.models.is_empty() || gpu::form(&name.text).is_some();
+            let text = as_asked.then_some(name.text.as_str());
+            let known = name.models.iter().filter(move |_| !as_asked);
+            known.map(|model| model.name).chain(text)
+        });
+        let mut once = BTreeSet::new();
+        names.filter(|name| once.insert(*name)).collect()
+    }
+
+    fn accepts(&self, device: &Device) -> bool {
+        if self.names.is_empty() {
+            return true;
+        }
+        let covered = |model: &&Model| self.names.iter().any(|name| name.covers(model, device));
+        if device.models.is_empty() {
+            self.names.iter().any(|name| name.is_product(device))
+        } else {
+            device.models.iter().all(|model| covered(&&**model))
+        }
     }
 
     /// Whether every device this group may hand out meets the ask. On a mixed node the device
@@ -77,12 +157,7 @@ impl GpuAsk {
     pub fn met_by(&self, device: &Device) -> bool {
         device.vendor == self.vendor
             && device.sharing == Sharing::Exclusive
-            && (self.models.is_empty()
-                || (!device.models.is_empty()
-                    && device
-                        .models
-                        .iter()
-                        .all(|model| self.models.contains(model))))
+            && self.accepts(device)
             && (self.min_memory_mib == 0
                 || device
                     .memory_mib
@@ -92,9 +167,8 @@ impl GpuAsk {
     /// `2 × nvidia H100-80GB or H200 with at least 80 GiB`, for messages.
     pub fn describe(&self) -> String {
         let mut text = format!("{} {}", self.count, self.vendor);
-        if !self.models.is_empty() {
-            let names: Vec<&str> = self.models.iter().map(|model| model.name).collect();
-            text = format!("{text} {}", names.join(" or "));
+        if !self.names.is_empty() {
+            text = format!("{text} {}", self.model_names().join(" or "));
         }
         text.push_str(if self.count == 1 { " GPU" } else { " GPUs" });
         if self.min_memory_mib > 0 {
@@ -102,26 +176,6 @@ impl GpuAsk {
         }
         text
     }
-}
-
-fn resolve(names: &[String]) -> Result<Vec<&'static Model>, BadSpec> {
-    let mut models: Vec<&'static Model> = Vec::new();
-    for name in names {
-        let found = gpu::named(name);
-        if found.is_empty() {
-            let known: Vec<&str> = gpu::MODELS.iter().map(|model| model.name).collect();
-            return Err(BadSpec(format!(
-                "spec.gpu.models: '{name}' is no GPU model Warp knows; known are {}",
-                known.join(", ")
-            )));
-        }
-        for model in found {
-            if !models.contains(&model) {
-                models.push(model);
-            }
-        }
-    }
-    Ok(models)
 }
 
 /// Node labels round memory down to what the driver reports (an "80 GB" card reads 81559 MiB, a

@@ -43,8 +43,8 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         at: "spec",
-        rule: "!has(self.podTemplate) || !(has(self.command) || has(self.args) || has(self.env) || has(self.resources) || has(self.volumes))",
-        message: "command, args, env, resources and volumes belong to image; write them in podTemplate",
+        rule: "!has(self.podTemplate) || !(has(self.command) || has(self.args) || has(self.env) || has(self.resources) || has(self.volumes) || has(self.securityContext) || has(self.podSecurityContext))",
+        message: "command, args, env, resources, volumes, securityContext and podSecurityContext belong to image; write them in podTemplate",
     },
     Rule {
         at: "spec.maxRuntime",
@@ -89,5 +89,7 @@ pub const RULES: &[Rule] = &[
     frozen!("env"),
     frozen!("resources"),
     frozen!("volumes"),
+    frozen!("securityContext"),
+    frozen!("podSecurityContext"),
     frozen!("podTemplate"),
 ];

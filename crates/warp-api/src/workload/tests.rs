@@ -32,7 +32,6 @@ fn the_vendor_follows_from_the_models_and_is_nvidia_without_any() {
 fn contradictions_name_what_to_change() {
     let refused = |gpu| GpuAsk::of(&spec(gpu)).expect_err("a contradiction").0;
     assert!(refused(models(&["H100", "MI300X"])).contains("several vendors"));
-    assert!(refused(models(&["Z9000"])).contains("'Z9000'"));
     let both = GpuRequirement {
         vendor: Some(GpuVendor::Amd),
         ..models(&["H100"])
@@ -43,6 +42,62 @@ fn contradictions_name_what_to_change() {
         ..Default::default()
     };
     assert!(refused(memory).contains("'lots'"));
+}
+
+#[test]
+fn a_part_of_a_gpu_is_refused_by_name() {
+    for name in [
+        "1g.10gb",
+        "H100-MIG-1g.10gb",
+        "nvidia.com/mig-1g.10gb",
+        "A100 MIG 3g.20gb",
+        "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb",
+        "CPX",
+        "MI300X-CPX",
+    ] {
+        let refused = GpuAsk::of(&spec(models(&[name]))).expect_err("a part");
+        assert!(refused.0.contains("whole GPUs only"), "{}", refused.0);
+    }
+}
+
+fn node(labels: &[(&str, &str)], resource: &str) -> warp_core::gpu::Device {
+    let labels = labels
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect();
+    let counts = BTreeMap::from([(resource.to_owned(), 8)]);
+    warp_core::gpu::read(&labels, &counts).devices.remove(0)
+}
+
+#[test]
+fn a_product_the_catalogue_does_not_know_is_asked_for_by_its_label() {
+    let product = |text| node(&[("nvidia.com/gpu.product", text)], "nvidia.com/gpu");
+    let met = |name: &str, device: &warp_core::gpu::Device| {
+        GpuAsk::of(&spec(models(&[name])))
+            .expect("a name")
+            .met_by(device)
+    };
+    let unknown = product("NVIDIA-X9000-Ultra");
+    assert!(met("NVIDIA-X9000-Ultra", &unknown));
+    assert!(met("x9000 ultra", &unknown));
+    assert!(!met("X9000", &unknown));
+    assert!(!met("X9000-Ultra", &product("NVIDIA-X9000-Ultra-SHARED")));
+    // Another vendor's is told by its name, or by spec.gpu.vendor.
+    let amd = node(
+        &[("amd.com/gpu.product-name", "AMD_Instinct_MI999")],
+        "amd.com/gpu",
+    );
+    assert!(met("AMD_Instinct_MI999", &amd));
+
+    // A name that states a form gets that form; the bare model gets any.
+    let (sxm, pcie) = (
+        product("NVIDIA-H100-80GB-HBM3"),
+        product("NVIDIA-H100-PCIe"),
+    );
+    assert!(met("H100", &sxm) && met("H100", &pcie));
+    assert!(met("NVIDIA-H100-PCIe", &pcie) && !met("NVIDIA-H100-PCIe", &sxm));
+    assert!(met("NVIDIA-H100-80GB-HBM3", &sxm) && !met("NVIDIA-H100-80GB-HBM3", &pcie));
+    assert!(met("H100-SXM5", &sxm) && !met("H100-SXM5", &pcie));
 }
 
 #[test]

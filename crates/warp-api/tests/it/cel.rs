@@ -174,6 +174,14 @@ fn transition_examples() -> Vec<Example> {
             "volumes may not",
             changed("volumes", json!([{"name": "v", "emptyDir": {}}])),
         ),
+        frozen(
+            "securityContext may not",
+            changed("securityContext", json!({"runAsUser": 1000})),
+        ),
+        frozen(
+            "podSecurityContext may not",
+            changed("podSecurityContext", json!({"runAsNonRoot": true})),
+        ),
         Example {
             message: "podTemplate may not",
             old: Some(templated("a")),
@@ -227,7 +235,7 @@ fn defaults_are_the_first_designs() {
     assert_eq!(full["spec"]["priority"], "normal");
     assert_eq!(
         full["spec"]["retryPolicy"],
-        json!({"maxRetries": 3, "backoffSeconds": 30})
+        json!({"maxRetries": 3, "backoffSeconds": 30, "maxDisruptions": 50})
     );
     assert_eq!(full["spec"]["suspend"], false);
     assert!(

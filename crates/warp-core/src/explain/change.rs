@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::fleet::{Effect, Fleet, Request, Taint, Toleration};
 use crate::schedule::fit::Filter;
-use crate::schedule::{amount, bytes};
+use crate::schedule::{amount, bytes, states_condition};
 
 /// One thing to change about a request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -386,6 +386,7 @@ fn constraints(fleet: &Fleet, request: &Request) -> Vec<Change> {
         .nodes()
         .flat_map(|(_, node)| &node.taints)
         .filter(|taint| taint.effect != Effect::PreferNoSchedule && !tolerated(taint))
+        .filter(|taint| !states_condition(taint))
         .collect();
     found.extend(
         taints

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::{Model, Vendor, named};
 
 /// Price of one GPU for one hour, decimal, no currency.
-const PRICE_LABEL: &str = "gpu.warp.dev/gpu-hour-price";
+pub const PRICE_LABEL: &str = "gpu.warp.dev/gpu-hour-price";
 /// The first design's way of saying "cheap"; honoured where no price is given.
 const CHEAP_LABEL: &str = "gpu-orchestrator/cheap-node";
 const AMD_PREFIXES: [&str; 2] = ["amd.com/gpu.", "beta.amd.com/gpu."];
@@ -35,6 +35,9 @@ pub struct Device {
     /// Every model the units may be. More than one only on mixed nodes, where the device plugin,
     /// not the pod, chooses: a request is met only when all of them meet it. Empty = unknown.
     pub models: Vec<&'static Model>,
+    /// The product as the node's label names it, without what it says about sharing. None where no
+    /// label says it, or several products share the resource.
+    pub product: Option<String>,
     /// Memory of the smallest unit in MiB, where labels or the catalogue tell.
     pub memory_mib: Option<u64>,
     pub sharing: Sharing,
@@ -88,6 +91,7 @@ pub fn cheap(labels: &Labels) -> bool {
 /// What one vendor's labels say, before counts are known.
 struct Told {
     models: Vec<&'static Model>,
+    product: Option<String>,
     memory_mib: Option<u64>,
     sharing: Sharing,
     evidence: Option<(String, String)>,
@@ -97,6 +101,7 @@ impl Told {
     fn nothing() -> Self {
         Self {
             models: Vec::new(),
+            product: None,
             memory_mib: None,
             sharing: Sharing::Exclusive,
             evidence: None,
@@ -128,6 +133,7 @@ impl Told {
             count,
             memory_mib: self.memory_mib.or_else(from_table),
             models: self.models,
+            product: self.product,
             sharing: self.sharing,
             evidence: self.evidence,
         }
@@ -172,6 +178,7 @@ fn nvidia(labels: &Labels) -> Told {
     }
     Told {
         models: named(plain),
+        product: Some(plain.to_owned()),
         memory_mib: labels
             .get("nvidia.com/gpu.memory")
             .and_then(|text| text.parse().ok()),
@@ -199,6 +206,10 @@ fn amd(labels: &Labels) -> Told {
         .filter(|mode| !mode.to_ascii_lowercase().starts_with("spx"));
     Told {
         models,
+        product: match products.as_slice() {
+            [only] => Some(only.clone()),
+            _ => None,
+        },
         memory_mib: sizes
             .iter()
             .filter_map(|text| gibibytes(text))
@@ -231,6 +242,7 @@ fn amd_device(id: &str) -> Option<&'static Model> {
     let name = match id.to_ascii_lowercase().trim_start_matches("0x") {
         "738c" => "MI100",
         "7408" | "740c" => "MI250X",
+        "74a0" | "74b4" => "MI300A",
         "740f" => "MI210",
         "74a1" | "74b5" | "74a9" | "74bd" => "MI300X",
         "74a2" | "74a8" | "74b6" => "MI308X",
@@ -250,6 +262,7 @@ fn intel(labels: &Labels) -> Told {
     };
     Told {
         models: named(product),
+        product: Some(product.clone()),
         evidence: Some((PRODUCT.to_owned(), product.clone())),
         ..Told::nothing()
     }
@@ -262,6 +275,7 @@ fn habana(labels: &Labels) -> Told {
     };
     Told {
         models: named(product),
+        product: Some(product.clone()),
         evidence: Some((PRODUCT.to_owned(), product.clone())),
         ..Told::nothing()
     }

@@ -62,16 +62,60 @@ fn names_people_and_labels_write_are_read() {
         ("Max_1550", &["Max-1550"]),
         ("Flex_170", &["Flex-170"]),
         ("gaudi3", &["Gaudi3"]),
+        ("NVIDIA-RTX-6000-Ada-Generation", &["RTX-6000-Ada"]),
+        (
+            "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition",
+            &["RTX-PRO-6000"],
+        ),
+        ("NVIDIA-L40", &["L40"]),
+        ("NVIDIA-GB200", &["GB200"]),
+        ("NVIDIA-GH200-480GB", &["GH200"]),
+        ("NVIDIA-B300-SXM6-AC", &["B300"]),
+        ("NVIDIA-H200-NVL", &["H200"]),
+        ("Tesla-P100-PCIE-16GB", &["P100-16GB"]),
+        ("AMD_Instinct_MI300A", &["MI300A"]),
+        ("AMD_Radeon_PRO_W7900", &["Radeon-PRO-W7900"]),
+        // The names of the second origin.
+        ("nvidia-tesla-t4", &["T4"]),
+        ("amd-mi200", &["MI210", "MI250X"]),
+        ("MI200", &["MI210", "MI250X"]),
         // Other products that carry a known name inside.
         ("NVIDIA-GeForce-RTX-3090-Ti", &[]),
         ("NVIDIA-GeForce-RTX-4090-D", &[]),
-        ("NVIDIA-RTX-6000-Ada-Generation", &[]),
-        ("NVIDIA-L40", &[]),
+        ("Quadro-RTX-6000", &[]),
         ("H1000", &[]),
         ("", &[]),
     ];
     for (text, want) in cases {
         assert_eq!(names(text), *want, "{text}");
+    }
+}
+
+#[test]
+fn a_family_of_intel_is_every_card_of_it() {
+    for text in ["intel-xe", "Intel Xe"] {
+        let found = named(text);
+        assert!(found.iter().all(|model| model.vendor == Vendor::Intel));
+        let all = MODELS.iter().filter(|model| model.vendor == Vendor::Intel);
+        assert_eq!(found.len(), all.count(), "{text}");
+    }
+}
+
+#[test]
+fn a_part_of_a_device_is_known_for_one() {
+    for (text, want) in [
+        ("1g.10gb", Some("1g.10gb")),
+        ("H100-MIG-1g.10gb", Some("1g.10gb")),
+        ("nvidia.com/mig-1g.10gb", Some("1g.10gb")),
+        ("A100 MIG 3g.20gb", Some("3g.20gb")),
+        ("mig", Some("MIG")),
+        ("MI300X-CPX", Some("CPX")),
+        ("cpx_nps4", Some("CPX")),
+        ("NVIDIA-H100-80GB-HBM3", None),
+        ("A100-80GB", None),
+        ("Flex_170", None),
+    ] {
+        assert_eq!(partition(text).as_deref(), want, "{text}");
     }
 }
 

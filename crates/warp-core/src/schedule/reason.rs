@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use crate::fleet::{Contradiction, Taint};
 
+/// The taint of a cordoned node.
+pub(crate) const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The request itself is impossible.
@@ -88,7 +91,66 @@ pub enum Reason {
     },
 }
 
+/// Who could remove a reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Obstacle {
+    /// Other work, by ending or by coming.
+    Work,
+    /// Whoever cordoned the node.
+    Cordon,
+    /// The node, by recovering.
+    Health,
+    /// Whoever tainted the node, or a toleration.
+    Taint,
+    /// Nobody: even empty, this node could not hold this request.
+    Request,
+}
+
+/// Prefixes of the taints Kubernetes itself puts on nodes that are not well. They say how a node is,
+/// not whom it is for, so no request should tolerate them to be placed.
+const CONDITION_TAINTS: [&str; 2] = ["node.kubernetes.io/", "node.cloudprovider.kubernetes.io/"];
+
+/// Whether a taint states a node's condition.
+pub(crate) fn states_condition(taint: &Taint) -> bool {
+    CONDITION_TAINTS
+        .iter()
+        .any(|prefix| taint.key.starts_with(prefix))
+}
+
 impl Reason {
+    /// Who could remove it.
+    pub fn obstacle(&self) -> Obstacle {
+        match self {
+            Self::NotReady => Obstacle::Health,
+            Self::Unschedulable => Obstacle::Cordon,
+            Self::Taint(taint) if &*taint.key == UNSCHEDULABLE => Obstacle::Cordon,
+            Self::Taint(taint) if states_condition(taint) => Obstacle::Health,
+            Self::Taint(_) => Obstacle::Taint,
+            Self::Insufficient { needed, total, .. } if needed > total => Obstacle::Request,
+            Self::FewGpus { needed, total, .. } if needed > total => Obstacle::Request,
+            Self::TooManyPods { limit } if *limit < 1 => Obstacle::Request,
+            Self::Insufficient { .. }
+            | Self::FewGpus { .. }
+            | Self::TooManyPods { .. }
+            | Self::NoRoomOnCard { .. }
+            | Self::HostPort { .. }
+            | Self::PodAffinity { .. }
+            | Self::PodAntiAffinity { .. }
+            | Self::Repelled { .. }
+            | Self::Spread { .. } => Obstacle::Work,
+            Self::Contradiction(_)
+            | Self::OtherNode { .. }
+            | Self::Selector { .. }
+            | Self::Affinity
+            | Self::NoGpu
+            | Self::GpuModel { .. }
+            | Self::GpuVendor { .. }
+            | Self::GpuMemory { .. }
+            | Self::WholeCardsOnly
+            | Self::NoTopologyLabel { .. } => Obstacle::Request,
+        }
+    }
+
     /// Reasons of equal label are folded into one phrase of an explanation.
     pub fn label(&self) -> String {
         match self {

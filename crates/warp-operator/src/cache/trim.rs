@@ -2,7 +2,7 @@
 //! environments, probes and managed fields would be most of the process.
 
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Container, Event, Node, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, Event, Node, Pod, PodSpec, ResourceQuota};
 use kube::ResourceExt;
 use warp_api::{GPUWorkload, label};
 
@@ -95,6 +95,17 @@ pub(crate) fn event() -> Shape<Event> {
         keep: |_| true,
         trim: |event| event.managed_fields_mut().clear(),
         owner: |event| event.involved_object.uid.clone(),
+    }
+}
+
+pub(crate) fn quota() -> Shape<ResourceQuota> {
+    Shape {
+        keep: |_| true,
+        trim: |quota| {
+            quota.managed_fields_mut().clear();
+            quota.annotations_mut().clear();
+        },
+        owner: |_| None,
     }
 }
 

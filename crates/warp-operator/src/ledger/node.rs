@@ -71,9 +71,12 @@ pub(crate) fn provider_of(node: &fleet::Node) -> &str {
         .map_or(label::PROVIDER_DEFAULT, |provider| provider)
 }
 
-/// The name a group of devices has in the fleet. A mixed group is a kind of its own: its device
-/// plugin, not the pod, picks the model.
+/// The name a group of devices has in the fleet: the catalogue's, else the node's own. A mixed group is
+/// a kind of its own: its device plugin, not the pod, picks the model.
 pub(crate) fn model_name(device: &Device) -> String {
+    if device.models.is_empty() {
+        return device.product.clone().unwrap_or_default();
+    }
     let names: Vec<&str> = device.models.iter().map(|model| model.name).collect();
     names.join("+")
 }

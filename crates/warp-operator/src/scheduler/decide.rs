@@ -9,11 +9,13 @@ use kube::ResourceExt;
 use warp_api::workload::{GpuAsk, SchedulingStrategy};
 use warp_api::{GPUWorkload, label, reason};
 use warp_core::fleet::{Expression, GpuRequest, NodeTerm, Operator, Request, WorkState};
+use warp_core::gpu;
 use warp_core::random::Fingerprint;
 use warp_core::schedule::{Ask, Mix, Placement, Planner, Policy};
 
 use super::Verdict;
 use super::explain::{explain, fold, hint};
+use super::quota::Quotas;
 use crate::config::Settings;
 use crate::ledger::{self, Ledger, model_name, provider_of};
 use crate::workload::{Place, Shell, attempt, shell};
@@ -38,6 +40,7 @@ pub(crate) enum Decision {
 pub(crate) fn all(
     ledger: &mut Ledger,
     wanted: &[Arc<GPUWorkload>],
+    quotas: Quotas,
     settings: &Settings,
     now: Timestamp,
 ) -> Vec<(Arc<GPUWorkload>, Decision)> {
@@ -50,6 +53,7 @@ pub(crate) fn all(
         mix: mix(ledger, asked),
         planners: BTreeMap::new(),
         hints: HINTS,
+        quotas,
         settings,
         now,
     };
@@ -70,6 +74,8 @@ struct Desk<'a> {
     planners: BTreeMap<Policy, Planner>,
     /// Workloads that may still be told the smallest change in this pass.
     hints: usize,
+    /// What the namespaces' quotas leave.
+    quotas: Quotas,
     settings: &'a Settings,
     now: Timestamp,
 }
@@ -84,6 +90,14 @@ fn one(
         .spec
         .scheduling_strategy
         .unwrap_or(desk.settings.default_strategy);
+    let namespace = workload.namespace().unwrap_or_default();
+    // The node decides the resource's name where a vendor has several: one that is left will do.
+    let possible = shell.ask.vendor.resources().iter();
+    let barred = possible.map(|resource| desk.quotas.blocks(&namespace, &shell.pod(resource)));
+    let barred: Option<Vec<Verdict>> = barred.collect();
+    if let Some(verdict) = barred.and_then(|verdicts| verdicts.into_iter().next()) {
+        return Decision::Wait(verdict);
+    }
     let base = base_request(ledger, workload, shell);
     let refused = refused_nodes(workload, desk.now);
     let providers = providers(workload);
@@ -92,9 +106,19 @@ fn one(
         let request = restricted(&base, provider.as_deref());
         match choose_elsewhere(ledger, desk, workload, &request, &refused, strategy) {
             Some(placement) => {
-                return placed(
+                let decision = placed(
                     ledger, workload, shell, request, &placement, strategy, &tried,
                 );
+                if let Decision::Place { job, .. } = &decision {
+                    let pod = job
+                        .spec
+                        .as_ref()
+                        .and_then(|spec| spec.template.spec.as_ref());
+                    if let Some(pod) = pod {
+                        desk.quotas.promise(&namespace, pod);
+                    }
+                }
+                return decision;
             }
             None => tried.push((
                 provider.clone(),
@@ -214,6 +238,18 @@ fn placed(
         "{} chose node {node} of provider {provider}",
         strategy.as_str()
     );
+    if strategy == SchedulingStrategy::CostOptimized && !ledger.fleet.totals().priced() {
+        let cheap = ledger.fleet.nodes().any(|(_, node)| node.cheap);
+        let instead = if cheap {
+            "nodes marked cheap and then the emptiest"
+        } else {
+            "the emptiest"
+        };
+        why = format!(
+            "{why}; no node has a price (label {}), so it went by {instead}",
+            gpu::PRICE_LABEL
+        );
+    }
     for (name, verdict) in tried {
         let name = name.as_deref().unwrap_or_default();
         why = format!(
@@ -254,6 +290,19 @@ fn base_request(ledger: &Ledger, workload: &GPUWorkload, shell: &Shell) -> Reque
     meta.namespace = workload.namespace();
     let mut request = ledger::request(&meta, &spec);
     request.gpu = Some(gpu_request(ledger, &shell.ask));
+    // Models of the fleet do not tell forms apart; the nodes' product labels do.
+    if shell.ask.states_form() {
+        let meeting = ledger.gpus.iter().filter(|(_, gpus)| {
+            let mut devices = gpus.devices.iter();
+            devices.any(|device| shell.ask.met_by(device))
+        });
+        let here = Expression {
+            key: Arc::from("metadata.name"),
+            operator: Operator::In,
+            values: meeting.map(|(name, _)| Arc::from(name.as_str())).collect(),
+        };
+        require(&mut request, None, Some(&here));
+    }
     request
 }
 
@@ -275,17 +324,13 @@ fn gpu_request(ledger: &Ledger, ask: &GpuAsk) -> GpuRequest {
     let mut gpu = GpuRequest::whole(ask.count);
     gpu.vendor = Some(Arc::from(ask.vendor.as_str()));
     gpu.min_memory_bytes = ask.min_memory_mib << 20;
-    if !ask.models.is_empty() {
+    if !ask.names.is_empty() {
         let meeting = ledger.devices().filter(|device| ask.met_by(device));
         gpu.models = meeting
             .map(|device| Arc::from(model_name(device)))
             .collect();
         if gpu.models.is_empty() {
-            gpu.models = ask
-                .models
-                .iter()
-                .map(|model| Arc::from(model.name))
-                .collect();
+            gpu.models = ask.model_names().into_iter().map(Arc::from).collect();
         }
     }
     gpu

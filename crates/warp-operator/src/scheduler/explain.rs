@@ -7,8 +7,8 @@ use warp_api::workload::GpuAsk;
 use warp_api::{label, reason};
 use warp_core::explain::{Change, smallest_changes};
 use warp_core::fleet::Request;
-use warp_core::schedule::Reason;
 use warp_core::schedule::fit::Filter;
+use warp_core::schedule::{Obstacle, Reason};
 
 use super::Verdict;
 use crate::ledger::{Ledger, model_name, provider_of};
@@ -100,16 +100,21 @@ fn by_reasons(
 ) -> Verdict {
     let filter = Filter::new(&ledger.fleet, request);
     let mut folded: BTreeMap<String, usize> = BTreeMap::new();
-    let mut waits = false;
+    let mut blocked: BTreeMap<Obstacle, Vec<Blocked>> = BTreeMap::new();
     for (id, node) in nodes {
         let reasons = filter.reasons(*id);
-        waits |= reasons.iter().all(passes);
         if reasons.is_empty() && refused.contains(&node.name) {
             let label = "refused by the cluster's scheduler a moment ago".to_owned();
             *folded.entry(label).or_default() += 1;
         } else if reasons.is_empty() {
             tracing::error!(node = %node.name, "a node that fits was not chosen");
         }
+        let worst = reasons.iter().max_by_key(|reason| reason.obstacle());
+        let obstacle = worst.map_or(Obstacle::Work, Reason::obstacle);
+        blocked.entry(obstacle).or_default().push(Blocked {
+            node: Arc::clone(&node.name),
+            by: worst.cloned(),
+        });
         if let Some(first) = reasons.first() {
             *folded.entry(first.label()).or_default() += 1;
         }
@@ -121,27 +126,64 @@ fn by_reasons(
         .map(|(label, count)| format!("{count} {label}"))
         .collect();
     let sentence = format!("0 of {} nodes fit: {}", nodes.len(), list.join(", "));
-    if waits {
-        Verdict {
-            reason: reason::WAITING_FOR_CAPACITY,
-            message: sentence,
-        }
-    } else {
-        let next = "change what the workload requires or add nodes";
-        Verdict {
-            reason: reason::NEVER_FITS,
-            message: format!("{sentence}; {next}"),
-        }
+    // The first that has a node is the one that takes least to remove.
+    let (reason, next) = match blocked.first_key_value() {
+        Some((Obstacle::Work, _)) => (reason::WAITING_FOR_CAPACITY, None),
+        Some((Obstacle::Cordon, nodes)) => (
+            reason::NODES_CORDONED,
+            Some(format!("kubectl uncordon {}", names(nodes))),
+        ),
+        Some((Obstacle::Health, nodes)) => (
+            reason::NODES_NOT_READY,
+            Some(format!("repair or replace {}", names(nodes))),
+        ),
+        Some((Obstacle::Taint, nodes)) => (reason::NODES_TAINTED, Some(untaint(nodes))),
+        Some((Obstacle::Request, _)) | None => (
+            reason::NEVER_FITS,
+            Some("change what the workload requires or add nodes".to_owned()),
+        ),
+    };
+    Verdict {
+        reason,
+        message: match next {
+            Some(next) => format!("{sentence}; {next}"),
+            None => sentence,
+        },
     }
 }
 
-/// Whether a reason passes by itself when running work ends.
-fn passes(reason: &Reason) -> bool {
-    match reason {
-        Reason::Insufficient { needed, total, .. } => needed <= total,
-        Reason::FewGpus { needed, total, .. } => needed <= total,
-        other => other.is_capacity() || matches!(other, Reason::NotReady | Reason::Unschedulable),
+/// A node and the reason of it that is hardest to remove.
+struct Blocked {
+    node: Arc<str>,
+    by: Option<Reason>,
+}
+
+fn names(nodes: &[Blocked]) -> String {
+    let shown: Vec<&str> = nodes
+        .iter()
+        .take(CHOICES)
+        .map(|found| &*found.node)
+        .collect();
+    match nodes.len() - shown.len() {
+        0 => shown.join(" "),
+        more => format!("{} (or one of {more} more)", shown.join(" ")),
     }
+}
+
+fn untaint(nodes: &[Blocked]) -> String {
+    let taints: BTreeSet<String> = nodes
+        .iter()
+        .filter_map(|found| match &found.by {
+            Some(Reason::Taint(taint)) => Some(taint.to_string()),
+            _ => None,
+        })
+        .collect();
+    let taints: Vec<String> = taints.into_iter().take(CHOICES).collect();
+    format!(
+        "tolerate {} in spec.podTemplate, or take the taint off {}",
+        taints.join(" or "),
+        names(nodes)
+    )
 }
 
 /// `16 nvidia H100-80GB, 4 nvidia (unknown model)`.
@@ -169,14 +211,20 @@ fn inventory(ledger: &Ledger) -> String {
     list.join(", ")
 }
 
+/// Reasons that may pass without a change of the workload, the most hopeful first.
+const HOPEFUL: [&str; 4] = [
+    reason::WAITING_FOR_CAPACITY,
+    reason::NODES_CORDONED,
+    reason::NODES_NOT_READY,
+    reason::NODES_TAINTED,
+];
+
 /// One verdict for all providers tried: the most hopeful reason, every explanation.
 pub(super) fn fold(tried: Vec<(Option<String>, Verdict)>) -> Verdict {
-    let hopeful = tried.iter().map(|(_, verdict)| verdict.reason);
-    let reason = hopeful
-        .clone()
-        .find(|reason| *reason == reason::WAITING_FOR_CAPACITY)
-        .or_else(|| hopeful.clone().next())
-        .unwrap_or(reason::WAITING_FOR_CAPACITY);
+    let found = |wanted: &&str| tried.iter().any(|(_, verdict)| verdict.reason == *wanted);
+    let first = tried.first().map(|(_, verdict)| verdict.reason);
+    let reason = HOPEFUL.into_iter().find(|wanted| found(wanted));
+    let reason = reason.or(first).unwrap_or(reason::WAITING_FOR_CAPACITY);
     let parts: Vec<String> = tried
         .into_iter()
         .map(|(provider, verdict)| match provider {

@@ -48,7 +48,13 @@ fn now() -> Timestamp {
 }
 
 fn decide(ledger: &mut Ledger, wanted: &[Arc<GPUWorkload>]) -> Vec<Decision> {
-    let decisions = decide::all(ledger, wanted, &Settings::default(), now());
+    let decisions = decide::all(
+        ledger,
+        wanted,
+        Quotas::default(),
+        &Settings::default(),
+        now(),
+    );
     decisions
         .into_iter()
         .map(|(_, decision)| decision)
@@ -269,7 +275,7 @@ fn a_price_weight_makes_the_cheaper_of_two_equal_nodes_win() {
             ..Settings::default()
         };
         let wanted = [workload("w", json!({}))];
-        let decisions = decide::all(&mut ledger, &wanted, &settings, now());
+        let decisions = decide::all(&mut ledger, &wanted, Quotas::default(), &settings, now());
         assert_eq!(chosen(&decisions[0].1).as_deref(), Some(cheaper));
     }
 }
@@ -309,7 +315,7 @@ fn the_queue_serves_priority_first_and_then_age() {
     let made = |name: &str, priority: &str, at: &str| {
         let mut one = (*workload(name, json!({"priority": priority}))).clone();
         one.metadata.creation_timestamp = serde_json::from_value(json!(at)).unwrap();
-        one
+        Arc::new(one)
     };
     let mut queue = [
         made("old-low", "low", "2026-11-15T10:00:00Z"),
@@ -318,7 +324,239 @@ fn the_queue_serves_priority_first_and_then_age() {
         made("newest-high", "high", "2026-11-15T11:59:00Z"),
         made("b-twin", "normal", "2026-11-15T11:00:00Z"),
     ];
-    queue.sort_by(before);
-    let names: Vec<String> = queue.iter().map(ResourceExt::name_any).collect();
+    let mut order = |arrivals: &Arrivals| -> Vec<String> {
+        in_order(&mut queue, arrivals);
+        queue.iter().map(|one| one.name_any()).collect()
+    };
+    // After a restart nobody knows who came first within a second; the name decides.
+    let names = order(&Arrivals::default());
     assert_eq!(names, ["newest-high", "b-twin", "old", "new", "old-low"]);
+    let arrivals = Arrivals::default();
+    for name in ["old-low", "old", "new", "b-twin", "old", "newest-high"] {
+        arrivals.note(&format!("{name}-uid-0000"));
+    }
+    let names = order(&arrivals);
+    assert_eq!(names, ["newest-high", "old", "b-twin", "new", "old-low"]);
+}
+
+#[test]
+fn what_may_pass_by_itself_never_reads_as_never() {
+    let cordoned = json!({"spec": {"unschedulable": true, "taints": [
+        {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]}});
+    let tainted =
+        json!({"spec": {"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}});
+    let silent = json!({
+        "spec": {"taints": [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]},
+        "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}
+    });
+    let pressed = json!({"spec": {"taints": [
+        {"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule"}]}});
+    let changed = |change: &Value| {
+        let mut value = serde_json::to_value(&*node("a", 8, json!({}))).unwrap();
+        for part in ["spec", "status"] {
+            for (key, field) in change[part].as_object().into_iter().flatten() {
+                value[part][key] = field.clone();
+            }
+        }
+        Arc::new(serde_json::from_value(value).unwrap())
+    };
+    let cases = [
+        (&cordoned, reason::NODES_CORDONED, "kubectl uncordon a"),
+        (
+            &tainted,
+            reason::NODES_TAINTED,
+            "tolerate team=a:NoSchedule in spec.podTemplate",
+        ),
+        (&silent, reason::NODES_NOT_READY, "repair or replace a"),
+        (&pressed, reason::NODES_NOT_READY, "repair or replace a"),
+    ];
+    for (change, want, words) in cases {
+        let mut ledger = ledger::build(&[changed(change)], &[], &[]);
+        let decisions = decide(&mut ledger, &[workload("w", json!({}))]);
+        let (found, message) = verdict(&decisions[0]);
+        assert_eq!(found, want, "{message}");
+        assert!(message.contains(words), "{message}");
+        assert!(
+            !message.contains("tolerate node.kubernetes.io"),
+            "{message}"
+        );
+        // Even empty and in service this one could not hold it.
+        let mut ledger = ledger::build(&[changed(change)], &[], &[]);
+        let decisions = decide(&mut ledger, &[workload("w", json!({"gpuCount": 9}))]);
+        assert_eq!(verdict(&decisions[0]).0, reason::NEVER_FITS);
+    }
+    // Full nodes beside a cordoned one: advice to tolerate what a cordon puts there helps nobody.
+    let nodes = [
+        node("full", 0, json!({})),
+        node("b", 2, json!({})),
+        changed(&cordoned),
+    ];
+    let mut ledger = ledger::build(&nodes, &[], &[]);
+    let both = [
+        workload("one", json!({"gpuCount": 2})),
+        workload("two", json!({"gpuCount": 2})),
+    ];
+    let decisions = decide(&mut ledger, &both);
+    let (found, message) = verdict(&decisions[1]);
+    assert_eq!(found, reason::WAITING_FOR_CAPACITY);
+    assert!(!message.contains("tolerate"), "{message}");
+}
+
+#[test]
+fn a_sibling_it_avoids_is_waited_for() {
+    let nodes = [node("a", 8, json!({"kubernetes.io/hostname": "a"}))];
+    let mut ledger = ledger::build(&nodes, &[], &[]);
+    let apart = json!({"image": null, "podTemplate": {
+        "metadata": {"labels": {"set": "x"}},
+        "spec": {
+            "containers": [{"name": "c", "image": "i"}],
+            "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+                {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"set": "x"}}}]}}
+        }
+    }});
+    let both = [workload("one", apart.clone()), workload("two", apart)];
+    let decisions = decide(&mut ledger, &both);
+    assert!(chosen(&decisions[0]).is_some());
+    assert_eq!(verdict(&decisions[1]).0, reason::WAITING_FOR_CAPACITY);
+}
+
+fn quota(
+    hard: Value,
+    used: Value,
+    scopes: Value,
+) -> Arc<k8s_openapi::api::core::v1::ResourceQuota> {
+    let quota = json!({
+        "metadata": {"name": "gpus", "namespace": "default"},
+        "spec": {"hard": hard, "scopes": scopes},
+        "status": {"hard": hard, "used": used},
+    });
+    Arc::new(serde_json::from_value(quota).unwrap())
+}
+
+#[test]
+fn a_quota_is_looked_at_before_a_node_and_counts_what_is_promised() {
+    let decided = |quota, wanted: &[Arc<GPUWorkload>]| {
+        let mut ledger = ledger::build(&[node("a", 8, json!({}))], &[], &[]);
+        let quotas = Quotas::new(vec![quota], &[], &[]);
+        let all = decide::all(&mut ledger, wanted, quotas, &Settings::default(), now());
+        all.into_iter()
+            .map(|(_, decision)| decision)
+            .collect::<Vec<_>>()
+    };
+    let gpus = "requests.nvidia.com/gpu";
+    let three: Vec<_> = (0..3)
+        .map(|n| workload(&format!("w{n}"), json!({"gpuCount": 2})))
+        .collect();
+    let decisions = decided(
+        quota(json!({gpus: "6"}), json!({gpus: "2"}), json!(null)),
+        &three,
+    );
+    assert!(chosen(&decisions[0]).is_some() && chosen(&decisions[1]).is_some());
+    let (found, message) = verdict(&decisions[2]);
+    assert_eq!(found, reason::QUOTA_EXCEEDED);
+    for part in [
+        "quota gpus of namespace default",
+        "6 of 6 used, 2 needed",
+        "when other work",
+    ] {
+        assert!(message.contains(part), "{message}");
+    }
+    // More than the quota allows at all.
+    let big = [workload("w", json!({"gpuCount": 8}))];
+    let (found, message) =
+        verdict(&decided(quota(json!({gpus: "6"}), json!({}), json!(null)), &big)[0]);
+    assert_eq!(found, reason::QUOTA_EXCEEDED);
+    assert!(message.contains("ask for less"), "{message}");
+    // Other resources, and quotas that do not count such pods.
+    let cpu = [workload(
+        "w",
+        json!({"resources": {"limits": {"cpu": "4", "memory": "1Gi"}}}),
+    )];
+    for (name, hard) in [
+        ("limits.cpu", "3500m"),
+        ("requests.memory", "512Mi"),
+        ("pods", "0"),
+    ] {
+        let decisions = decided(quota(json!({name: hard}), json!({}), json!(null)), &cpu);
+        assert_eq!(verdict(&decisions[0]).0, reason::QUOTA_EXCEEDED, "{name}");
+        let other = decided(
+            quota(json!({name: hard}), json!({}), json!(["BestEffort"])),
+            &cpu,
+        );
+        assert!(chosen(&other[0]).is_some(), "{name}");
+    }
+    let elsewhere = decided(
+        quota(json!({"pods": "0"}), json!({}), json!(["PriorityClass"])),
+        &cpu,
+    );
+    assert!(chosen(&elsewhere[0]).is_some(), "only the API server knows");
+}
+
+#[test]
+fn a_missing_right_of_the_operator_is_not_the_workloads_fault() {
+    let status = |message: &str| kube::core::Status::failure(message, "Forbidden").with_code(403);
+    let rights = status(
+        "jobs.batch is forbidden: User \"system:serviceaccount:warp-system:warp-operator\" cannot create resource \"jobs\" in API group \"batch\" in the namespace \"team\"",
+    );
+    let verdict = forbidden(&rights).expect("a missing right");
+    assert_eq!(verdict.reason, reason::OPERATOR_FORBIDDEN);
+    assert!(verdict.message.contains("warp install --print"));
+    for policy in [
+        "jobs.batch \"w\" is forbidden: exceeded quota: jobs",
+        "admission webhook \"x\" denied the request: user cannot",
+    ] {
+        assert_eq!(forbidden(&status(policy)), None);
+    }
+}
+
+#[test]
+fn a_product_label_can_be_asked_for_whether_the_catalogue_knows_it_or_not() {
+    let product = |text: &str| json!({"nvidia.com/gpu.product": text});
+    let nodes = [
+        node("sxm", 8, json!({})),
+        node("pcie", 8, product("NVIDIA-H100-PCIe")),
+        node("new", 8, product("NVIDIA-X9000")),
+        node("shared", 8, product("NVIDIA-X9000-SHARED")),
+    ];
+    for (name, want) in [
+        ("NVIDIA-H100-PCIe", Some("pcie")),
+        ("NVIDIA-H100-80GB-HBM3", Some("sxm")),
+        ("NVIDIA-X9000", Some("new")),
+        ("x9000", Some("new")),
+        ("X9001", None),
+    ] {
+        let mut ledger = ledger::build(&nodes, &[], &[]);
+        let decisions = decide(
+            &mut ledger,
+            &[workload("w", json!({"gpu": {"models": [name]}}))],
+        );
+        assert_eq!(chosen(&decisions[0]).as_deref(), want, "{name}");
+        if want.is_none() {
+            let (found, message) = verdict(&decisions[0]);
+            assert_eq!(found, reason::NO_SUCH_GPU);
+            assert!(
+                message.contains("X9001") && message.contains("NVIDIA-X9000"),
+                "{message}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_cheapest_of_nodes_without_a_price_says_so() {
+    let why = |nodes: &[Arc<k8s_openapi::api::core::v1::Node>]| {
+        let mut ledger = ledger::build(nodes, &[], &[]);
+        let spec = json!({"schedulingStrategy": "costOptimized"});
+        match decide(&mut ledger, &[workload("w", spec)]).remove(0) {
+            Decision::Place { why, .. } => why,
+            other => panic!("{other:?}"),
+        }
+    };
+    let text = why(&[node("a", 8, json!({}))]);
+    assert!(
+        text.contains("no node has a price (label gpu.warp.dev/gpu-hour-price)"),
+        "{text}"
+    );
+    let priced = why(&[node("a", 8, json!({"gpu.warp.dev/gpu-hour-price": "2.5"}))]);
+    assert!(!priced.contains("no node has a price"), "{priced}");
 }

@@ -9,12 +9,14 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Resource, ResourceExt};
 use warp_api::{GPUWorkload, Phase, label, reason};
 
-use super::failure::{self, Failure};
+use super::failure::{self, Failure, Next};
 use super::pod::{container_trouble, ended, made_by, pod_phase, started};
 use super::{Seen, node_of};
 use crate::clock;
 use crate::config::Settings;
 
+/// Label by which the Job controller names a pod's Job.
+const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 /// Taint by which an administrator states that a node's pods run no more.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
@@ -29,6 +31,17 @@ pub(crate) enum Standing {
     },
     /// Its pod ended; the Job is about to say how.
     Settling,
+    /// Its Job was suspended, not by us; the pods that still end are named.
+    JobSuspended {
+        ending: Vec<String>,
+    },
+    /// Its Job is gone or disowned and its pod goes on without it.
+    Orphaned {
+        pod: String,
+        node: String,
+        running: bool,
+        since: Option<Timestamp>,
+    },
     Succeeded {
         since: Option<Timestamp>,
         at: Option<Timestamp>,
@@ -59,13 +72,26 @@ pub(crate) enum Wish {
     Now,
 }
 
-/// The number of the current attempt.
+/// The number of the current attempt: every failure and every disruption begins another one.
 pub(crate) fn attempt(workload: &GPUWorkload) -> i32 {
-    workload
-        .status
+    retries(workload).saturating_add(disruptions(workload))
+}
+
+pub(super) fn retries(workload: &GPUWorkload) -> i32 {
+    let status = workload.status.as_ref();
+    status.and_then(|status| status.retry_count).unwrap_or(0)
+}
+
+pub(super) fn disruptions(workload: &GPUWorkload) -> i32 {
+    let status = workload.status.as_ref();
+    status.and_then(|status| status.disruptions).unwrap_or(0)
+}
+
+/// Whether a Job makes no pods until it is resumed.
+pub(crate) fn suspended(job: &Job) -> bool {
+    job.spec
         .as_ref()
-        .and_then(|status| status.retry_count)
-        .unwrap_or(0)
+        .is_some_and(|spec| spec.suspend == Some(true))
 }
 
 /// Whether a Job has ended, well or badly.
@@ -219,7 +245,10 @@ pub(crate) fn assess(
     now: Timestamp,
 ) -> Standing {
     let Some(job) = current(workload, seen) else {
-        return Standing::Unplaced;
+        let left = orphan(workload, seen);
+        return left.map_or(Standing::Unplaced, |pod| {
+            of_orphan(workload, pod, seen, settings, now)
+        });
     };
     let pods: Vec<&Pod> = seen
         .pods
@@ -243,15 +272,112 @@ pub(crate) fn assess(
         .filter(|pod| can_run(pod, seen, settings, now))
         .collect();
     let failed = has_condition(job, "Failed") || has_condition(job, "FailureTarget");
+    let answers = |name: &str| answers(name, seen, settings);
     match (live.first(), failed) {
-        (None, true) => Standing::Failed(failure::explain(workload, job, &pods)),
-        (None, false) => without_live_pod(job, &pods, seen, settings, now),
+        (None, true) => Standing::Failed(failure::explain(workload, job, &pods, &answers)),
+        (_, false) if suspended(job) => Standing::JobSuspended {
+            ending: live.iter().map(|pod| pod.name_any()).collect(),
+        },
+        (None, false) => without_live_pod(workload, job, &pods, seen, settings, now),
         (Some(pod), _) => with_pod(job, pod, seen, settings, now),
     }
 }
 
+/// Whether a node is there, in service and ready.
+fn answers(name: &str, seen: &Seen, settings: &Settings) -> bool {
+    seen.nodes
+        .get(name)
+        .is_some_and(|node| !out_of_service(node) && silent_until(node, settings).is_none())
+}
+
+/// The pod of the current attempt whose Job was deleted without it (`--cascade=orphan`) or lost its
+/// owner. Only the Job the status names counts, and only a pod that nobody is deleting: what the
+/// garbage collector has not come to yet still names its Job as owner.
+fn orphan<'a>(workload: &GPUWorkload, seen: &'a Seen) -> Option<&'a Pod> {
+    let job = workload.status.as_ref()?.job_name.as_deref()?;
+    let number = attempt(workload).to_string();
+    let left = |pod: &&Arc<Pod>| {
+        let owners = pod.owner_references();
+        let owner = owners.iter().find(|owner| owner.controller == Some(true));
+        let disowned = owner.is_none_or(|owner| {
+            let mut strays = seen.strays.iter();
+            strays.any(|stray| stray.meta().uid.as_deref() == Some(&owner.uid))
+        });
+        let labels = pod.labels();
+        disowned
+            && pod.meta().deletion_timestamp.is_none()
+            && labels.get(label::ATTEMPT) == Some(&number)
+            && labels.get(JOB_NAME).map(String::as_str) == Some(job)
+    };
+    seen.pods.iter().find(left).map(|pod| &**pod)
+}
+
+/// A pod without its Job decides by its own end.
+fn of_orphan(
+    workload: &GPUWorkload,
+    pod: &Pod,
+    seen: &Seen,
+    settings: &Settings,
+    now: Timestamp,
+) -> Standing {
+    let name = pod.name_any();
+    let node = node_of(pod).unwrap_or_default().to_owned();
+    if pod_phase(pod) == Some("Succeeded") {
+        return Standing::Succeeded {
+            since: started(pod),
+            at: None,
+        };
+    }
+    if can_run(pod, seen, settings, now) {
+        return Standing::Orphaned {
+            running: pod_phase(pod) == Some("Running"),
+            since: started(pod),
+            pod: name,
+            node,
+        };
+    }
+    if !ended(pod) {
+        return lost(workload, None, pod, seen, settings);
+    }
+    let namespace = pod.namespace().unwrap_or_default();
+    let logs = format!("see kubectl logs -n {namespace} {name}");
+    let answers = |name: &str| answers(name, seen, settings);
+    let why = failure::of_pod(workload, None, pod, &logs, &answers);
+    Standing::Failed(why.unwrap_or_else(|| Failure {
+        reason: reason::JOB_FAILED,
+        message: format!("its pod {name}, left without its Job, failed and says not why"),
+        next: Next::Retry,
+    }))
+}
+
+/// A pod that cannot run any more and has not ended: deleted by force, or lost with its node.
+fn lost(
+    workload: &GPUWorkload,
+    job: Option<&Job>,
+    pod: &Pod,
+    seen: &Seen,
+    settings: &Settings,
+) -> Standing {
+    let (node, name) = (node_of(pod).unwrap_or_default(), pod.name_any());
+    let answers = |name: &str| answers(name, seen, settings);
+    if answers(node)
+        && let Some(failure) = failure::of_pod(workload, job, pod, "", &answers)
+    {
+        return Standing::Failed(failure);
+    }
+    Standing::Failed(Failure {
+        reason: reason::NODE_LOST,
+        message: format!(
+            "node {node} is gone or has not answered for {} s while {name} was on it",
+            settings.node_loss_timeout.as_secs(),
+        ),
+        next: Next::PlaceAgain,
+    })
+}
+
 /// The Job is unfinished and nothing of it can run: no pod yet, or its pods ended or were lost.
 fn without_live_pod(
+    workload: &GPUWorkload,
     job: &Job,
     pods: &[&Pod],
     seen: &Seen,
@@ -262,38 +388,21 @@ fn without_live_pod(
         .iter()
         .find(|pod| !ended(pod) && node_of(pod).is_some());
     if let Some(pod) = lost {
-        let node = node_of(pod).unwrap_or_default();
-        let answers =
-            |node: &Arc<Node>| !out_of_service(node) && silent_until(node, settings).is_none();
-        if seen.nodes.get(node).is_some_and(answers) {
-            return Standing::Failed(Failure {
-                reason: reason::EVICTED,
-                message: format!(
-                    "its pod {} on node {node} was deleted by force",
-                    pod.name_any()
-                ),
-                retry: true,
-            });
-        }
-        return Standing::Failed(Failure {
-            reason: reason::NODE_LOST,
-            message: format!(
-                "node {node} is gone or has not answered for {} s while {} was on it",
-                settings.node_loss_timeout.as_secs(),
-                pod.name_any()
-            ),
-            retry: true,
-        });
+        return self::lost(workload, Some(job), pod, seen, settings);
     }
-    if !pods.is_empty() {
+    // Its time is over and its pod is gone already: the Job says so next.
+    if !pods.is_empty() || failure::past_deadline(job, now) {
         return Standing::Settling;
     }
     let uid = job.uid().unwrap_or_default();
     let node = pinned(job);
     if let Some(message) = seen.refusals.get(&uid) {
-        let message = format!(
-            "the cluster refuses to create the pod: {message}; change the namespace's quota or policy, or the workload"
-        );
+        let next = if message.contains("violates PodSecurity") {
+            "set what it names in spec.securityContext or spec.podSecurityContext (in podTemplate, where there is one), for example podSecurityContext.runAsNonRoot with an image that does not run as root"
+        } else {
+            "change the namespace's quota or policy, or the workload"
+        };
+        let message = format!("the cluster refuses to create the pod: {message}; {next}");
         return start_wait(
             job,
             Phase::Scheduling,
@@ -344,7 +453,7 @@ fn with_pod(job: &Job, pod: &Pod, seen: &Seen, settings: &Settings, now: Timesta
             return Standing::Failed(Failure {
                 reason: found,
                 message,
-                retry: false,
+                next: Next::GiveUp,
             });
         }
         return start_wait(job, Phase::Scheduled, found, message, settings, now);
@@ -460,17 +569,27 @@ fn start_wait(
     Standing::Failed(Failure {
         reason,
         message: format!("not running {after} s after placement: {message}"),
-        retry: true,
+        next: Next::Retry,
     })
 }
 
+/// A Job that was suspended and resumed starts anew.
 fn start_deadline(job: &Job, settings: &Settings) -> Timestamp {
     let made = job
         .meta()
         .creation_timestamp
         .as_ref()
         .map_or(Timestamp::MAX, |time| time.0);
-    plus(made, settings.start_timeout)
+    let status = job.status.as_ref();
+    let resumed = status.and_then(|status| status.conditions.as_ref());
+    let resumed = resumed
+        .into_iter()
+        .flatten()
+        .filter(|found| found.type_ == "Suspended" && found.status == "False")
+        .filter_map(|found| found.last_transition_time.as_ref())
+        .map(|time| time.0);
+    let from = resumed.max().map_or(made, |resumed| resumed.max(made));
+    plus(from, settings.start_timeout)
 }
 
 /// The node a Job of ours is pinned to.

@@ -1,68 +1,158 @@
 //! Why an attempt failed, from what its Job and pods left behind. Pure.
 
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 use warp_api::{GPUWorkload, reason};
 
 use super::node_of;
 use super::pod::containers;
+use crate::clock;
+
+/// A pod deleted this shortly before its Job's deadline was deleted for it: the Job controller's clock
+/// is not ours, and times in the API are whole seconds.
+const DEADLINE_SLACK: SignedDuration = SignedDuration::from_secs(1);
 
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) reason: &'static str,
     pub(crate) message: String,
-    /// Whether another attempt may do better.
-    pub(crate) retry: bool,
+    pub(crate) next: Next,
+}
+
+/// What follows a failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Another attempt would fail too.
+    GiveUp,
+    /// Another attempt may do better and uses up a retry.
+    Retry,
+    /// The attempt did nothing wrong: the cluster took it off its node.
+    PlaceAgain,
 }
 
 /// Why a failed Job failed. The pod's own words are left out: a container may print secrets.
-pub(crate) fn explain(workload: &GPUWorkload, job: &Job, pods: &[&Pod]) -> Failure {
+pub(crate) fn explain(
+    workload: &GPUWorkload,
+    job: &Job,
+    pods: &[&Pod],
+    answers: &dyn Fn(&str) -> bool,
+) -> Failure {
     let conditions = job
         .status
         .as_ref()
         .and_then(|status| status.conditions.as_ref());
-    let late = conditions
-        .into_iter()
-        .flatten()
-        .any(|found| found.status == "True" && found.reason.as_deref() == Some("DeadlineExceeded"));
-    if late {
-        let limit = workload.spec.max_runtime.as_deref().unwrap_or("its limit");
-        return Failure {
-            reason: reason::MAX_RUNTIME_EXCEEDED,
-            message: format!(
-                "it ran longer than spec.maxRuntime ({limit}); raise it or make the job shorter"
-            ),
-            retry: false,
-        };
+    let failed = conditions.into_iter().flatten().filter(|found| {
+        found.status == "True" && matches!(found.type_.as_str(), "Failed" | "FailureTarget")
+    });
+    let reasons: Vec<&str> = failed
+        .clone()
+        .filter_map(|found| found.reason.as_deref())
+        .collect();
+    let at = failed.filter_map(|found| found.last_transition_time.as_ref());
+    let at = at.map(|time| time.0).min();
+    // A pod that is gone cannot say that the Job's deadline took it; the times can.
+    let taken_late = pods.is_empty() && at.is_some_and(|at| past_deadline(job, at));
+    if reasons.contains(&"DeadlineExceeded") || taken_late {
+        return too_long(workload);
     }
-    pods.iter()
-        .find_map(|pod| of_pod(pod, job))
-        .unwrap_or_else(|| Failure {
-            reason: reason::JOB_FAILED,
-            message: format!(
-                "job {} failed and left no pod that says why",
-                job.name_any()
-            ),
-            retry: true,
-        })
-}
-
-fn of_pod(pod: &Pod, job: &Job) -> Option<Failure> {
-    let node = node_of(pod).unwrap_or("unknown");
     let logs = format!(
         "see kubectl logs -n {} job/{}",
         job.namespace().unwrap_or_default(),
         job.name_any()
     );
+    if let Some(failure) = pods
+        .iter()
+        .find_map(|pod| of_pod(workload, Some(job), pod, &logs, answers))
+    {
+        return failure;
+    }
+    let name = job.name_any();
+    // The only failure the Job's policy names is a disruption; the pod that knew which is gone.
+    if reasons.contains(&"PodFailurePolicy") {
+        return Failure {
+            reason: reason::EVICTED,
+            message: format!(
+                "the pod of job {name} on node {} was taken away by the cluster",
+                super::assess::pinned(job)
+            ),
+            next: Next::PlaceAgain,
+        };
+    }
+    Failure {
+        reason: reason::JOB_FAILED,
+        message: format!("job {name} failed and left no pod that says why"),
+        next: Next::Retry,
+    }
+}
+
+fn too_long(workload: &GPUWorkload) -> Failure {
+    let limit = workload.spec.max_runtime.as_deref().unwrap_or("its limit");
+    Failure {
+        reason: reason::MAX_RUNTIME_EXCEEDED,
+        message: format!(
+            "it ran longer than spec.maxRuntime ({limit}); raise it or make the job shorter"
+        ),
+        next: Next::GiveUp,
+    }
+}
+
+/// Whether a Job's time was over at a moment.
+pub(super) fn past_deadline(job: &Job, at: Timestamp) -> bool {
+    let limit = job
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.active_deadline_seconds);
+    let started = job
+        .status
+        .as_ref()
+        .and_then(|status| status.start_time.as_ref());
+    let (Some(limit), Some(started)) = (limit, started) else {
+        return false;
+    };
+    let due = clock::after(started.0, limit);
+    due.duration_since(at) <= DEADLINE_SLACK
+}
+
+/// Why a pod that runs no more ended badly; `None` when it says nothing of the kind. `answers` tells
+/// whether a node of that name is there and ready.
+pub(super) fn of_pod(
+    workload: &GPUWorkload,
+    job: Option<&Job>,
+    pod: &Pod,
+    logs: &str,
+    answers: &dyn Fn(&str) -> bool,
+) -> Option<Failure> {
+    let node = node_of(pod).unwrap_or("unknown");
     let ended = containers(pod).find_map(|container| {
         let state = container.state.as_ref()?.terminated.as_ref()?;
         (state.exit_code != 0 || oom(state)).then_some((&container.name, state))
     });
-    // Eviction kills containers too, so it is the better explanation where both are there.
-    if let Some(evicted) = eviction(pod, node) {
-        return Some(evicted);
+    // Eviction and deletion kill containers too, so they are the better explanation where both are
+    // there.
+    if let Some(taken) = disruption(pod, node, answers) {
+        return Some(taken);
+    }
+    let by_itself = |state: &ContainerStateTerminated| {
+        let finished = state.finished_at.as_ref().map(|time| time.0);
+        deleted_at(pod).is_none_or(|deleted| finished.is_some_and(|at| at < deleted))
+    };
+    if let Some(deleted) = deleted_at(pod)
+        && !ended.is_some_and(|(_, state)| by_itself(state))
+    {
+        if job.is_some_and(|job| past_deadline(job, deleted)) {
+            return Some(too_long(workload));
+        }
+        return Some(Failure {
+            reason: reason::POD_DELETED,
+            message: format!(
+                "its pod {} on node {node} was deleted by hand",
+                pod.name_any()
+            ),
+            next: Next::Retry,
+        });
     }
     let (name, state) = ended?;
     if oom(state) {
@@ -71,7 +161,7 @@ fn of_pod(pod: &Pod, job: &Job) -> Option<Failure> {
             message: format!(
                 "container {name} on node {node} was killed for exceeding its memory limit; raise resources.limits.memory"
             ),
-            retry: true,
+            next: Next::Retry,
         });
     }
     Some(Failure {
@@ -80,7 +170,7 @@ fn of_pod(pod: &Pod, job: &Job) -> Option<Failure> {
             "container {name} on node {node} ended with exit code {}; {logs}",
             state.exit_code
         ),
-        retry: true,
+        next: Next::Retry,
     })
 }
 
@@ -88,26 +178,89 @@ fn oom(state: &ContainerStateTerminated) -> bool {
     state.reason.as_deref() == Some("OOMKilled")
 }
 
-/// The cluster took the pod away: its node died, or it was evicted or preempted.
-fn eviction(pod: &Pod, node: &str) -> Option<Failure> {
+/// When a pod's deletion was asked for.
+fn deleted_at(pod: &Pod) -> Option<Timestamp> {
+    let meta = pod.meta();
+    let ends = meta.deletion_timestamp.as_ref()?.0;
+    let grace = meta.deletion_grace_period_seconds.unwrap_or(0);
+    Some(clock::after(ends, -grace))
+}
+
+/// The cluster took the pod away, or never let it start: nothing the workload did.
+fn disruption(pod: &Pod, node: &str, answers: &dyn Fn(&str) -> bool) -> Option<Failure> {
     let status = pod.status.as_ref()?;
+    let said = status.reason.as_deref().unwrap_or_default();
     let target = status
         .conditions
         .iter()
         .flatten()
-        .find(|found| found.type_ == "DisruptionTarget" && found.status == "True")
-        .and_then(|found| found.reason.as_deref());
-    let why = target.or_else(|| status.reason.as_deref().filter(|why| *why == "Evicted"))?;
-    if matches!(why, "DeletionByTaintManager" | "DeletionByPodGC") {
-        return Some(Failure {
-            reason: reason::NODE_LOST,
-            message: format!("node {node} was lost while the attempt ran on it"),
-            retry: true,
+        .find(|found| found.type_ == "DisruptionTarget" && found.status == "True");
+    let name = pod.name_any();
+    let again = |reason, message| {
+        Some(Failure {
+            reason,
+            message,
+            next: Next::PlaceAgain,
+        })
+    };
+    let Some(target) = target else {
+        // What the kubelet evicts without naming a disruption it evicts for the pod's own use.
+        if said == "Evicted" {
+            let why = status.message.as_deref().unwrap_or("it gave no reason");
+            return Some(Failure {
+                reason: reason::EVICTED,
+                message: format!(
+                    "its pod {name} was evicted from node {node}: {why}; if it uses too much, raise its limit"
+                ),
+                next: Next::Retry,
+            });
+        }
+        let refused = said.starts_with("OutOf")
+            || matches!(
+                said,
+                "UnexpectedAdmissionError" | "NodeAffinity" | "NodeShutdown" | "Shutdown"
+            );
+        let never_ran = containers(pod).all(|container| {
+            let state = container.state.as_ref();
+            state.is_none_or(|state| state.terminated.is_none() && state.running.is_none())
         });
+        if refused && never_ran {
+            let message = format!("the kubelet of node {node} refused its pod {name} ({said})");
+            return again(reason::REFUSED_BY_NODE, message);
+        }
+        return None;
+    };
+    match target.reason.as_deref().unwrap_or_default() {
+        "DeletionByTaintManager" if answers(node) => again(
+            reason::EVICTED,
+            format!("its pod {name} was taken off node {node} for a NoExecute taint"),
+        ),
+        "DeletionByTaintManager" | "DeletionByPodGC" => again(
+            reason::NODE_LOST,
+            format!("node {node} was lost while its pod {name} was on it"),
+        ),
+        "PreemptionByScheduler" => again(
+            reason::PREEMPTED,
+            format!("its pod {name} on node {node} made room for one of higher priority"),
+        ),
+        "EvictionByEvictionAPI" => again(
+            reason::EVICTED,
+            format!("its pod {name} was evicted from node {node}, as a drain does"),
+        ),
+        "TerminationByKubelet" => {
+            let why = if said.is_empty() {
+                "node pressure or shutdown"
+            } else {
+                said
+            };
+            again(
+                reason::EVICTED,
+                format!("the kubelet of node {node} ended its pod {name} ({why})"),
+            )
+        }
+        other => again(
+            reason::EVICTED,
+            format!("its pod {name} on node {node} was taken away by the cluster ({other})"),
+        ),
     }
-    Some(Failure {
-        reason: reason::EVICTED,
-        message: format!("its pod on node {node} was taken away by the cluster ({why})"),
-        retry: true,
-    })
 }

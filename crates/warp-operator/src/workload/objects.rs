@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::batch::v1::{Job, JobSpec};
+use k8s_openapi::api::batch::v1::{
+    Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnPodConditionsPattern, PodFailurePolicyRule,
+};
 use k8s_openapi::api::core::v1::{
-    Affinity, Container, EmptyDirVolumeSource, EnvVar, HostPathVolumeSource, NodeAffinity,
-    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PersistentVolumeClaimVolumeSource,
-    PodSpec, PodTemplateSpec, ResourceRequirements, Toleration, Volume, VolumeMount,
+    Affinity, Capabilities, Container, EmptyDirVolumeSource, EnvVar, HostPathVolumeSource,
+    NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
+    PersistentVolumeClaimVolumeSource, PodSpec, PodTemplateSpec, ResourceRequirements,
+    SeccompProfile, SecurityContext, Toleration, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -181,6 +184,7 @@ fn simple(workload: &GPUWorkload, image: &str) -> PodTemplateSpec {
         volume_mounts: Some(spec.volumes.iter().map(mount).collect())
             .filter(|mounts: &Vec<VolumeMount>| !mounts.is_empty()),
         resources,
+        security_context: confined(spec.security_context.clone().unwrap_or_default()),
         ..Default::default()
     };
     let volumes: Vec<Volume> = spec.volumes.iter().map(volume).collect();
@@ -189,9 +193,40 @@ fn simple(workload: &GPUWorkload, image: &str) -> PodTemplateSpec {
         spec: Some(PodSpec {
             containers: vec![container],
             volumes: Some(volumes).filter(|volumes| !volumes.is_empty()),
+            security_context: spec.pod_security_context.clone(),
             ..Default::default()
         }),
     }
+}
+
+/// What `restricted` asks of a container and no image needs to have said otherwise. Running as another
+/// user than root is not among it: an image that is root's would not start.
+fn confined(mut context: SecurityContext) -> Option<SecurityContext> {
+    if context.privileged == Some(true) {
+        return Some(context);
+    }
+    let added = context
+        .capabilities
+        .iter()
+        .flat_map(|all| all.add.iter().flatten());
+    let administers = added
+        .into_iter()
+        .any(|name| matches!(name.as_str(), "SYS_ADMIN" | "CAP_SYS_ADMIN" | "ALL"));
+    // The API server refuses the two together.
+    if !administers {
+        context.allow_privilege_escalation.get_or_insert(false);
+    }
+    context.capabilities.get_or_insert_with(|| Capabilities {
+        drop: Some(vec!["ALL".to_owned()]),
+        add: None,
+    });
+    context
+        .seccomp_profile
+        .get_or_insert_with(|| SeccompProfile {
+            type_: "RuntimeDefault".to_owned(),
+            localhost_profile: None,
+        });
+    Some(context)
 }
 
 fn mount(volume: &WorkloadVolume) -> VolumeMount {
@@ -243,6 +278,13 @@ impl Shell {
         meta
     }
 
+    /// The pod with its GPUs under this resource name, still without a node.
+    pub(crate) fn pod(&self, resource: &str) -> PodSpec {
+        let mut pod = self.template.spec.clone().unwrap_or_default();
+        self.give_gpus(&mut pod, resource);
+        pod
+    }
+
     fn give_gpus(&self, pod: &mut PodSpec, resource: &str) {
         if let Some(container) = pod.containers.get_mut(self.main) {
             let resources = container.resources.get_or_insert_default();
@@ -292,12 +334,28 @@ impl Shell {
                 backoff_limit: Some(0),
                 completions: Some(1),
                 parallelism: Some(1),
+                pod_failure_policy: Some(disruption_policy()),
                 active_deadline_seconds: workload.spec.max_runtime.as_deref().and_then(run_seconds),
                 template,
                 ..Default::default()
             }),
             status: None,
         }
+    }
+}
+
+/// Makes the Job itself record that its pod was taken away by the cluster: the pod that says so may be
+/// gone before anybody reads it.
+fn disruption_policy() -> PodFailurePolicy {
+    PodFailurePolicy {
+        rules: vec![PodFailurePolicyRule {
+            action: "FailJob".to_owned(),
+            on_pod_conditions: Some(vec![PodFailurePolicyOnPodConditionsPattern {
+                type_: "DisruptionTarget".to_owned(),
+                status: Some("True".to_owned()),
+            }]),
+            on_exit_codes: None,
+        }],
     }
 }
 

@@ -10,7 +10,7 @@ use kube::{Resource, ResourceExt};
 use warp_api::GPUWorkload;
 
 use super::objects::job_name;
-use super::{attempt, node_of, owner_key, owns};
+use super::{attempt, node_of, owner_key, owns, suspended};
 use crate::cache::Key;
 use crate::context::Context;
 use crate::scheduler::Verdict;
@@ -20,6 +20,8 @@ use crate::scheduler::Verdict;
 pub(crate) struct Seen {
     /// Its Jobs, any attempt.
     pub(crate) jobs: Vec<Arc<Job>>,
+    /// Jobs that carry its labels and have lost it as their owner.
+    pub(crate) strays: Vec<Arc<Job>>,
     /// Pods of those Jobs, ended ones included while they exist.
     pub(crate) pods: Vec<Arc<Pod>>,
     /// Nodes those pods are bound to; one that is missing here is gone, or not yet heard of.
@@ -34,8 +36,9 @@ pub(crate) struct Seen {
 
 pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
     let uid = workload.uid().unwrap_or_default();
-    let mut jobs = cx.jobs.owned_by(&uid);
-    jobs.retain(|job| owns(workload, job));
+    let labelled = cx.jobs.owned_by(&uid).into_iter();
+    let here = labelled.filter(|job| job.meta().namespace == workload.meta().namespace);
+    let (jobs, strays): (Vec<_>, Vec<_>) = here.partition(|job| owns(workload, job));
     // Anybody may write any label on what is theirs: only the workload's own namespace counts.
     let mut pods = cx.pods.owned_by(&uid);
     pods.retain(|pod| pod.meta().namespace == workload.meta().namespace);
@@ -54,6 +57,7 @@ pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
         verdict: cx.verdicts.get(workload),
         held_until: cx.verdicts.held_until(&uid),
         jobs,
+        strays,
         pods,
         nodes,
     }
@@ -69,7 +73,7 @@ fn refusals(cx: &Context, job: &Job) -> Vec<Arc<Event>> {
 }
 
 /// Whether a Job without pods keeps its GPUs reserved: it is the current attempt of an open
-/// workload, and the cluster does not refuse its pods. Anybody may create a Job that looks like
+/// workload, nobody suspended it, and the cluster does not refuse its pods. Anybody may create a Job that looks like
 /// ours, and a namespace over its quota may create any number of workloads: neither may take GPUs
 /// away from others. A refused pod that comes after all is placed again if its GPUs are gone.
 pub(crate) fn reserves(cx: &Context, job: &Job) -> bool {
@@ -78,5 +82,6 @@ pub(crate) fn reserves(cx: &Context, job: &Job) -> bool {
     };
     job.name_any() == job_name(&workload, attempt(&workload))
         && owns(&workload, job)
+        && !suspended(job)
         && refusals(cx, job).is_empty()
 }

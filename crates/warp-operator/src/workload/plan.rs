@@ -16,10 +16,10 @@ use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, label, reason};
 use warp_core::random::Fingerprint;
 
 use super::assess::{
-    Standing, Wait, Wish, assess, attempt, current, ending, leftovers, live, missing_nodes, over,
-    pinned, readiness,
+    Standing, Wait, Wish, assess, attempt, current, disruptions, ending, leftovers, live,
+    missing_nodes, over, pinned, readiness, retries,
 };
-use super::failure::Failure;
+use super::failure::{Failure, Next};
 use super::say::{Say, conditions, note, told};
 use super::{Seen, shell};
 use crate::clock;
@@ -87,7 +87,10 @@ fn decide(
     let mut plan = match assess(workload, seen, settings, now) {
         Standing::Succeeded { since, at } => pass.succeeded(since, at),
         Standing::Failed(failure) => {
-            let mut plan = pass.failed(&failure);
+            let mut plan = match failure.next {
+                Next::PlaceAgain => pass.disrupted(&failure),
+                Next::Retry | Next::GiveUp => pass.failed(&failure),
+            };
             plan.writes = lost_nodes(seen);
             plan
         }
@@ -103,6 +106,13 @@ fn decide(
         Standing::Refused { node, message } => pass.refused(&node, &message),
         Standing::Waiting(wait) => pass.waiting(wait),
         Standing::Running { since } => pass.running(since),
+        Standing::JobSuspended { ending } => pass.job_suspended(&ending),
+        Standing::Orphaned {
+            pod,
+            node,
+            running,
+            since,
+        } => pass.orphaned(&pod, &node, running, since),
     };
     for job in leftovers(workload, seen) {
         if job.meta().deletion_timestamp.is_none() {
@@ -182,14 +192,17 @@ impl Pass<'_> {
     }
 
     fn failed(mut self, failure: &Failure) -> Plan<GPUWorkloadStatus> {
-        let used = attempt(self.workload);
+        let used = retries(self.workload);
+        let number = attempt(self.workload) + 1;
         let RetryPolicy {
             max_retries,
             backoff_seconds,
+            ..
         } = self.workload.spec.retry_policy;
+        let retry = failure.next == Next::Retry;
         self.status.deadline = None;
         self.status.start_time = None;
-        if failure.retry && used < max_retries {
+        if retry && used < max_retries {
             let uid = self.workload.uid().unwrap_or_default();
             let wait = backoff(backoff_seconds, used, &uid);
             let at = clock::after(self.now, wait);
@@ -198,8 +211,7 @@ impl Pass<'_> {
             self.status.assigned_node = None;
             self.status.job_name = None;
             let message = format!(
-                "attempt {} failed: {}; retry {} of {max_retries} in {wait} s",
-                used + 1,
+                "attempt {number} failed: {}; retry {} of {max_retries} in {wait} s",
                 failure.message,
                 used + 1
             );
@@ -214,20 +226,72 @@ impl Pass<'_> {
             let now = self.now;
             return self.conclude(&say, vec![note], Some(now), false);
         }
-        self.describe_job();
-        self.status.completion_time = Some(Time(self.now));
-        self.status.next_retry_time = None;
-        let (name, message) = if failure.retry && max_retries > 0 {
+        let (name, message) = if retry && max_retries > 0 {
             let all = format!("{} (all {max_retries} retries are used)", failure.message);
             (reason::EVENT_MAX_RETRIES, all)
         } else {
             (failure.reason, failure.message.clone())
         };
-        let note = note(true, name, "Fail", &message);
+        self.given_up(failure.reason, name, message)
+    }
+
+    /// The cluster took the attempt off its node. It is placed again, for which no retry is used, as
+    /// often as `maxDisruptions` allows.
+    fn disrupted(mut self, failure: &Failure) -> Plan<GPUWorkloadStatus> {
+        let count = disruptions(self.workload).saturating_add(1);
+        let number = attempt(self.workload) + 1;
+        let most = self.workload.spec.retry_policy.max_disruptions;
+        self.status.deadline = None;
+        self.status.start_time = None;
+        if count > most {
+            let message = format!(
+                "{} (more than the {most} disruptions that retryPolicy.maxDisruptions allows)",
+                failure.message
+            );
+            return self.given_up(failure.reason, reason::EVENT_MAX_DISRUPTIONS, message);
+        }
+        // A node that takes it and loses it at once must not be fed for ever at this pace.
+        let wait = pause(count);
+        let next = (wait > 0).then(|| Time(clock::after(self.now, wait)));
+        self.status.next_retry_time = next;
+        self.status.disruptions = Some(count);
+        self.status.assigned_node = None;
+        self.status.job_name = None;
+        let when = match wait {
+            0 => "at once".to_owned(),
+            wait => format!("in {wait} s"),
+        };
+        let message = format!(
+            "attempt {number} was disrupted: {}; it is placed again {when} and no retry is used (disruption {count} of at most {most})",
+            failure.message
+        );
+        let note = note(true, failure.reason, "PlaceAgain", &message);
+        let say = Say {
+            phase: Phase::Pending,
+            ready: false,
+            reason: reason::DISRUPTED,
+            message,
+        };
+        // At once: the lost attempt's Job, if it still exists, is deleted by the next pass.
+        let now = self.now;
+        self.conclude(&say, vec![note], Some(now), false)
+    }
+
+    /// The end without success.
+    fn given_up(
+        mut self,
+        reason: &'static str,
+        event: &'static str,
+        message: String,
+    ) -> Plan<GPUWorkloadStatus> {
+        self.describe_job();
+        self.status.completion_time = Some(Time(self.now));
+        self.status.next_retry_time = None;
+        let note = note(true, event, "Fail", &message);
         let say = Say {
             phase: Phase::Failed,
             ready: false,
-            reason: failure.reason,
+            reason,
             message,
         };
         let now = self.now;
@@ -240,9 +304,22 @@ impl Pass<'_> {
             .map(|job| delete(job, "spec.suspend is true"))
             .into_iter()
             .collect();
+        // A pod that lost its Job cannot be stopped through it.
+        let left = live(self.seen, self.settings, self.now).find(|pod| {
+            pod.owner_references().is_empty() && pod.meta().deletion_timestamp.is_none()
+        });
+        let left = left.map(|pod| {
+            format!(
+                "; its pod {} lost its Job and still holds GPUs: delete it",
+                pod.name_any()
+            )
+        });
         self.clear_place();
         self.status.next_retry_time = None;
-        let message = "suspended; set spec.suspend to false to place it again".to_owned();
+        let message = format!(
+            "suspended; set spec.suspend to false to place it again{}",
+            left.unwrap_or_default()
+        );
         let say = Say {
             phase: Phase::Pending,
             ready: false,
@@ -254,7 +331,66 @@ impl Pass<'_> {
         plan
     }
 
+    /// Somebody suspended the Job: its GPUs are given back, and whoever did it may resume it. A node
+    /// that is full by then is refused by the cluster's scheduler and another is looked for.
+    fn job_suspended(mut self, ending: &[String]) -> Plan<GPUWorkloadStatus> {
+        self.describe_job();
+        let job = self.status.job_name.clone().unwrap_or_default();
+        let namespace = self.workload.namespace().unwrap_or_default();
+        self.status.assigned_node = None;
+        self.status.deadline = None;
+        self.status.start_time = None;
+        let given_back = if ending.is_empty() {
+            "its GPUs are given back".to_owned()
+        } else {
+            format!(
+                "its GPUs are given back when {} has ended",
+                ending.join(", ")
+            )
+        };
+        let say = Say {
+            phase: Phase::Pending,
+            ready: false,
+            reason: reason::JOB_SUSPENDED,
+            message: format!(
+                "Job {job} was suspended by hand and {given_back}; resume it (kubectl patch job -n {namespace} {job} --type=merge -p '{{\"spec\":{{\"suspend\":false}}}}'), or delete it to have the workload placed anew"
+            ),
+        };
+        let again = clock::after(self.now, RESYNC);
+        self.transition(&say, Some(again), true)
+    }
+
+    /// Its pod goes on without the Job: what it does still counts, and nothing starts beside it.
+    fn orphaned(
+        mut self,
+        pod: &str,
+        node: &str,
+        running: bool,
+        since: Option<Timestamp>,
+    ) -> Plan<GPUWorkloadStatus> {
+        let job = self.status.job_name.clone().unwrap_or_default();
+        let bound = !node.is_empty();
+        self.status.assigned_node = bound.then(|| node.to_owned());
+        self.status.deadline = None;
+        self.status.start_time = since.filter(|_| running).map(Time);
+        let say = Say {
+            phase: match (running, bound) {
+                (true, _) => Phase::Running,
+                (false, true) => Phase::Scheduled,
+                (false, false) => Phase::Scheduling,
+            },
+            ready: running,
+            reason: reason::JOB_ORPHANED,
+            message: format!(
+                "Job {job} was deleted or disowned by hand and left its pod {pod} behind, whose end decides; spec.maxRuntime is not kept for it; delete the pod to have the workload placed anew"
+            ),
+        };
+        let again = clock::after(self.now, RESYNC);
+        self.transition(&say, Some(again), false)
+    }
+
     fn unplaced(mut self) -> Plan<GPUWorkloadStatus> {
+        let vanished = self.status.job_name.clone();
         self.clear_place();
         if let Err(bad) = shell(self.workload) {
             let say = Say {
@@ -277,6 +413,16 @@ impl Pass<'_> {
             .or(open_again)
             .unwrap_or_else(|| clock::after(self.now, RESYNC));
         match (wish, self.seen.verdict.clone()) {
+            (Wish::Now, None) if vanished.is_some() => {
+                let job = vanished.unwrap_or_default();
+                let say = Say {
+                    phase: Phase::Pending,
+                    ready: false,
+                    reason: reason::JOB_DELETED,
+                    message: format!("Job {job} was deleted by hand; another is made"),
+                };
+                self.transition(&say, Some(resync), true)
+            }
             (Wish::No, _) => {
                 let pods: Vec<String> = live(self.seen, self.settings, self.now)
                     .map(ResourceExt::name_any)
@@ -286,12 +432,20 @@ impl Pass<'_> {
                 } else {
                     pods.join(", ")
                 };
-                let say = Say {
+                let mut say = Say {
                     phase: Phase::Pending,
                     ready: false,
                     reason: reason::CLEANING_UP,
                     message: format!("waiting for {what} to end before it is placed again"),
                 };
+                let said = condition::find(&self.status.conditions, condition::READY);
+                if let Some(job) = vanished {
+                    say.reason = reason::JOB_DELETED;
+                    say.message = format!("Job {job} was deleted by hand; {}", say.message);
+                } else if let Some(said) = said.filter(|said| said.reason == reason::JOB_DELETED) {
+                    say.reason = reason::JOB_DELETED;
+                    say.message.clone_from(&said.message);
+                }
                 // A silent node's pod stops counting at a time no event announces.
                 let soon = clock::after(self.now, 10);
                 self.transition(&say, Some(soon), false)
@@ -313,7 +467,11 @@ impl Pass<'_> {
     /// It waits for a time; what was said when the wait began still holds.
     fn later(self, at: Timestamp) -> Plan<GPUWorkloadStatus> {
         let said = condition::find(&self.status.conditions, condition::READY);
-        let reasons = [reason::PLACEMENT_REFUSED, reason::RETRY_BACKOFF];
+        let reasons = [
+            reason::PLACEMENT_REFUSED,
+            reason::RETRY_BACKOFF,
+            reason::DISRUPTED,
+        ];
         let kept = reasons.into_iter().find_map(|name| {
             let ready = said.filter(|ready| ready.reason == name)?;
             Some((name, ready.message.clone()))
@@ -556,7 +714,7 @@ impl Pass<'_> {
         status.conditions = condition::next(&status.conditions, &states, generation, self.now);
         status.phase = Some(say.phase);
         status.message = Some(say.message.clone());
-        status.retry_count = Some(attempt(self.workload).max(status.retry_count.unwrap_or(0)));
+        status.retry_count = Some(retries(self.workload).max(status.retry_count.unwrap_or(0)));
         status.observed_generation = Some(generation);
         Plan {
             writes: Vec::new(),

@@ -55,6 +55,7 @@ pub(super) fn told(say: &Say) -> Option<Note> {
         | reason::STARTING
         | reason::RUNNING
         | reason::CLEANING_UP
+        | reason::DISRUPTED
         | reason::RETRY_BACKOFF => return None,
         reason::PLACED => return Some(note(false, reason::EVENT_SCHEDULED, "Place", &say.message)),
         reason::SUSPENDED | reason::WAITING_FOR_CAPACITY => false,

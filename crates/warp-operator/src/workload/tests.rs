@@ -1,7 +1,9 @@
 // `json!` at the call reads best by value.
 #![allow(clippy::needless_pass_by_value)]
 
+mod disruptions;
 mod failures;
+mod hands;
 mod objects;
 mod plan;
 mod reading;

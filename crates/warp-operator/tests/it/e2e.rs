@@ -19,6 +19,7 @@ mod crowd;
 mod delete;
 mod failure;
 mod faulty;
+mod hands;
 mod input;
 mod install;
 mod leader;
@@ -81,6 +82,11 @@ const SHARED: &[Scenario] = &scenarios![
     failure::pods_refused_by_a_webhook_are_explained,
     failure::a_missing_claim_keeps_no_gpu_from_others,
     failure::a_job_that_cannot_be_made_says_why,
+    hands::an_evicted_workload_is_placed_again_without_a_retry,
+    hands::a_job_suspended_by_hand_gives_its_gpus_back,
+    hands::a_job_or_pod_deleted_by_hand_is_called_that,
+    hands::a_pod_left_by_its_job_is_followed_to_its_end,
+    hands::the_simple_form_runs_where_pods_are_restricted,
     retry::a_second_attempt_may_succeed,
     retry::attempts_are_exhausted_and_no_more,
     stop::a_suspended_workload_gives_its_gpus_back_and_resumes,

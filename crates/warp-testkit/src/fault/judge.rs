@@ -420,7 +420,7 @@ fn no_way_back(change: &Change, wrong: &mut Vec<String>) {
         return;
     };
     let after = &change.object["status"];
-    for field in ["retryCount", "observedGeneration"] {
+    for field in ["retryCount", "disruptions", "observedGeneration"] {
         let count = |status: &Value| status[field].as_i64().unwrap_or_default();
         if count(after) < count(before) {
             wrong.push(format!(

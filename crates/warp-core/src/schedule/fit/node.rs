@@ -5,9 +5,7 @@ use std::sync::Arc;
 use crate::fleet::{Constraints, Effect, Free, Node, Request, Taint};
 
 use super::Failures;
-use crate::schedule::reason::Reason;
-
-const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+use crate::schedule::reason::{Reason, UNSCHEDULABLE};
 
 pub(super) fn admits(node: &Node, request: &Request, failures: &mut impl Failures) {
     let constraints = &request.constraints;

@@ -112,15 +112,9 @@ fn failures_are_explained_and_retried_with_the_deadline_in_status() {
         (ended(3, "Error"), reason::NON_ZERO_EXIT, "exit code 3"),
         (ended(137, "OOMKilled"), reason::OUT_OF_MEMORY, "memory"),
         (
-            json!({"phase": "Failed", "reason": "Evicted"}),
+            json!({"phase": "Failed", "reason": "Evicted", "message": "Usage of EmptyDir volume \"scratch\" exceeds the limit"}),
             reason::EVICTED,
-            "Evicted",
-        ),
-        (
-            json!({"phase": "Failed", "conditions": [
-                {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}]}),
-            reason::NODE_LOST,
-            "gpu-1",
+            "exceeds the limit",
         ),
     ];
     for (status, want, words) in cases {
@@ -221,7 +215,7 @@ fn a_silent_node_gets_a_deadline_and_only_then_counts_as_lost() {
         &workload(json!({}), json!(null)),
         &silent("2026-11-15T11:54:00Z"),
     );
-    assert_eq!(said(&lost).1, reason::RETRY_BACKOFF);
+    assert_eq!(said(&lost).1, reason::DISRUPTED);
     assert_eq!(lost.events[0].reason, reason::NODE_LOST);
 }
 
@@ -332,18 +326,31 @@ fn the_next_attempt_waits_until_the_last_one_provably_cannot_run() {
 }
 
 #[test]
-fn a_pod_deleted_by_force_on_a_healthy_node_is_no_lost_node() {
+fn a_pod_deleted_by_hand_is_called_that() {
     let gone = json!({
         "deletionTimestamp": "2026-11-15T11:59:30Z", "deletionGracePeriodSeconds": 0,
     });
     let seen = one_pod(pod(gone, json!({}), json!({"phase": "Running"})));
     let plan = planned(&workload(json!({}), json!(null)), &seen);
     assert_eq!(said(&plan).1, reason::RETRY_BACKOFF);
-    assert!(
-        message(&plan).contains("deleted by force"),
-        "{}",
-        message(&plan)
-    );
+    assert_eq!(plan.events[0].reason, reason::POD_DELETED);
+
+    // Gracefully: the container was killed for it, which is not its own failure.
+    let leaving =
+        json!({"deletionTimestamp": "2026-11-15T11:59:50Z", "deletionGracePeriodSeconds": 30});
+    let killed = |finished: &str| {
+        let mut status = ended(137, "Error");
+        status["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = json!(finished);
+        let mut seen = one_pod(pod(leaving.clone(), json!({}), status));
+        seen.jobs = vec![job(0, failed_job("BackoffLimitExceeded"))];
+        planned(&workload(json!({}), json!(null)), &seen)
+    };
+    let plan = killed("2026-11-15T11:59:25Z");
+    assert_eq!(plan.events[0].reason, reason::POD_DELETED);
+    assert!(message(&plan).contains("deleted by hand"));
+    // One that had failed before somebody tidied it away failed by itself.
+    let plan = killed("2026-11-15T11:59:00Z");
+    assert_eq!(plan.events[0].reason, reason::NON_ZERO_EXIT);
 }
 
 #[test]

@@ -116,3 +116,39 @@ fn job_names_are_deterministic_and_never_too_long() {
     assert_eq!(name, format!("{}-01234567-10", "a".repeat(51)));
     assert_eq!(name.len(), 63);
 }
+
+#[test]
+fn a_container_of_an_image_is_confined_as_far_as_any_image_bears() {
+    let context = |spec: serde_json::Value| {
+        let shell = shell(&workload(spec, json!(null))).unwrap();
+        let pod = shell.template.spec.unwrap();
+        let container = serde_json::to_value(&pod.containers[0].security_context).unwrap();
+        (
+            container,
+            serde_json::to_value(&pod.security_context).unwrap(),
+        )
+    };
+    let restricted = json!({
+        "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"}
+    });
+    assert_eq!(context(json!({})), (restricted, json!(null)));
+    // What is given stays; root or not is the image's and its user's to say.
+    let given = json!({
+        "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}, "runAsUser": 7},
+        "podSecurityContext": {"runAsNonRoot": true}
+    });
+    let (container, pod) = context(given);
+    assert_eq!(container["capabilities"], json!({"add": ["IPC_LOCK"]}));
+    assert_eq!(container["runAsUser"], 7);
+    assert_eq!(container["allowPrivilegeEscalation"], false);
+    assert_eq!(pod, json!({"runAsNonRoot": true}));
+    // The API server refuses these beside each other.
+    let (container, _) = context(json!({"securityContext": {"privileged": true}}));
+    assert_eq!(container, json!({"privileged": true}));
+    let admin = json!({"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}});
+    assert!(context(admin).0.get("allowPrivilegeEscalation").is_none());
+    // A template is its owner's.
+    let own = json!({"image": null, "podTemplate": {"spec": {"containers": [{"name": "c", "image": "i"}]}}});
+    assert_eq!(context(own), (json!(null), json!(null)));
+}

@@ -212,7 +212,7 @@ fn waiting_shows_the_schedulers_verdict_and_uses_no_retry() {
     assert!(plan.place);
     assert_eq!(plan.status.and_then(|status| status.retry_count), Some(0));
     let bad = planned(
-        &workload(json!({"gpu": {"models": ["Z9"]}}), json!(null)),
+        &workload(json!({"gpu": {"models": ["1g.10gb"]}}), json!(null)),
         &Seen::default(),
     );
     assert_eq!(said(&bad).1, reason::INVALID_SPEC);

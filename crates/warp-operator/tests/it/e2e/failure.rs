@@ -125,7 +125,17 @@ pub(super) async fn pods_refused_by_admission_are_explained(world: &World) -> Re
             "--hard=requests.nvidia.com/gpu=0",
         ])
         .await?;
-    refused(&quota, "exceeded quota").await?;
+    // Looked at before a node is chosen: no Job is made for nothing.
+    quota
+        .submit("stalled", spec(1, &Behaviour::succeed()))
+        .await?;
+    let object = quota.until_reason("stalled", "QuotaExceeded").await?;
+    ensure!(
+        message(&object).contains("quota none of namespace"),
+        "{}",
+        message(&object)
+    );
+    ensure!(quota.jobs_of("stalled").await?.is_empty());
     kubectl
         .run(&[
             "label",
@@ -135,7 +145,6 @@ pub(super) async fn pods_refused_by_admission_are_explained(world: &World) -> Re
         ])
         .await?;
     refused(&secure, "PodSecurity").await?;
-    // Once the quota is gone the Job's own retries make the pod.
     kubectl
         .run(&["-n", &quota.namespace, "delete", "quota", "none"])
         .await?;

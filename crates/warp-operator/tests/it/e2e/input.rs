@@ -18,12 +18,18 @@ pub(super) async fn what_cannot_work_is_explained_once(world: &World) -> Result<
     let claim = json!({"volumes": [
         {"name": "data", "persistentVolumeClaim": {"claimName": "nowhere"}},
     ]});
-    let cases: [(&str, Value, &str, &str); 5] = [
+    let cases: [(&str, Value, &str, &str); 6] = [
         (
             "unknown-model",
             with(run(), json!({"gpu": {"models": ["Z9000"]}})),
-            "InvalidSpec",
+            "NoSuchGpu",
             "Z9000",
+        ),
+        (
+            "part-of-a-gpu",
+            with(run(), json!({"gpu": {"models": ["H100-MIG-1g.10gb"]}})),
+            "InvalidSpec",
+            "1g.10gb",
         ),
         (
             "nobody-has",

@@ -382,7 +382,7 @@ async fn refused_pods_hold_no_gpus(world: &World, team: &Scene<'_>) -> Result<()
     for number in 0..3 {
         let name = format!("greedy-{number}");
         poor.submit(&name, spec(4, &Behaviour::hang())).await?;
-        poor.until_reason(&name, "PodsRefused").await?;
+        poor.until_reason(&name, "QuotaExceeded").await?;
     }
     team.canary("beside-the-greedy").await?;
     for number in 0..3 {

@@ -410,7 +410,7 @@ async fn loses_its_node(world: &World) -> Result<()> {
     world
         .until(&it, "running elsewhere", |object| {
             object.is_some_and(|object| {
-                object["status"]["retryCount"] == 1 && object["status"]["phase"] == "Running"
+                object["status"]["disruptions"] == 1 && object["status"]["phase"] == "Running"
             })
         })
         .await?;
@@ -449,7 +449,7 @@ async fn is_refused_by_a_quota_and_then_let_in(world: &World) -> Result<()> {
         })
         .await?;
     let it = submitted(world, json!({})).await?;
-    until_reason(world, &it, "PodsRefused").await?;
+    until_reason(world, &it, "QuotaExceeded").await?;
     delete(world, &quota).await?;
     until_phase(world, &it, "Succeeded").await
 }

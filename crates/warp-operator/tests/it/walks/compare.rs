@@ -51,8 +51,9 @@ impl Outcome {
 
     fn attempt(&self) -> i64 {
         let workload = self.objects.iter().find(|(kind, _)| *kind == "workload");
-        let count = workload.and_then(|(_, object)| object["status"]["retryCount"].as_i64());
-        count.unwrap_or_default()
+        let status = workload.map(|(_, object)| &object["status"]);
+        let count = |field: &str| status.and_then(|status| status[field].as_i64());
+        count("retryCount").unwrap_or_default() + count("disruptions").unwrap_or_default()
     }
 
     /// The objects of the attempt that counts, as if it were the first.
@@ -67,6 +68,9 @@ impl Outcome {
         for (kind, object) in &mut objects {
             if *kind == "workload" {
                 object["status"]["retryCount"] = Value::from(0);
+                if let Some(status) = object["status"].as_object_mut() {
+                    status.remove("disruptions");
+                }
             }
             for place in &places {
                 if let Some(label) = object.pointer_mut(place) {

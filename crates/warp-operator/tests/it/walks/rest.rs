@@ -37,7 +37,7 @@ fn a_job_that_cannot_be_made_disturbs_nobody_who_waits() {
         for manifest in [&waits, &refused] {
             world.create(manifest.clone()).await?;
         }
-        for (manifest, reason) in [(&waits, "NeverFits"), (&refused, "JobRejected")] {
+        for (manifest, reason) in [(&waits, "WaitingForCapacity"), (&refused, "JobRejected")] {
             world
                 .until(manifest, reason, |object| {
                     object.is_some_and(|object| {

@@ -121,7 +121,13 @@ pub(crate) async fn pod_of(world: &World, user: &User) -> Result<Pod> {
     Ok(pods.remove(0))
 }
 
-/// Waits until a user's workload runs, having failed so often.
+/// Attempts that failed or were disrupted.
+fn attempts(status: &Value) -> i64 {
+    let count = |field: &str| status[field].as_i64().unwrap_or_default();
+    count("retryCount") + count("disruptions")
+}
+
+/// Waits until a user's workload runs, having failed or been disrupted so often.
 pub(crate) async fn until_running(world: &World, user: &User, failures: i64) -> Result<()> {
     let what = format!("running after {failures} failures");
     let manifest = user.manifest("walk", &Value::Null);
@@ -129,8 +135,7 @@ pub(crate) async fn until_running(world: &World, user: &User, failures: i64) -> 
         .until(&manifest, &what, |object| {
             object.is_some_and(|object| {
                 let status = &object["status"];
-                status["conditions"][0]["reason"] == "Running"
-                    && status["retryCount"].as_i64() == Some(failures)
+                status["conditions"][0]["reason"] == "Running" && attempts(status) == failures
             })
         })
         .await
@@ -191,7 +196,7 @@ impl Neighbours {
         let mut failures = 0;
         for user in &self.users {
             let object = user.running(world).await?;
-            failures += object["status"]["retryCount"].as_i64().unwrap_or_default();
+            failures += attempts(&object["status"]);
         }
         // Two pods failed and a node was lost.
         ensure!(failures > 2, "{failures} failures are too few");
