@@ -85,7 +85,14 @@ fn fields(out: &mut String, schema: &Value, prefix: &str) {
             text.replace('|', "\\|")
         );
         // Kubernetes documents its own types better than a copy would.
-        let foreign = ["podTemplate", "env", "conditions"].contains(&name.as_str());
+        let foreign = [
+            "podTemplate",
+            "env",
+            "conditions",
+            "securityContext",
+            "podSecurityContext",
+        ]
+        .contains(&name.as_str());
         if !foreign {
             fields(out, field, &format!("{prefix}{name}."));
             fields(out, &field["items"], &format!("{prefix}{name}[]."));

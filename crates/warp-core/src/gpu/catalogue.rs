@@ -77,7 +77,6 @@ pub const MODELS: &[Model] = &[
     model("A30", Nvidia, 24, &[&["A30"]]),
     model("A40", Nvidia, 48, &[&["A40"]]),
     sized("A100-40GB", Nvidia, 40, &[&["A100"]]),
-    sized("A100-64GB", Nvidia, 64, &[&["A100"]]),
     sized("A100-80GB", Nvidia, 80, &[&["A100"]]),
     sized("A800-40GB", Nvidia, 40, &[&["A800"]]),
     sized("A800-80GB", Nvidia, 80, &[&["A800"]]),
@@ -87,10 +86,8 @@ pub const MODELS: &[Model] = &[
     model("L40", Nvidia, 48, &[&["L40"], &["L40G"]]),
     model("L40S", Nvidia, 48, &[&["L40S"]]),
     model("H20", Nvidia, 96, &[&["H20"]]),
-    sized("H100-64GB", Nvidia, 64, &[&["H100"]]),
     sized("H100-80GB", Nvidia, 80, &[&["H100"]]),
     sized("H100-94GB", Nvidia, 94, &[&["H100"]]),
-    sized("H100-96GB", Nvidia, 96, &[&["H100"]]),
     model("H200", Nvidia, 141, &[&["H200"]]),
     model("H800", Nvidia, 80, &[&["H800"]]),
     model("GH200", Nvidia, 96, &[&["GH200"]]),
@@ -216,7 +213,7 @@ const VENDOR_WORDS: &[&str] = &[
 const OTHER_PRODUCT: &[&str] = &["TI", "SUPER", "D", "LAPTOP", "MOBILE", "ADA", "MAXQ"];
 
 /// The models a name stands for: none when it is unknown, several when it leaves the memory size
-/// open (`A100` is every A100) or names a family. Vendor words, case and separators do not matter, so
+/// open (`A100` is both A100s) or names a family. Vendor words, case and separators do not matter, so
 /// `nvidia-tesla-a100`, `NVIDIA-A100-SXM4-80GB` and `a100` are all read.
 pub fn named(text: &str) -> Vec<&'static Model> {
     let words = words(text);
@@ -334,6 +331,6 @@ fn gigabytes(word: &str) -> Option<u32> {
         None => word
             .parse()
             .ok()
-            .filter(|size| [16, 32, 40, 64, 80, 94, 96].contains(size)),
+            .filter(|size| [16, 32, 40, 80, 94].contains(size)),
     }
 }

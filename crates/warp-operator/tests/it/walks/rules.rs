@@ -66,7 +66,7 @@ fn breaches() -> Vec<Breach> {
         breach
     };
     let source = "exactly one of image and podTemplate";
-    let belongs = "command, args, env, resources and volumes belong to image";
+    let belongs = "podSecurityContext belong to image";
     let memory = "minMemory must be a positive quantity";
     let time = "maxRuntime must be at least 1s";
     let pod = "podTemplate needs a spec";
