@@ -312,6 +312,17 @@ fn orphan<'a>(workload: &GPUWorkload, seen: &'a Seen) -> Option<&'a Pod> {
     seen.pods.iter().find(left).map(|pod| &**pod)
 }
 
+/// Whether a Job that was deleted may still leave a pod behind: the garbage collector has not got round
+/// to deleting or freeing it.
+pub(super) fn leaves(seen: &Seen, job: &str) -> bool {
+    let left = |pod: &&Arc<Pod>| {
+        pod.meta().deletion_timestamp.is_none()
+            && !ended(pod)
+            && pod.labels().get(JOB_NAME).map(String::as_str) == Some(job)
+    };
+    seen.jobs.iter().any(|found| found.name_any() == job) || seen.pods.iter().any(|pod| left(&pod))
+}
+
 /// A pod without its Job decides by its own end.
 fn of_orphan(
     workload: &GPUWorkload,

@@ -16,7 +16,7 @@ use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, label, reason};
 use warp_core::random::Fingerprint;
 
 use super::assess::{
-    Standing, Wait, Wish, assess, attempt, current, disruptions, ending, leftovers, live,
+    Standing, Wait, Wish, assess, attempt, current, disruptions, ending, leaves, leftovers, live,
     missing_nodes, over, pinned, readiness, retries,
 };
 use super::failure::{Failure, Next};
@@ -392,6 +392,12 @@ impl Pass<'_> {
     fn unplaced(mut self) -> Plan<GPUWorkloadStatus> {
         let vanished = self.status.job_name.clone();
         self.clear_place();
+        // As long as a pod of it may be left behind: only the Job the status names can have orphans.
+        if let Some(job) = &vanished
+            && leaves(self.seen, job)
+        {
+            self.status.job_name = Some(job.clone());
+        }
         if let Err(bad) = shell(self.workload) {
             let say = Say {
                 phase: Phase::Pending,

@@ -143,6 +143,17 @@ fn a_pod_left_without_its_job_is_followed_to_its_end() {
         reason::JOB_DELETED,
         "about to be collected"
     );
+    // It is remembered until the garbage collector has decided, in whatever order that is heard of.
+    let remembered = |seen: &Seen| {
+        let plan = planned(&workload(json!({}), running()), seen);
+        plan.status.and_then(|status| status.job_name).is_some()
+    };
+    assert!(remembered(&disowned));
+    let mut deleting = Seen::default();
+    let going = json!({"metadata": {"deletionTimestamp": "2026-11-15T11:59:59Z"}});
+    deleting.jobs = vec![changed(0, json!([]), &going)];
+    assert!(remembered(&deleting));
+    assert!(!remembered(&Seen::default()));
     disowned.strays = vec![job(0, json!([]))];
     let plan = planned(&workload(json!({}), running()), &disowned);
     assert_eq!(said(&plan).1, reason::JOB_ORPHANED);
