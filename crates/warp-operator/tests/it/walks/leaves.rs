@@ -226,14 +226,31 @@ fn whole(number: f64) -> Value {
     json!(number as i64)
 }
 
+/// Fields whose schema is Kubernetes' own.
+const FOREIGN: [&str; 3] = ["podTemplate", "securityContext", "podSecurityContext"];
+
+/// Leaves of the security contexts: those Warp fills in or reads, and those people set.
+const CONTEXTS: [&str; 5] = [
+    "securityContext.allowPrivilegeEscalation",
+    "securityContext.privileged",
+    "securityContext.capabilities.drop",
+    "podSecurityContext.runAsNonRoot",
+    "podSecurityContext.runAsUser",
+];
+
 /// Every leaf Warp defines, reads or writes.
 pub(crate) fn all() -> Vec<Leaf> {
     let spec: &Value = &SPEC;
     let mut found = Vec::new();
     for (name, schema) in spec["properties"].as_object().into_iter().flatten() {
-        if name != "podTemplate" {
+        if !FOREIGN.contains(&name.as_str()) {
             descend(name, schema, &mut found);
         }
+    }
+    for path in CONTEXTS {
+        let schema = at(spec, path);
+        assert!(!schema.is_null(), "the spec has no field {path}");
+        descend(path, schema, &mut found);
     }
     for path in TEMPLATE {
         let path = format!("podTemplate.{path}");
