@@ -52,7 +52,9 @@ pub(crate) fn account_name(namespace: &str, name: &str) -> String {
 
 /// The namespace and name of a service account, if a user is one.
 pub(crate) fn account_of(user: &str) -> Option<(&str, &str)> {
-    let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
+    let (namespace, name) = user
+        .strip_prefix("system:serviceaccount:")?
+        .split_once(':')?;
     let named = crate::registry::name::label(namespace).is_empty()
         && crate::registry::name::subdomain(name).is_empty();
     named.then_some((namespace, name))

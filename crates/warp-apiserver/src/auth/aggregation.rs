@@ -63,13 +63,14 @@ async fn settle(api: &Arc<Api>, table: &Table) {
 /// Only a role with labels is gathered, only one with a rule for it gathers.
 fn matters(stored: &Stored) -> bool {
     const MARK: &[u8] = b"\"aggregationRule\"";
-    !stored.index.labels.is_empty()
-        || stored.bytes.windows(MARK.len()).any(|bytes| bytes == MARK)
+    !stored.index.labels.is_empty() || stored.bytes.windows(MARK.len()).any(|bytes| bytes == MARK)
 }
 
 /// The roles whose rules are not what they gather, with what they should be.
 fn changes(roles: &[Value]) -> Vec<(String, Vec<Rule>)> {
-    let gathering = roles.iter().filter(|role| role["aggregationRule"].is_object());
+    let gathering = roles
+        .iter()
+        .filter(|role| role["aggregationRule"].is_object());
     gathering
         .filter_map(|role| {
             let rules = gathered(role, roles);
@@ -105,9 +106,7 @@ async fn write(api: &Arc<Api>, name: &str, rules: &[Rule]) {
         patch["rules"] = rules.iter().map(Rule::write).collect();
     }
     let escaped: String = name.bytes().map(|byte| format!("%{byte:02X}")).collect();
-    let path = format!(
-        "/apis/{GROUP}/v1/clusterroles/{escaped}?fieldManager={MANAGER}&force=true"
-    );
+    let path = format!("/apis/{GROUP}/v1/clusterroles/{escaped}?fieldManager={MANAGER}&force=true");
     let written = api
         .ask("PATCH", &path, "application/apply-patch+yaml", &patch)
         .await;

@@ -171,7 +171,10 @@ mod tests {
         // Filled meanwhile: that is no difference.
         stored["rules"] = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]);
         assert_eq!(changed(&stored, &wanted), None);
-        stored.as_object_mut().unwrap().shift_remove("aggregationRule");
+        stored
+            .as_object_mut()
+            .unwrap()
+            .shift_remove("aggregationRule");
         let new = changed(&stored, &wanted).unwrap();
         assert_eq!(new["aggregationRule"], wanted["aggregationRule"]);
     }

@@ -29,15 +29,21 @@ const LONGEST_NAME: usize = 63;
 pub enum UserError {
     #[error("failed to read or write {path}: {source}")]
     File { path: PathBuf, source: io::Error },
-    #[error("failed to read {path}: {reason}; restore the file from a copy, or remove it with every user in it")]
+    #[error(
+        "failed to read {path}: {reason}; restore the file from a copy, or remove it with every user in it"
+    )]
     Damaged { path: PathBuf, reason: String },
     #[error(
         "{0:?} is no name for a user: use up to 63 letters, digits, '-', '_', '.' and '@', beginning and ending with a letter or digit"
     )]
     Name(String),
-    #[error("{0:?} is no name for a group: it must not be empty, and what begins with \"system:\" is the server's own")]
+    #[error(
+        "{0:?} is no name for a group: it must not be empty, and what begins with \"system:\" is the server's own"
+    )]
     Group(String),
-    #[error("there is a user {0:?} already; remove it with `warp user delete {0}`, or choose another name")]
+    #[error(
+        "there is a user {0:?} already; remove it with `warp user delete {0}`, or choose another name"
+    )]
     Taken(String),
     #[error("there is no user {0:?}; `warp user list` shows who there is")]
     Unknown(String),
@@ -82,7 +88,8 @@ fn check_name(name: &str) -> Result<(), UserError> {
         && ends(name.chars().next())
         && ends(name.chars().last())
         && name.chars().all(inside);
-    good.then_some(()).ok_or_else(|| UserError::Name(name.to_owned()))
+    good.then_some(())
+        .ok_or_else(|| UserError::Name(name.to_owned()))
 }
 
 impl Users {
@@ -272,10 +279,21 @@ mod tests {
     fn names_and_groups_of_the_server_itself_cannot_be_taken() {
         let folder = tempfile::tempdir().unwrap();
         let users = Users::of(folder.path());
-        for name in ["", "system:admin", "-a", "a-", "a b", "a/b", "é", &"a".repeat(64)] {
+        for name in [
+            "",
+            "system:admin",
+            "-a",
+            "a-",
+            "a b",
+            "a/b",
+            "é",
+            &"a".repeat(64),
+        ] {
             assert!(matches!(users.check(name, &[]), Err(UserError::Name(_))));
         }
-        users.check("ada.l@example.com", &["team:a".to_owned()]).unwrap();
+        users
+            .check("ada.l@example.com", &["team:a".to_owned()])
+            .unwrap();
         for group in ["", "system:masters"] {
             let asked = [group.to_owned()];
             assert!(matches!(users.check("a", &asked), Err(UserError::Group(_))));

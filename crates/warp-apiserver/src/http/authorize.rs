@@ -387,12 +387,7 @@ mod tests {
     fn told(method: &Method, uri: &str) -> String {
         let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
         let wanted = Wanted::of(method, &Route::parse(path), path, query);
-        forbidden(
-            &User::account("ns", "a"),
-            &wanted.action(),
-            "",
-        )
-        .message
+        forbidden(&User::account("ns", "a"), &wanted.action(), "").message
     }
 
     #[test]
@@ -402,37 +397,51 @@ mod tests {
             (
                 Method::GET,
                 "/api/v1/namespaces/default/pods",
-                format!("pods is forbidden: {who} list resource \"pods\" in API group \"\" in the namespace \"default\""),
+                format!(
+                    "pods is forbidden: {who} list resource \"pods\" in API group \"\" in the namespace \"default\""
+                ),
             ),
             (
                 Method::GET,
                 "/apis/batch/v1/jobs?watch=1",
-                format!("jobs.batch is forbidden: {who} watch resource \"jobs\" in API group \"batch\" at the cluster scope"),
+                format!(
+                    "jobs.batch is forbidden: {who} watch resource \"jobs\" in API group \"batch\" at the cluster scope"
+                ),
             ),
             (
                 Method::GET,
                 "/api/v1/namespaces/x",
-                format!("namespaces \"x\" is forbidden: {who} get resource \"namespaces\" in API group \"\" in the namespace \"x\""),
+                format!(
+                    "namespaces \"x\" is forbidden: {who} get resource \"namespaces\" in API group \"\" in the namespace \"x\""
+                ),
             ),
             (
                 Method::DELETE,
                 "/api/v1/namespaces/x/pods",
-                format!("pods is forbidden: {who} deletecollection resource \"pods\" in API group \"\" in the namespace \"x\""),
+                format!(
+                    "pods is forbidden: {who} deletecollection resource \"pods\" in API group \"\" in the namespace \"x\""
+                ),
             ),
             (
                 Method::GET,
                 "/api/v1/namespaces/x/pods/p/log",
-                format!("pods \"p\" is forbidden: {who} get resource \"pods/log\" in API group \"\" in the namespace \"x\""),
+                format!(
+                    "pods \"p\" is forbidden: {who} get resource \"pods/log\" in API group \"\" in the namespace \"x\""
+                ),
             ),
             (
                 Method::POST,
                 "/api/v1/namespaces/x/pods/p/proxy/a/b",
-                format!("pods \"p\" is forbidden: {who} create resource \"pods/proxy\" in API group \"\" in the namespace \"x\""),
+                format!(
+                    "pods \"p\" is forbidden: {who} create resource \"pods/proxy\" in API group \"\" in the namespace \"x\""
+                ),
             ),
             (
                 Method::GET,
                 "/api/v1/namespaces/x/secrets?fieldSelector=metadata.name%3Ds",
-                format!("secrets \"s\" is forbidden: {who} list resource \"secrets\" in API group \"\" in the namespace \"x\""),
+                format!(
+                    "secrets \"s\" is forbidden: {who} list resource \"secrets\" in API group \"\" in the namespace \"x\""
+                ),
             ),
             (
                 Method::GET,

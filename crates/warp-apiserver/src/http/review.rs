@@ -30,11 +30,7 @@ pub(super) fn answer(request: &ResourceCall<'_>, review: Review) -> Result<Answe
     }
     let now = request.api.clock.now_text();
     let track = |object: &mut Value| {
-        managed::update(
-            None,
-            object,
-            &writer(request, &options, &now, Mode::Main),
-        );
+        managed::update(None, object, &writer(request, &options, &now, Mode::Main));
     };
     match review {
         Review::SelfSubject => {

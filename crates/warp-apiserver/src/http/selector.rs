@@ -260,7 +260,10 @@ pub(crate) fn can_be_fields(text: &str) -> bool {
 /// The name every object a field selector selects must have, if it says one.
 pub(crate) fn exact_name(text: &str) -> Option<String> {
     let mut exact = None;
-    for term in split_escaped(text).into_iter().filter(|term| !term.is_empty()) {
+    for term in split_escaped(text)
+        .into_iter()
+        .filter(|term| !term.is_empty())
+    {
         if term.contains("!=") {
             continue;
         }

@@ -92,7 +92,10 @@ pub(super) async fn create_object(
         )?;
         let written_name = match &generated {
             Some(_) => String::new(),
-            None => object["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
+            None => object["metadata"]["name"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
         };
         request.check_escalation(&written_name, &object, None)?;
         prepare::for_create(resource, &mut object, &request.api.clock.now_text());

@@ -117,8 +117,8 @@ async fn create(
         );
     }
     let ca = instance.folder.join("ca.crt");
-    let ca = std::fs::read_to_string(&ca)
-        .with_context(|| format!("failed to read {}", ca.display()))?;
+    let ca =
+        std::fs::read_to_string(&ca).with_context(|| format!("failed to read {}", ca.display()))?;
     let token = users.add(name, &asked.group, jiff::Timestamp::now())?;
     let text = kubeconfig(&note.server, &ca, &token, asked.namespace.as_deref());
     let done = async {
@@ -181,7 +181,9 @@ async fn check_place(
     if let Some(namespace) = namespace {
         let namespaces: Api<Namespace> = Api::all(client.clone());
         if namespaces.get_opt(namespace).await.map_err(told)?.is_none() {
-            bail!("there is no namespace {namespace:?}; `kubectl create namespace {namespace}` makes it");
+            bail!(
+                "there is no namespace {namespace:?}; `kubectl create namespace {namespace}` makes it"
+            );
         }
     }
     Ok(())

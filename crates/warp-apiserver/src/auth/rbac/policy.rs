@@ -101,7 +101,10 @@ impl Subject {
 }
 
 impl Bindings {
-    fn index(&mut self, holder: &Holder) -> Option<(&mut HashMap<String, BTreeSet<String>>, String)> {
+    fn index(
+        &mut self,
+        holder: &Holder,
+    ) -> Option<(&mut HashMap<String, BTreeSet<String>>, String)> {
         match holder {
             Holder::User(name) => Some((&mut self.users, name.clone())),
             Holder::Group(name) => Some((&mut self.groups, name.clone())),

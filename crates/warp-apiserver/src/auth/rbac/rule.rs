@@ -161,7 +161,10 @@ impl Rule {
         };
         let url = |wanted: &String| self.urls.iter().any(|known| url_covers(known, wanted));
         atom.verbs.iter().all(|verb| has_or_all(&self.verbs, verb))
-            && atom.groups.iter().all(|name| has_or_all(&self.groups, name))
+            && atom
+                .groups
+                .iter()
+                .all(|name| has_or_all(&self.groups, name))
             && atom.resources.iter().all(resource)
             && atom.urls.iter().all(url)
             && names

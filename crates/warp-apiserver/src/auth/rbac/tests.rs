@@ -37,14 +37,29 @@ fn a_rule_allows_exactly_what_it_names() {
         (&pods, on("get", "", "pods/log", "p"), false),
         (&pods, on("get", "", "podtemplates", "p"), false),
         (&all, on("anything", "x.io", "things/sub", "t"), true),
-        (&all, Action::Path { verb: "get", path: "/metrics" }, false),
+        (
+            &all,
+            Action::Path {
+                verb: "get",
+                path: "/metrics",
+            },
+            false,
+        ),
         (&logs, on("get", "", "pods/log", "p"), true),
         (&logs, on("get", "", "pods", "p"), false),
         (&logs, on("get", "", "nodes/log", "p"), false),
         (&scale, on("update", "apps", "deployments/scale", "d"), true),
         (&scale, on("update", "apps", "deployments", "d"), false),
-        (&scale, on("update", "apps", "deployments/status", "d"), false),
-        (&scale, on("update", "apps", "deployments/autoscale", "d"), false),
+        (
+            &scale,
+            on("update", "apps", "deployments/status", "d"),
+            false,
+        ),
+        (
+            &scale,
+            on("update", "apps", "deployments/autoscale", "d"),
+            false,
+        ),
         (&scale, on("get", "apps", "deployments/scale", "d"), false),
         (&one, on("get", "", "secrets", "a"), true),
         (&one, on("get", "", "secrets", "b"), false),
@@ -54,7 +69,11 @@ fn a_rule_allows_exactly_what_it_names() {
         (&one, on("deletecollection", "", "secrets", ""), false),
     ];
     for (held, action, allowed) in table {
-        assert_eq!(rule(held.clone()).allows(&action), allowed, "{held} {action:?}");
+        assert_eq!(
+            rule(held.clone()).allows(&action),
+            allowed,
+            "{held} {action:?}"
+        );
     }
 }
 
@@ -73,7 +92,9 @@ fn a_path_may_end_with_a_star() {
         let held = rule(json!({"nonResourceURLs": [pattern], "verbs": ["get"]}));
         let path = Action::Path { verb: "get", path };
         assert_eq!(held.allows(&path), allowed, "{pattern} {path:?}");
-        let Action::Path { path, .. } = path else { unreachable!() };
+        let Action::Path { path, .. } = path else {
+            unreachable!()
+        };
         assert!(!held.allows(&Action::Path { verb: "post", path }));
     }
 }
@@ -87,13 +108,25 @@ fn rules_cover_others_only_as_a_whole() {
     let subs = json!({"apiGroups": [""], "resources": ["*/log"], "verbs": ["get"]});
     let log = json!({"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]});
     for (held, wanted, covered) in [
-        (vec![pods(json!(["get", "list"]))], pods(json!(["get"])), true),
-        (vec![pods(json!(["get"])), pods(json!(["list"]))], pods(json!(["get", "list"])), true),
+        (
+            vec![pods(json!(["get", "list"]))],
+            pods(json!(["get"])),
+            true,
+        ),
+        (
+            vec![pods(json!(["get"])), pods(json!(["list"]))],
+            pods(json!(["get", "list"])),
+            true,
+        ),
         (vec![pods(json!(["get"]))], pods(json!(["*"])), false),
         (vec![pods(json!(["*"]))], pods(json!(["get"])), true),
         (vec![pods(json!(["get"]))], named(json!(["a"])), true),
         (vec![named(json!(["a"]))], pods(json!(["get"])), false),
-        (vec![named(json!(["a"])), named(json!(["b"]))], named(json!(["a", "b"])), true),
+        (
+            vec![named(json!(["a"])), named(json!(["b"]))],
+            named(json!(["a", "b"])),
+            true,
+        ),
         (vec![subs.clone()], log.clone(), true),
         (vec![log], subs, false),
         (vec![all.clone()], url("/metrics"), false),
@@ -101,7 +134,11 @@ fn rules_cover_others_only_as_a_whole() {
         (vec![url("/a/*")], url("/a/b*"), true),
         (vec![url("/a/b*")], url("/a/*"), false),
         (vec![all], pods(json!(["escalate"])), true),
-        (vec![], json!({"apiGroups": [], "resources": [], "verbs": ["get"]}), true),
+        (
+            vec![],
+            json!({"apiGroups": [], "resources": [], "verbs": ["get"]}),
+            true,
+        ),
     ] {
         let missing = uncovered(
             &held.iter().cloned().map(rule).collect::<Vec<_>>(),
@@ -116,9 +153,13 @@ fn what_is_missing_is_told_in_one_line_for_each_resource() {
     let wanted = [
         rule(json!({"apiGroups": ["", "apps"], "resources": ["pods"], "verbs": ["get", "list"]})),
         rule(json!({"nonResourceURLs": ["/metrics"], "verbs": ["get", "post"]})),
-        rule(json!({"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["a"], "verbs": ["get"]})),
+        rule(
+            json!({"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["a"], "verbs": ["get"]}),
+        ),
     ];
-    let held = [rule(json!({"apiGroups": ["apps"], "resources": ["pods"], "verbs": ["list"]}))];
+    let held = [rule(
+        json!({"apiGroups": ["apps"], "resources": ["pods"], "verbs": ["list"]}),
+    )];
     assert_eq!(
         describe(&uncovered(&held, &wanted)),
         "{APIGroups:[\"\"], Resources:[\"pods\"], Verbs:[\"get\" \"list\"]}\n\
@@ -150,14 +191,35 @@ fn policy() -> Policy {
     let bind = |kind: &str, role: &str, subjects: Value| json!({"roleRef": {"kind": kind, "name": role}, "subjects": subjects});
     policy.put_binding(
         "everywhere",
-        &bind("ClusterRole", "reader", json!([subject("Group", "readers", ""), subject("User", "eve", "")])),
+        &bind(
+            "ClusterRole",
+            "reader",
+            json!([subject("Group", "readers", ""), subject("User", "eve", "")]),
+        ),
     );
     policy.put_binding(
         "ns/here",
-        &bind("ClusterRole", "reader", json!([subject("User", "ada", ""), subject("ServiceAccount", "robot", "")])),
+        &bind(
+            "ClusterRole",
+            "reader",
+            json!([
+                subject("User", "ada", ""),
+                subject("ServiceAccount", "robot", "")
+            ]),
+        ),
     );
-    policy.put_binding("ns/local", &bind("Role", "local", json!([subject("ServiceAccount", "far", "other")])));
-    policy.put_binding("gone", &bind("ClusterRole", "gone", json!([subject("User", "lost", "")])));
+    policy.put_binding(
+        "ns/local",
+        &bind(
+            "Role",
+            "local",
+            json!([subject("ServiceAccount", "far", "other")]),
+        ),
+    );
+    policy.put_binding(
+        "gone",
+        &bind("ClusterRole", "gone", json!([subject("User", "lost", "")])),
+    );
     policy
 }
 
@@ -173,21 +235,60 @@ fn a_binding_grants_to_its_subjects_where_it_is() {
         })
     };
     for (who, namespace, allowed, reason) in [
-        (user("eve", &[]), "", true, "RBAC: allowed by ClusterRoleBinding \"everywhere\" of ClusterRole \"reader\" to User \"eve\""),
-        (user("x", &["readers"]), "any", true, "RBAC: allowed by ClusterRoleBinding \"everywhere\" of ClusterRole \"reader\" to Group \"readers\""),
-        (user("ada", &[]), "ns", true, "RBAC: allowed by RoleBinding \"here/ns\" of ClusterRole \"reader\" to User \"ada\""),
+        (
+            user("eve", &[]),
+            "",
+            true,
+            "RBAC: allowed by ClusterRoleBinding \"everywhere\" of ClusterRole \"reader\" to User \"eve\"",
+        ),
+        (
+            user("x", &["readers"]),
+            "any",
+            true,
+            "RBAC: allowed by ClusterRoleBinding \"everywhere\" of ClusterRole \"reader\" to Group \"readers\"",
+        ),
+        (
+            user("ada", &[]),
+            "ns",
+            true,
+            "RBAC: allowed by RoleBinding \"here/ns\" of ClusterRole \"reader\" to User \"ada\"",
+        ),
         (user("ada", &[]), "", false, ""),
         (user("ada", &[]), "other", false, ""),
-        (user("system:serviceaccount:ns:robot", &[]), "ns", true, "RBAC: allowed by RoleBinding \"here/ns\" of ClusterRole \"reader\" to ServiceAccount \"robot/ns\""),
-        (user("system:serviceaccount:other:robot", &[]), "ns", false, ""),
-        (user("system:serviceaccount:other:far", &[]), "ns", true, "RBAC: allowed by RoleBinding \"local/ns\" of Role \"local\" to ServiceAccount \"far/other\""),
-        (user("lost", &[]), "ns", false, "RBAC: clusterrole.rbac.authorization.k8s.io \"gone\" not found"),
+        (
+            user("system:serviceaccount:ns:robot", &[]),
+            "ns",
+            true,
+            "RBAC: allowed by RoleBinding \"here/ns\" of ClusterRole \"reader\" to ServiceAccount \"robot/ns\"",
+        ),
+        (
+            user("system:serviceaccount:other:robot", &[]),
+            "ns",
+            false,
+            "",
+        ),
+        (
+            user("system:serviceaccount:other:far", &[]),
+            "ns",
+            true,
+            "RBAC: allowed by RoleBinding \"local/ns\" of Role \"local\" to ServiceAccount \"far/other\"",
+        ),
+        (
+            user("lost", &[]),
+            "ns",
+            false,
+            "RBAC: clusterrole.rbac.authorization.k8s.io \"gone\" not found",
+        ),
         (user("nobody", &["system:masters"]), "ns", true, ""),
         // Groups are not users and users are not groups.
         (user("readers", &["eve"]), "", false, ""),
     ] {
         let verdict = policy.judge(&who, &get(namespace));
-        assert_eq!((verdict.allowed, verdict.reason.as_str()), (allowed, reason), "{who:?} {namespace}");
+        assert_eq!(
+            (verdict.allowed, verdict.reason.as_str()),
+            (allowed, reason),
+            "{who:?} {namespace}"
+        );
     }
 }
 
