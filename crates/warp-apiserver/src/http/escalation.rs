@@ -101,14 +101,8 @@ impl ResourceCall<'_> {
             .api
             .authorizer
             .with(|policy| policy.role(found).map(<[Rule]>::to_vec));
-        let rules = rules.ok_or_else(|| {
-            Status::not_found(&Subject {
-                group: GROUP,
-                resource: plural,
-                kind,
-                name: role,
-            })
-        })?;
+        // A real server calls the missing role by the binding's resource.
+        let rules = rules.ok_or_else(|| Status::not_found(&self.named(role)))?;
         self.holds(name, &rules)
     }
 

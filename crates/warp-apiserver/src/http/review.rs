@@ -34,6 +34,7 @@ pub(super) fn answer(request: &ResourceCall<'_>, review: Review) -> Result<Answe
     };
     match review {
         Review::SelfSubject => {
+            object["metadata"]["creationTimestamp"] = now.as_str().into();
             object["status"] = json!({"userInfo": token::user_info(&call.user)});
         }
         Review::Token => {
@@ -41,14 +42,14 @@ pub(super) fn answer(request: &ResourceCall<'_>, review: Review) -> Result<Answe
             object["status"] = token::review(request, &object);
         }
         Review::SelfSubjectAccess => {
-            check(request, &object, review)?;
             track(&mut object);
+            check(request, &object, review)?;
             object["status"] = access(request, &object, &call.user);
         }
         Review::SubjectAccess | Review::LocalSubjectAccess => {
+            track(&mut object);
             check(request, &object, review)?;
             let user = asked_about(&object["spec"]);
-            track(&mut object);
             object["status"] = access(request, &object, &user);
         }
         Review::SelfSubjectRules => {
@@ -154,11 +155,11 @@ fn check(request: &ResourceCall<'_>, object: &Value, review: Review) -> Result<(
     if errors.is_empty() {
         return Ok(());
     }
-    let kind = &request.entry.resource.kind;
+    // A real server does not know the kind here.
     let subject = Subject {
         group: &request.entry.resource.group,
-        resource: kind,
-        kind,
+        resource: "",
+        kind: "",
         name: "",
     };
     Err(Status::invalid(&subject, &errors))
