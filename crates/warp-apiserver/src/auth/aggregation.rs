@@ -1,5 +1,6 @@
 //! ClusterRoles that gather the rules of others by their labels: keeps what they have gathered up to date.
 
+use std::fmt::Write;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -105,7 +106,11 @@ async fn write(api: &Arc<Api>, name: &str, rules: &[Rule]) {
     if !rules.is_empty() {
         patch["rules"] = rules.iter().map(Rule::write).collect();
     }
-    let escaped: String = name.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let mut escaped = String::new();
+    for byte in name.bytes() {
+        // Writing to a text has no way to fail.
+        let _ = write!(escaped, "%{byte:02X}");
+    }
     let path = format!("/apis/{GROUP}/v1/clusterroles/{escaped}?fieldManager={MANAGER}&force=true");
     let written = api
         .ask("PATCH", &path, "application/apply-patch+yaml", &patch)

@@ -175,7 +175,7 @@ async fn the_operator_of_warp_up_has_the_rights_of_its_shipped_role_and_no_other
     let up = Up::start(&data, &["--demo"]).await;
     let example = "deploy/examples/any-gpu.yaml";
     up.ok(&["apply", "-f", example]);
-    up.shows(&["get", "gpuworkloads"], "Running").await;
+    up.shows(&["get", "gpuworkloads"], "Succeeded").await;
     up.ok(&["delete", "-f", example]);
     // Without its binding the operator is refused here as it would be on a cluster.
     up.ok(&["delete", "clusterrolebinding", "warp-operator"]);
@@ -192,6 +192,6 @@ async fn the_operator_of_warp_up_has_the_rights_of_its_shipped_role_and_no_other
     up.stop();
     // The next start gives it back what it ships with.
     let up = Up::start(&data, &["--demo"]).await;
-    up.shows(&["get", "gpuworkloads"], "Running").await;
+    up.shows(&["get", "gpuworkloads"], "Succeeded").await;
     up.stop();
 }

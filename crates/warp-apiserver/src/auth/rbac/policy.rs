@@ -32,12 +32,15 @@ pub(crate) struct Policy {
     within: HashMap<String, Bindings>,
 }
 
+/// Names of bindings by who holds them.
+type Index = HashMap<String, BTreeSet<String>>;
+
 /// The bindings of one place.
 #[derive(Debug, Default)]
 struct Bindings {
     by_name: BTreeMap<String, Binding>,
-    users: HashMap<String, BTreeSet<String>>,
-    groups: HashMap<String, BTreeSet<String>>,
+    users: Index,
+    groups: Index,
 }
 
 #[derive(Debug)]
@@ -101,10 +104,7 @@ impl Subject {
 }
 
 impl Bindings {
-    fn index(
-        &mut self,
-        holder: &Holder,
-    ) -> Option<(&mut HashMap<String, BTreeSet<String>>, String)> {
+    fn index(&mut self, holder: &Holder) -> Option<(&mut Index, String)> {
         match holder {
             Holder::User(name) => Some((&mut self.users, name.clone())),
             Holder::Group(name) => Some((&mut self.groups, name.clone())),
