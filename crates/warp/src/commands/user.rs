@@ -208,19 +208,14 @@ async fn bind(
         "subjects": [{"apiGroup": GROUP, "kind": "User", "name": name}],
     });
     let options = PostParams::default();
-    let made = match namespace {
-        Some(namespace) => {
-            let api: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
-            api.create(&options, &serde_json::from_value(binding)?)
-                .await
-                .map(drop)
-        }
-        None => {
-            let api: Api<ClusterRoleBinding> = Api::all(client.clone());
-            api.create(&options, &serde_json::from_value(binding)?)
-                .await
-                .map(drop)
-        }
+    let made = if let Some(namespace) = namespace {
+        let api: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
+        let binding = serde_json::from_value(binding)?;
+        api.create(&options, &binding).await.map(drop)
+    } else {
+        let api: Api<ClusterRoleBinding> = Api::all(client.clone());
+        let binding = serde_json::from_value(binding)?;
+        api.create(&options, &binding).await.map(drop)
     };
     made.map_err(told)
         .with_context(|| format!("failed to give {name} the role {role}"))
