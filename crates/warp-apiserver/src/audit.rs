@@ -55,6 +55,8 @@ impl AuditLog {
 #[derive(Debug)]
 pub(crate) struct Record {
     user: User,
+    /// Whom the user asks to act as.
+    acting_as: Option<String>,
     user_agent: String,
     uri: String,
     verb: &'static str,
@@ -68,13 +70,14 @@ impl Record {
             Route::Resource(target) => Some(target.clone()),
             _ => None,
         };
-        let agent = request.headers().get(header::USER_AGENT);
+        let told = |name: &str| {
+            let value = request.headers().get(name)?;
+            value.to_str().ok().map(str::to_owned)
+        };
         Self {
             user,
-            user_agent: agent
-                .and_then(|value| value.to_str().ok())
-                .unwrap_or_default()
-                .to_owned(),
+            acting_as: told("impersonate-user"),
+            user_agent: told(header::USER_AGENT.as_str()).unwrap_or_default(),
             uri: request.uri().to_string(),
             verb: verb(request, target.as_ref()),
             target,
@@ -108,6 +111,9 @@ impl Record {
         });
         if let Some(object) = object {
             line["objectRef"] = object;
+        }
+        if let Some(name) = &self.acting_as {
+            line["impersonatedUser"] = json!({"username": name});
         }
         line
     }

@@ -1,10 +1,14 @@
-//! Who is asking: bearer tokens, signed service-account tokens, and where requests may come from.
-//!
-//! RBAC is stored, not evaluated: this server is for one user's machine.
+//! Who is asking, and what they may do: bearer tokens, signed service-account tokens, users of the
+//! machine, roles and bindings, and where requests may come from.
 
+mod aggregation;
+mod authorizer;
+mod defaults;
 mod identity;
+pub(crate) mod rbac;
 mod sums;
 mod token;
+mod users;
 
 use std::collections::BTreeMap;
 
@@ -12,10 +16,14 @@ use http::{HeaderMap, Uri, header};
 use jiff::Timestamp;
 
 use crate::codec::status::Status;
+pub(crate) use aggregation::start as start_aggregation;
+pub(crate) use authorizer::Authorizer;
+pub(crate) use defaults::{changed as changed_default, objects as default_objects};
 pub(crate) use identity::write_kubeconfig;
 pub use identity::{Identity, IdentityError, kubeconfig};
 use token::Signer;
 pub(crate) use token::{Account, Claims, Issued, NotBelieved, Reference};
+pub use users::{Known, UserError, Users};
 
 /// Issuer and default audience of service-account tokens.
 pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -27,17 +35,51 @@ pub(crate) struct User {
     pub(crate) groups: Vec<String>,
     pub(crate) uid: String,
     /// What else is known about the user, by name.
-    pub(crate) extra: BTreeMap<String, String>,
+    pub(crate) extra: BTreeMap<String, Vec<String>>,
+}
+
+/// Everybody who showed a good token.
+pub(crate) const AUTHENTICATED: &str = "system:authenticated";
+/// Everybody else.
+pub(crate) const UNAUTHENTICATED: &str = "system:unauthenticated";
+pub(crate) const ANONYMOUS: &str = "system:anonymous";
+const ACCOUNTS: &str = "system:serviceaccounts";
+
+/// The user a service account is.
+pub(crate) fn account_name(namespace: &str, name: &str) -> String {
+    format!("system:serviceaccount:{namespace}:{name}")
+}
+
+/// The namespace and name of a service account, if a user is one.
+pub(crate) fn account_of(user: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = user
+        .strip_prefix("system:serviceaccount:")?
+        .split_once(':')?;
+    let named = crate::registry::name::label(namespace).is_empty()
+        && crate::registry::name::subdomain(name).is_empty();
+    named.then_some((namespace, name))
+}
+
+/// The groups of the service accounts of a namespace.
+pub(crate) fn account_groups(namespace: &str) -> Vec<String> {
+    vec![
+        ACCOUNTS.to_owned(),
+        format!("{ACCOUNTS}:{namespace}"),
+        AUTHENTICATED.to_owned(),
+    ]
+}
+
+/// A list of texts as Go quotes it.
+pub(crate) fn quoted(list: &[String]) -> String {
+    let shown: Vec<String> = list.iter().map(|item| format!("{item:?}")).collect();
+    format!("[{}]", shown.join(" "))
 }
 
 impl User {
     pub(crate) fn admin() -> Self {
         Self {
             name: "kubernetes-admin".to_owned(),
-            groups: vec![
-                "system:masters".to_owned(),
-                "system:authenticated".to_owned(),
-            ],
+            groups: vec![rbac::MASTERS.to_owned(), AUTHENTICATED.to_owned()],
             uid: String::new(),
             extra: BTreeMap::new(),
         }
@@ -45,11 +87,26 @@ impl User {
 
     pub(crate) fn anonymous() -> Self {
         Self {
-            name: "system:anonymous".to_owned(),
-            groups: vec!["system:unauthenticated".to_owned()],
+            name: ANONYMOUS.to_owned(),
+            groups: vec![UNAUTHENTICATED.to_owned()],
             uid: String::new(),
             extra: BTreeMap::new(),
         }
+    }
+
+    /// A service account of this cluster, known without a token: a part of this process.
+    pub(crate) fn account(namespace: &str, name: &str) -> Self {
+        Self {
+            name: account_name(namespace, name),
+            groups: account_groups(namespace),
+            uid: String::new(),
+            extra: BTreeMap::new(),
+        }
+    }
+
+    /// Whether nothing has to be asked: members of this group may do everything.
+    pub(crate) fn is_master(&self) -> bool {
+        self.groups.iter().any(|group| group == rbac::MASTERS)
     }
 }
 
@@ -58,6 +115,7 @@ impl User {
 pub(crate) struct Authenticator {
     admin: String,
     signer: Signer,
+    users: Option<Users>,
     hosts: Vec<String>,
     address: parking_lot::RwLock<String>,
 }
@@ -67,6 +125,7 @@ impl Authenticator {
         Ok(Self {
             admin: identity.token.clone(),
             signer: Signer::new(&identity.account_key)?,
+            users: identity.users.as_deref().map(Users::of),
             hosts: identity.hosts.clone(),
             address: parking_lot::RwLock::new(String::new()),
         })
@@ -135,6 +194,19 @@ impl Authenticator {
         // Compare without telling by time how much of a guess is right.
         let digest = |text: &str| ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
         digest(token).as_ref() == digest(&self.admin).as_ref()
+    }
+
+    /// The user of this machine who was given this token.
+    pub(crate) fn known_user(&self, token: &str) -> Option<User> {
+        let known = self.users.as_ref()?.holder(token)?;
+        let mut groups = known.groups;
+        groups.push(AUTHENTICATED.to_owned());
+        Some(User {
+            name: known.name,
+            groups,
+            uid: String::new(),
+            extra: BTreeMap::new(),
+        })
     }
 
     /// What a service account's token says, when it was signed here and is valid now.

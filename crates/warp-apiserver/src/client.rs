@@ -14,9 +14,12 @@ use tower::Service;
 use crate::codec::status::Status;
 use crate::http::{Api, Origin, connection, error_response};
 
-/// The server as a service: requests in, answers out, as the administrator.
+/// The server as a service: requests in, answers out, as one user.
 #[derive(Clone, Debug)]
-pub struct InProcess(pub(crate) Arc<Api>);
+pub struct InProcess {
+    pub(crate) api: Arc<Api>,
+    pub(crate) origin: Origin,
+}
 
 impl Service<Request<kube::client::Body>> for InProcess {
     type Response = Response<Body>;
@@ -28,21 +31,25 @@ impl Service<Request<kube::client::Body>> for InProcess {
     }
 
     fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
-        let api = Arc::clone(&self.0);
+        let Self { api, origin } = self.clone();
         Box::pin(async move {
             if request.headers().contains_key(header::UPGRADE) {
-                return Ok(upgraded(api, request).await);
+                return Ok(upgraded(api, origin, request).await);
             }
-            Ok(api.handle(request, Origin::Inside).await)
+            Ok(api.handle(request, origin).await)
         })
     }
 }
 
 /// Upgrades need a connection to take over: a pipe in memory with HTTP on both ends.
-async fn upgraded(api: Arc<Api>, request: Request<kube::client::Body>) -> Response<Body> {
+async fn upgraded(
+    api: Arc<Api>,
+    origin: Origin,
+    request: Request<kube::client::Body>,
+) -> Response<Body> {
     let (near, far) = tokio::io::duplex(64 << 10);
     tokio::spawn(async move {
-        if let Err(error) = connection(api, far, Origin::Inside).await {
+        if let Err(error) = connection(api, far, origin).await {
             tracing::debug!(%error, "in-process connection ended");
         }
     });

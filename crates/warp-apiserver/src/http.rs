@@ -1,8 +1,10 @@
 //! The HTTP face: one request in, one answer out. Nothing here knows a kind; descriptors do.
 
+mod authorize;
 mod connect;
 mod cork;
 mod delete;
+mod escalation;
 mod options;
 mod plain;
 mod read;
@@ -29,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Admission, AdmissionRequest, ReadState, Refusal};
 use crate::audit::{AuditLog, Record};
-use crate::auth::{Authenticator, User};
+use crate::auth::{Authenticator, Authorizer, User};
 use crate::clock::Clock;
 use crate::codec::negotiate::{Form, negotiate};
 use crate::codec::status::{Status, Subject};
@@ -80,6 +82,7 @@ pub(crate) struct Api {
     pub(crate) admission: Vec<Arc<dyn Admission>>,
     pub(crate) hooks: Arc<dyn NodeHooks>,
     pub(crate) auth: Authenticator,
+    pub(crate) authorizer: Authorizer,
     pub(crate) limits: Limits,
     pub(crate) metrics: Metrics,
     audit: Option<AuditLog>,
@@ -114,10 +117,12 @@ pub(crate) struct Parts {
 }
 
 /// The sender of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Origin {
     /// This process: trusted as the administrator.
     Inside,
+    /// A part of this process that has a role of its own.
+    As(Arc<User>),
     /// A connection: authenticated and checked.
     Network,
 }
@@ -172,6 +177,7 @@ impl Api {
     pub(crate) fn new(parts: Parts) -> Self {
         let limits = parts.limits;
         Self {
+            authorizer: Authorizer::new(&parts.store),
             store: parts.store,
             registry: parts.registry,
             clock: parts.clock,
@@ -213,7 +219,7 @@ impl Api {
         let verb = request.method().clone();
         let route = Route::parse(request.uri().path());
         let label = self.label(&route);
-        let audited = match (&self.audit, origin) {
+        let audited = match (&self.audit, &origin) {
             (Some(log), Origin::Network) => Some((log, self.record(&request, &route))),
             _ => None,
         };
@@ -265,8 +271,9 @@ impl Api {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let user = match origin {
+        let author = match origin {
             Origin::Inside => User::admin(),
+            Origin::As(user) => User::clone(&user),
             Origin::Network => {
                 self.auth.check_origin(request.headers(), request.uri())?;
                 if let Route::Health(_) = &route {
@@ -275,6 +282,14 @@ impl Api {
                     self.authenticate(request.headers())?
                 }
             }
+        };
+        // Whether the server is well is everybody's to know.
+        let user = if let Route::Health(_) = &route {
+            author
+        } else {
+            let user = self.acting(author, request.headers())?;
+            self.authorize(&user, &request, &route)?;
+            user
         };
         let (parts, body) = request.into_parts();
         if let Route::Resource(target) = &route
@@ -354,6 +369,9 @@ impl Api {
             .find(&target.group, &target.version, &target.resource)
             .filter(|entry| entry.resource.namespaced || target.namespace.is_none())
             .ok_or_else(Status::no_such_path)?;
+        if target.watch && !matches!(call.method, Method::GET | Method::HEAD) {
+            return Err(Status::no_such_method());
+        }
         let watching = call.method == Method::GET
             && target.subresource.is_none()
             && (target.watch || (target.name.is_none() && call.query.flag("watch")));
@@ -398,6 +416,30 @@ impl Api {
         warnings.append(&mut answer.warnings);
         answer.warnings = warnings;
         respond::render(self, &request.entry, answer, form, include)
+    }
+
+    /// Makes a request of the server itself.
+    pub(crate) async fn ask(
+        self: &Arc<Self>,
+        method: &str,
+        path: &str,
+        content_type: &str,
+        body: &Value,
+    ) -> Result<(), String> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::CONTENT_TYPE, content_type)
+            .body(Body::from(body.to_string()))
+            .map_err(|error| error.to_string())?;
+        let response = self.handle(request, Origin::Inside).await;
+        let code = response.status();
+        if code.is_success() {
+            return Ok(());
+        }
+        let body = axum::body::to_bytes(response.into_body(), 1 << 20).await;
+        let body = body.unwrap_or_default();
+        Err(format!("{code}: {}", String::from_utf8_lossy(&body)))
     }
 
     /// Runs admission; what it refuses is worded for the object.

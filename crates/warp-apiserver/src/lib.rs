@@ -37,8 +37,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::http::Request;
-use axum::body::Body;
 use tokio::net::TcpListener;
 
 pub use crate::http::Limits;
@@ -176,6 +174,8 @@ impl ApiServer {
             identity: Arc::new(identity),
         };
         server.create_initial_objects().await?;
+        server.reconcile_default_roles().await?;
+        auth::start_aggregation(&server.api).await;
         Ok(server)
     }
 
@@ -194,15 +194,44 @@ impl ApiServer {
         Ok(())
     }
 
-    async fn create_if_absent(&self, object: serde_json::Value) -> Result<(), StartError> {
-        let name = object["metadata"]["name"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned();
-        let refused = |reason: String| StartError::Initial {
-            name: name.clone(),
-            reason,
+    /// Default roles and bindings that are missing are made, those that lack something get it back.
+    async fn reconcile_default_roles(&self) -> Result<(), StartError> {
+        let objects = auth::default_objects();
+        let made = objects
+            .into_iter()
+            .map(|object| self.reconcile_default(object));
+        futures::future::try_join_all(made).await?;
+        Ok(())
+    }
+
+    async fn reconcile_default(&self, object: serde_json::Value) -> Result<(), StartError> {
+        let (entry, path) = self.place_of(&object)?;
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let Some(stored) = entry.table.get(name) else {
+            return self.create_if_absent(object).await;
         };
+        let stored = stored.value();
+        let at = format!("{path}/{name}");
+        if stored["roleRef"] != object["roleRef"] {
+            // A binding to another role under a name of ours cannot be changed, only made again.
+            self.initially("DELETE", &at, &serde_json::Value::Null, name)
+                .await?;
+            return self.create_if_absent(object).await;
+        }
+        match auth::changed_default(&stored, &object) {
+            Some(new) => {
+                let at = format!("{at}?fieldManager=warp");
+                self.initially("PUT", &at, &new, name).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The entry an initial object belongs to and the path of its collection.
+    fn place_of(
+        &self,
+        object: &serde_json::Value,
+    ) -> Result<(Arc<registry::Entry>, String), StartError> {
         let (group, version) = match object["apiVersion"].as_str().unwrap_or_default() {
             text if text.contains('/') => text.split_once('/').unwrap_or_default(),
             text => ("", text),
@@ -212,40 +241,46 @@ impl ApiServer {
         let entry = served
             .kind(group, kind)
             .filter(|entry| entry.resource.version == version)
-            .ok_or_else(|| refused(format!("{group}/{version} {kind} is not served")))?;
-        let namespace = object["metadata"]["namespace"].as_str();
-        if entry.table.get(&store::key(namespace, &name)).is_some() {
-            return Ok(());
-        }
+            .ok_or_else(|| StartError::Initial {
+                name: object["metadata"]["name"].to_string(),
+                reason: format!("{group}/{version} {kind} is not served"),
+            })?;
         let root = if group.is_empty() {
             "/api/v1".to_owned()
         } else {
             format!("/apis/{group}/{version}")
         };
-        let within = namespace
+        let within = object["metadata"]["namespace"]
+            .as_str()
             .map(|name| format!("/namespaces/{name}"))
             .unwrap_or_default();
-        let request = Request::builder()
-            .method("POST")
-            .uri(format!(
-                "{root}{within}/{}?fieldManager=warp",
-                entry.resource.plural
-            ))
-            .header("content-type", "application/json")
-            .body(Body::from(object.to_string()))
-            .map_err(|error| refused(error.to_string()))?;
-        let response = self.api.handle(request, Origin::Inside).await;
-        if response.status().is_success() || response.status() == 409 {
+        let path = format!("{root}{within}/{}", entry.resource.plural);
+        Ok((Arc::clone(entry), path))
+    }
+
+    async fn create_if_absent(&self, object: serde_json::Value) -> Result<(), StartError> {
+        let (entry, path) = self.place_of(&object)?;
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let key = store::key(object["metadata"]["namespace"].as_str(), name);
+        if entry.table.get(&key).is_some() {
             return Ok(());
         }
-        let code = response.status();
-        let body = axum::body::to_bytes(response.into_body(), 1 << 20)
-            .await
-            .unwrap_or_default();
-        Err(refused(format!(
-            "{code}: {}",
-            String::from_utf8_lossy(&body)
-        )))
+        let path = format!("{path}?fieldManager=warp");
+        self.initially("POST", &path, &object, name).await
+    }
+
+    async fn initially(
+        &self,
+        method: &str,
+        path: &str,
+        body: &serde_json::Value,
+        name: &str,
+    ) -> Result<(), StartError> {
+        let asked = self.api.ask(method, path, "application/json", body).await;
+        asked.map_err(|reason| StartError::Initial {
+            name: name.to_owned(),
+            reason,
+        })
     }
 
     /// A client of this server as its administrator; must be called inside a tokio runtime.
@@ -253,9 +288,23 @@ impl ApiServer {
         kube::Client::new(self.service(), default_namespace)
     }
 
-    /// The server as a service.
+    /// A client with the rights of a service account: for parts of this process that have a role of
+    /// their own.
+    pub fn client_as(&self, namespace: &str, account: &str) -> kube::Client {
+        let user = auth::User::account(namespace, account);
+        let service = client::InProcess {
+            api: Arc::clone(&self.api),
+            origin: Origin::As(Arc::new(user)),
+        };
+        kube::Client::new(service, namespace)
+    }
+
+    /// The server as a service for its administrator.
     pub fn service(&self) -> client::InProcess {
-        client::InProcess(Arc::clone(&self.api))
+        client::InProcess {
+            api: Arc::clone(&self.api),
+            origin: Origin::Inside,
+        }
     }
 
     /// Serves TLS connections until [`Self::shutdown`].

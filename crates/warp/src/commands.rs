@@ -16,6 +16,7 @@ pub(crate) mod restore;
 pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod up;
+pub(crate) mod user;
 
 use std::time::Duration;
 

@@ -54,6 +54,8 @@ enum Command {
     Exec(commands::exec::Args),
     /// Run nodes
     Node(commands::node::Args),
+    /// Give others access to the Warp of this machine, and take it away
+    User(commands::user::Args),
 }
 
 /// The verbs a process node runs itself with: not for people, and before anything else, as they must
@@ -92,6 +94,7 @@ fn main() -> ExitCode {
         Command::Logs(args) => commands::logs::run(args),
         Command::Exec(args) => commands::exec::run(args),
         Command::Node(args) => commands::node::run(args),
+        Command::User(args) => commands::user::run(args),
     };
     match done {
         Ok(code) => code,

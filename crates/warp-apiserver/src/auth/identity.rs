@@ -47,6 +47,8 @@ pub struct Identity {
     pub(super) token: String,
     pub(super) account_key: String,
     pub(super) hosts: Vec<String>,
+    /// The directory that holds the users of this server, if it keeps any.
+    pub(super) users: Option<PathBuf>,
     ca: String,
     tls: Arc<rustls::ServerConfig>,
 }
@@ -141,7 +143,7 @@ fn authority() -> Result<CertificateParams, rcgen::Error> {
     Ok(params)
 }
 
-fn random_token() -> Result<String, IdentityError> {
+pub(super) fn random_token() -> Result<String, IdentityError> {
     let mut bytes = [0_u8; 32];
     ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes)
         .map_err(|_| IdentityError::Random)?;
@@ -175,6 +177,7 @@ impl Identity {
             token,
             account_key,
             hosts,
+            users: directory.map(Path::to_owned),
             ca,
             tls,
         })
@@ -191,7 +194,7 @@ impl Identity {
 
     /// A kubeconfig for the administrator.
     pub fn kubeconfig(&self, server: &str) -> String {
-        kubeconfig(server, &self.ca, &self.token)
+        kubeconfig(server, &self.ca, &self.token, None)
     }
 }
 
@@ -242,8 +245,10 @@ pub(super) fn pem_body(pem: &str) -> Option<Vec<u8>> {
 }
 
 /// A kubeconfig with one cluster, one user and one context, all named `warp`.
-pub fn kubeconfig(server: &str, ca: &str, token: &str) -> String {
+pub fn kubeconfig(server: &str, ca: &str, token: &str, namespace: Option<&str>) -> String {
     let ca = STANDARD.encode(ca);
+    let namespace = namespace.map(|name| format!("    namespace: {name}\n"));
+    let namespace = namespace.unwrap_or_default();
     format!(
         "apiVersion: v1\n\
          kind: Config\n\
@@ -252,7 +257,7 @@ pub fn kubeconfig(server: &str, ca: &str, token: &str) -> String {
          users:\n\
          - name: warp\n  user:\n    token: {token}\n\
          contexts:\n\
-         - name: warp\n  context:\n    cluster: warp\n    user: warp\n\
+         - name: warp\n  context:\n    cluster: warp\n    user: warp\n{namespace}\
          current-context: warp\n"
     )
 }

@@ -13,7 +13,7 @@ use ring::signature::{
 use serde_json::{Map, Value, json};
 
 use super::identity::{IdentityError, pem_body};
-use super::{ISSUER, User};
+use super::{ISSUER, User, account_name, quoted};
 use crate::codec::status::Status;
 
 pub(super) struct Signer {
@@ -95,7 +95,7 @@ impl Signer {
             "jti": crate::codec::new_uid(),
             "kubernetes.io": private,
             "nbf": now.as_second(),
-            "sub": format!("system:serviceaccount:{}:{}", account.namespace, account.name),
+            "sub": account_name(account.namespace, account.name),
         });
         let text = format!(
             "{}.{}",
@@ -153,11 +153,6 @@ impl Signer {
         let (_, claims) = signed.split_once('.')?;
         serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()
     }
-}
-
-fn quoted(list: &[String]) -> String {
-    let shown: Vec<String> = list.iter().map(|item| format!("{item:?}")).collect();
-    format!("[{}]", shown.join(" "))
 }
 
 /// A name and the uid it had.
@@ -218,7 +213,7 @@ impl Claims {
         let mut extra = BTreeMap::new();
         let mut say = |name: &str, value: String| {
             if !value.is_empty() {
-                extra.insert(format!("authentication.kubernetes.io/{name}"), value);
+                extra.insert(format!("authentication.kubernetes.io/{name}"), vec![value]);
             }
         };
         if !self.id.is_empty() {
@@ -231,12 +226,8 @@ impl Claims {
             }
         }
         User {
-            name: format!("system:serviceaccount:{namespace}:{}", account.name),
-            groups: vec![
-                "system:serviceaccounts".to_owned(),
-                format!("system:serviceaccounts:{namespace}"),
-                "system:authenticated".to_owned(),
-            ],
+            name: account_name(namespace, &account.name),
+            groups: super::account_groups(namespace),
             uid: account.uid.clone(),
             extra,
         }

@@ -92,7 +92,9 @@ impl Status {
     }
 
     pub fn forbidden(subject: &Subject<'_>, why: &str) -> Self {
-        let text = if subject.name.is_empty() {
+        let text = if subject.resource.is_empty() {
+            format!("forbidden: {why}")
+        } else if subject.name.is_empty() {
             format!("{} is forbidden: {why}", subject.qualified())
         } else {
             format!(

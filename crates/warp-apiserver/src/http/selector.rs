@@ -246,6 +246,36 @@ fn parse_fields(text: &str, resource: &Resource) -> Result<Vec<FieldRequirement>
     Ok(found)
 }
 
+/// Whether a text can be read as a selector of labels.
+pub(crate) fn can_be_labels(text: &str) -> bool {
+    parse_labels(text).is_ok()
+}
+
+/// Whether a text can be read as a selector of fields, whichever there are.
+pub(crate) fn can_be_fields(text: &str) -> bool {
+    let mut terms = split_escaped(text).into_iter();
+    terms.all(|term| term.is_empty() || term.contains('='))
+}
+
+/// The name every object a field selector selects must have, if it says one.
+pub(crate) fn exact_name(text: &str) -> Option<String> {
+    let mut exact = None;
+    for term in split_escaped(text)
+        .into_iter()
+        .filter(|term| !term.is_empty())
+    {
+        if term.contains("!=") {
+            continue;
+        }
+        // A selector that cannot be read selects nothing by name.
+        let (name, value) = term.split_once("==").or_else(|| term.split_once('='))?;
+        if name == "metadata.name" && exact.is_none() {
+            exact = Some(unescape(value));
+        }
+    }
+    exact
+}
+
 fn unknown_field(name: &str, resource: &Resource) -> Status {
     if resource.custom.is_some() || !resource.selectable_fields.is_empty() {
         return Status::bad_request(format!("field label not supported: {name}"));

@@ -82,7 +82,7 @@ where
 {
     let stop = api.stop.clone();
     let service = service_fn(move |request| {
-        let api = Arc::clone(&api);
+        let (api, origin) = (Arc::clone(&api), origin.clone());
         async move { Ok::<_, Infallible>(api.handle(request, origin).await) }
     });
     let connection = http1::Builder::new()

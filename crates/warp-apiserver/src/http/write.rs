@@ -90,6 +90,14 @@ pub(super) async fn create_object(
             options,
             &mut warnings,
         )?;
+        let written_name = match &generated {
+            Some(_) => String::new(),
+            None => object["metadata"]["name"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
+        };
+        request.check_escalation(&written_name, &object, None)?;
         prepare::for_create(resource, &mut object, &request.api.clock.now_text());
         prepare::check(request, &object, None, Mode::Main, &mut warnings)?;
         let name = object["metadata"]["name"]

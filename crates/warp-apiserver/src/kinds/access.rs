@@ -1,4 +1,4 @@
-//! Access: RBAC objects and autoscalers (stored only), and the questions about identity.
+//! Access: RBAC objects, autoscalers (stored only), and the questions about identity and rights.
 
 use serde_json::{Value, json};
 
@@ -36,6 +36,25 @@ pub(super) fn descriptors() -> Vec<Described> {
             "selfsubjectaccessreviews",
             Review::SelfSubjectAccess,
         ),
+        review(
+            "authorization.k8s.io",
+            "SelfSubjectRulesReview",
+            "selfsubjectrulesreviews",
+            Review::SelfSubjectRules,
+        ),
+        review(
+            "authorization.k8s.io",
+            "SubjectAccessReview",
+            "subjectaccessreviews",
+            Review::SubjectAccess,
+        ),
+        describe(
+            "authorization.k8s.io",
+            "v1",
+            "LocalSubjectAccessReview",
+            "localsubjectaccessreviews",
+        )
+        .review(Review::LocalSubjectAccess),
     ]
 }
 
@@ -45,7 +64,6 @@ fn review(group: &str, kind: &str, plural: &str, review: Review) -> Described {
 
 fn role(kind: &str, plural: &str, namespaced: bool) -> Described {
     let described = describe(RBAC, "v1", kind, plural)
-        .stored_only()
         .columns(vec![columns::name(), columns::created_at()])
         .strategy(Strategy {
             default: if namespaced {
@@ -56,7 +74,11 @@ fn role(kind: &str, plural: &str, namespaced: bool) -> Described {
             validate: if namespaced {
                 |object| rules(object, true)
             } else {
-                |object| rules(object, false)
+                |object| {
+                    let mut errors = rules(object, false);
+                    errors.extend(aggregation(object));
+                    errors
+                }
             },
             validate_name: name::path_segment,
             ..Strategy::default()
@@ -100,9 +122,25 @@ fn rules(object: &Value, namespaced: bool) -> Errors {
     errors
 }
 
+fn aggregation(object: &Value) -> Errors {
+    let mut errors = Vec::new();
+    if at(object, "aggregationRule").is_none_or(Value::is_null) {
+        return errors;
+    }
+    let path = Path::new("aggregationRule").child("clusterRoleSelectors");
+    let selectors = list(object, "aggregationRule.clusterRoleSelectors");
+    if selectors.is_empty() {
+        let detail = "at least one clusterRoleSelector required if aggregationRule is non-nil";
+        errors.push(FieldError::required(&path, detail));
+    }
+    for (index, selector) in selectors.iter().enumerate() {
+        metadata::label_selector(selector, &path.index(index), &mut errors);
+    }
+    errors
+}
+
 fn binding(kind: &str, plural: &str, namespaced: bool) -> Described {
     let described = describe(RBAC, "v1", kind, plural)
-        .stored_only()
         .columns(binding_columns())
         .strategy(Strategy {
             default: if namespaced {

@@ -23,6 +23,8 @@ fn every_kind_of_the_list_is_served_once() {
         .map(|r| r.kind.as_str())
         .collect();
     let expected = [
+        "ClusterRole",
+        "ClusterRoleBinding",
         "ConfigMap",
         "CustomResourceDefinition",
         "Deployment",
@@ -41,6 +43,8 @@ fn every_kind_of_the_list_is_served_once() {
         "PriorityClass",
         "ReplicaSet",
         "ResourceQuota",
+        "Role",
+        "RoleBinding",
         "Secret",
         "Service",
         "ServiceAccount",
@@ -53,15 +57,11 @@ fn every_kind_of_the_list_is_served_once() {
         .map(|r| r.kind.as_str())
         .collect();
     let expected = [
-        "ClusterRole",
-        "ClusterRoleBinding",
         "HorizontalPodAutoscaler",
         "Ingress",
         "IngressClass",
         "NetworkPolicy",
         "ReplicationController",
-        "Role",
-        "RoleBinding",
         "StatefulSet",
     ];
     assert_eq!(stored, BTreeSet::from(expected));

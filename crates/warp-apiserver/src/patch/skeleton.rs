@@ -61,7 +61,8 @@ pub(super) fn of(group: &str, kind: &str) -> Value {
         }
         ("coordination.k8s.io", "Lease")
         | ("networking.k8s.io", "IngressClass")
-        | ("authentication.k8s.io", "TokenReview") => json!({"spec": {}}),
+        | ("authentication.k8s.io", "TokenReview")
+        | ("authorization.k8s.io", _) => json!({"spec": {}}),
         ("networking.k8s.io", "NetworkPolicy") => json!({"spec": {"podSelector": {}}}),
         ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => json!({"rules": null}),
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => {

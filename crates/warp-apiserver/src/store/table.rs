@@ -255,6 +255,12 @@ impl Table {
         Batch::Events(inner.ring.range(offset..).take(most).cloned().collect())
     }
 
+    /// Whether there are events from sequence number `next` on.
+    pub(super) fn has_after(&self, next: u64) -> bool {
+        let inner = self.inner.read();
+        inner.first + inner.ring.len() as u64 > next
+    }
+
     /// Lines of up to `most` events from sequence number `next` on, and the number after them.
     pub(super) fn lines(&self, whole: &Whole, next: u64, most: usize) -> Option<(Lines, u64)> {
         if let Some(found) = self.joins.find(whole, next) {

@@ -135,6 +135,11 @@ impl Cursor {
         self.table.read(self.next, 1)
     }
 
+    /// Whether a read would find something new.
+    pub fn is_behind(&self) -> bool {
+        self.table.has_after(self.next)
+    }
+
     /// Waits until there may be something to read.
     pub async fn changed(&mut self) {
         // The table lives as long as this cursor, so the sender does too.

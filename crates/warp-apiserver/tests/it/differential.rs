@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use warp_apiserver::{ApiServer, Options};
 use warp_testkit::Cluster;
 
-use crate::exchange::{Reply, Sent, send};
+use crate::exchange::{Mask, Reply, Sent, send_as};
 
 /// One case: steps sent in order to each server, in a namespace of its own.
 struct Case {
@@ -79,6 +79,17 @@ fn keep(step: &Value, reply: &Reply, kept: &mut BTreeMap<String, String>) {
     }
 }
 
+/// The headers of a step that is taken as somebody else: `as: name`, `groups: [name]`.
+fn acting_as(step: &Value, namespace: &str) -> Mask {
+    let user = step["as"].as_str().into_iter();
+    let groups = step["groups"].as_array().into_iter().flatten();
+    let user = user.map(|name| ("Impersonate-User", name));
+    let groups = groups.map(|name| ("Impersonate-Group", name.as_str().expect("a name")));
+    user.chain(groups)
+        .map(|(header, name)| (header.to_owned(), name.replace("{ns}", namespace)))
+        .collect()
+}
+
 async fn run(client: &Client, case: &Case, namespace: &str) -> Vec<(String, Reply)> {
     let mut replies = Vec::new();
     let mut kept = BTreeMap::new();
@@ -103,10 +114,11 @@ async fn run(client: &Client, case: &Case, namespace: &str) -> Vec<(String, Repl
             accept: step["accept"].as_str().unwrap_or("application/json"),
             body: fill(&body, namespace, &kept).into_bytes(),
         };
+        let mask = acting_as(step, namespace);
         let until = step["until"]
             .as_str()
             .map(|until| fill(until, namespace, &kept));
-        let mut reply = send(client, &sent).await;
+        let mut reply = send_as(client, &sent, &mask).await;
         if let Some(until) = until {
             // Something a server does in its own time (a definition becomes established).
             for _ in 0..12_000 {
@@ -114,7 +126,7 @@ async fn run(client: &Client, case: &Case, namespace: &str) -> Vec<(String, Repl
                     break;
                 }
                 tokio::time::sleep(std::time::Duration::from_millis(25)).await;
-                reply = send(client, &sent).await;
+                reply = send_as(client, &sent, &mask).await;
             }
         }
         keep(step, &reply, &mut kept);

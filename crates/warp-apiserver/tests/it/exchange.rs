@@ -52,7 +52,14 @@ pub(crate) struct Sent<'a> {
     pub(crate) body: Vec<u8>,
 }
 
+/// Headers that say whom to act as.
+pub(crate) type Mask = Vec<(String, String)>;
+
 pub(crate) async fn send(client: &Client, sent: &Sent<'_>) -> Reply {
+    send_as(client, sent, &Mask::new()).await
+}
+
+pub(crate) async fn send_as(client: &Client, sent: &Sent<'_>, mask: &Mask) -> Reply {
     let mut request = Request::builder()
         .method(sent.method)
         .uri(sent.path)
@@ -60,6 +67,9 @@ pub(crate) async fn send(client: &Client, sent: &Sent<'_>) -> Reply {
         .header("accept", sent.accept);
     if !sent.body.is_empty() {
         request = request.header("content-type", sent.content_type);
+    }
+    for (name, value) in mask {
+        request = request.header(name, value);
     }
     let request = request
         .body(Body::from(sent.body.clone()))
@@ -81,6 +91,17 @@ pub(crate) async fn send(client: &Client, sent: &Sent<'_>) -> Reply {
 
 /// A JSON request with a JSON answer.
 pub(crate) async fn json(client: &Client, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    json_as(client, method, path, body, &Mask::new()).await
+}
+
+/// A JSON request as somebody else.
+pub(crate) async fn json_as(
+    client: &Client,
+    method: &str,
+    path: &str,
+    body: &Value,
+    mask: &Mask,
+) -> (u16, Value) {
     let content_type = match method {
         "PATCH" => "application/merge-patch+json",
         _ => "application/json",
@@ -97,6 +118,6 @@ pub(crate) async fn json(client: &Client, method: &str, path: &str, body: &Value
         accept: "application/json",
         body,
     };
-    let reply = send(client, &sent).await;
+    let reply = send_as(client, &sent, mask).await;
     (reply.code, reply.json())
 }

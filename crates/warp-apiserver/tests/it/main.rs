@@ -20,6 +20,7 @@ mod intruders;
 mod kubectl;
 mod page;
 mod published;
+mod rbac;
 mod recorded;
 mod safety;
 mod third_party;

@@ -7,9 +7,8 @@
 //! last judgement needs all of it: the verbs the operator used must be the shipped role's.
 //!
 //! What the embedded engine does not have is asked for by name with [`World::has`], here and nowhere
-//! else, and listed in `docs/reference/embedded.md`: RBAC is stored and not evaluated (so that a
-//! request is *allowed* by the shipped role is judged on the real control plane alone), and there are
-//! no admission webhooks.
+//! else, and listed in `docs/reference/embedded.md`: there are no admission webhooks and no admission
+//! policies.
 //!
 //! `WARP_SCENARIOS=part-of-a-name,…` runs some of them and leaves out that judgement.
 
@@ -221,7 +220,7 @@ fn parts(
         ("crowd", Box::pin(crowd::two_hundred_at_once(engine))),
         ("namespaced", Box::pin(role::namespaced_role(engine))),
     ];
-    // Who may do what is RBAC's to say, which the embedded engine stores and does not evaluate.
+    // It installs an admission policy, which the embedded engine does not have.
     if engine == Engine::Real {
         parts.push(("security", Box::pin(security::neighbours())));
     }

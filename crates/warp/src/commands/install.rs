@@ -12,7 +12,9 @@ use crate::output;
 /// Image the files name.
 const DEFAULT_IMAGE: &str = "warp:latest";
 /// Namespace the files name.
-const NAMESPACE: &str = "warp-system";
+pub(crate) const NAMESPACE: &str = "warp-system";
+/// The operator's service account.
+pub(crate) const OPERATOR: &str = "warp-operator";
 const MANAGER: [&str; 2] = [
     include_str!("../../../../deploy/manager/namespace.yaml"),
     include_str!("../../../../deploy/manager/deployment.yaml"),
@@ -21,6 +23,7 @@ const ACCOUNT: [&str; 2] = [
     include_str!("../../../../deploy/rbac/cluster/service-account.yaml"),
     include_str!("../../../../deploy/rbac/cluster/leader-election.yaml"),
 ];
+const USER_ROLES: &str = include_str!("../../../../deploy/rbac/cluster/user-roles.yaml");
 const CLUSTER_ROLE: &str = include_str!("../../../../deploy/rbac/cluster/role.yaml");
 const NAMESPACED_ROLE: &str = include_str!("../../../../deploy/rbac/namespaced/role.yaml");
 
@@ -65,7 +68,10 @@ fn manifests(args: &Args) -> anyhow::Result<String> {
             CLUSTER_ROLE
         };
         // The namespace comes first, what lives in it after, the Deployment last.
-        for file in [MANAGER[0], ACCOUNT[0], ACCOUNT[1], role, MANAGER[1]] {
+        let files = [
+            MANAGER[0], ACCOUNT[0], ACCOUNT[1], role, USER_ROLES, MANAGER[1],
+        ];
+        for file in files {
             for document in documents(file)? {
                 objects.push(adapted(document, args));
             }
@@ -81,6 +87,13 @@ fn manifests(args: &Args) -> anyhow::Result<String> {
         }
     }
     Ok(out)
+}
+
+/// The operator's identity and rights, as a cluster gets them, and the namespace they are in.
+pub(crate) fn rights() -> anyhow::Result<Vec<Value>> {
+    let files = [MANAGER[0], ACCOUNT[0], CLUSTER_ROLE, USER_ROLES];
+    let documents: Vec<Vec<Value>> = files.into_iter().map(documents).collect::<Result<_, _>>()?;
+    Ok(documents.concat())
 }
 
 fn documents(file: &str) -> anyhow::Result<Vec<Value>> {

@@ -18,3 +18,4 @@ mod process;
 mod security;
 mod soak;
 mod up;
+mod user;

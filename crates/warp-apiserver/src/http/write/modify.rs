@@ -91,6 +91,8 @@ pub(in crate::http) async fn modify(
             options,
             &mut warnings,
         )?;
+        let name = request.target.name.as_deref().unwrap_or_default();
+        request.check_escalation(name, &new, Some(&old))?;
         if mode != Mode::Binding {
             prepare::check(request, &new, Some(&old), mode, &mut warnings)
                 .map_err(|status| status.with_warnings(warnings.clone()))?;

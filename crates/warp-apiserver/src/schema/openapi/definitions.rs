@@ -54,7 +54,9 @@ fn generate(generator: &mut SchemaGenerator, group: &str, version: &str, kind: &
         ("scheduling.k8s.io", "v1"): scheduling v1 { PriorityClass }
         ("storage.k8s.io", "v1"): storage v1 { StorageClass }
         ("authentication.k8s.io", "v1"): authentication v1 { SelfSubjectReview TokenRequest TokenReview }
-        ("authorization.k8s.io", "v1"): authorization v1 { SelfSubjectAccessReview }
+        ("authorization.k8s.io", "v1"): authorization v1 {
+            LocalSubjectAccessReview SelfSubjectAccessReview SelfSubjectRulesReview SubjectAccessReview
+        }
         ("apiextensions.k8s.io", "v1"): apiextensions v1 { CustomResourceDefinition }
     }
 }

@@ -36,7 +36,7 @@ fn compare(granted: &Used, used: &Used) -> Result<()> {
     Ok(())
 }
 
-/// Every rule of the Roles and ClusterRoles in a stream of YAML documents.
+/// Every rule of the operator's Roles and ClusterRoles in a stream of YAML documents.
 fn granted(manifests: &str) -> Result<Used> {
     let mut granted = Used::new();
     for document in manifests.split("\n---") {
@@ -45,7 +45,10 @@ fn granted(manifests: &str) -> Result<Used> {
         }
         let object: Value =
             serde_saphyr::from_str(document).context("failed to parse what was printed")?;
-        if !matches!(object["kind"].as_str(), Some("Role" | "ClusterRole")) {
+        let component = &object["metadata"]["labels"]["app.kubernetes.io/component"];
+        if !matches!(object["kind"].as_str(), Some("Role" | "ClusterRole"))
+            || component != "operator"
+        {
             continue;
         }
         let texts = |value: &Value| -> Vec<String> {

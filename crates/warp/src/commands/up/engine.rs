@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use kube::runtime::wait::{await_condition, conditions::is_crd_established};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -22,6 +22,8 @@ use warp_local::node::{Host, Simulated, host};
 
 use super::fleet;
 use super::instance::{Instance, Kind};
+use crate::cluster::told;
+use crate::commands::install;
 use crate::commands::node::{Chosen, Local, local_host};
 
 /// New kinds are served within this.
@@ -100,7 +102,9 @@ impl Engine {
         fleet::remove_others(&client, &plan.nodes, &plan.instance).await?;
         engine.nodes(&client, plan.nodes, &plan.instance, &hooks)?;
         install_kinds(&client).await?;
-        engine.operator(client);
+        install_rights(&client).await?;
+        // As on a cluster: what its role lacks is refused here too.
+        engine.operator(server.client_as(install::NAMESPACE, install::OPERATOR));
         Ok(engine)
     }
 
@@ -245,6 +249,27 @@ impl Engine {
         self.tasks.shutdown().await;
         self.base.shutdown().await;
     }
+}
+
+/// The operator's service account and role, and what users' roles mean for our kinds.
+async fn install_rights(client: &kube::Client) -> anyhow::Result<()> {
+    for object in install::rights()? {
+        let object: DynamicObject = serde_json::from_value(object)?;
+        let types = object.types.clone().unwrap_or_default();
+        let kind = GroupVersionKind::try_from(&types)?;
+        let resource = ApiResource::from_gvk(&kind);
+        let name = object.metadata.name.clone().unwrap_or_default();
+        let api: Api<DynamicObject> = match object.metadata.namespace.as_deref() {
+            Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+            None => Api::all_with(client.clone(), &resource),
+        };
+        let apply = PatchParams::apply("warp-up").force();
+        api.patch(&name, &apply, &Patch::Apply(&object))
+            .await
+            .map_err(told)
+            .with_context(|| format!("failed to install {} {name}", types.kind))?;
+    }
+    Ok(())
 }
 
 /// Our kinds, before anybody asks for them.

@@ -23,7 +23,7 @@ const BACKUP: &str = "backup.part";
 /// Says that a directory is ours to empty.
 const MARKER: &str = ".warp";
 /// Everything an instance makes; the marker goes last.
-const FOLDERS: [&str; 3] = ["pods", "volumes", store::ASIDE];
+const FOLDERS: [&str; 4] = ["pods", "volumes", "users", store::ASIDE];
 const FILES: [&str; 18] = [
     STATE,
     "state.log-a",
