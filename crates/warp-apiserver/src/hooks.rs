@@ -88,6 +88,9 @@ pub trait NodeHooks: Send + Sync + fmt::Debug {
 
     fn attach(&self, target: ContainerRef, options: ExecOptions) -> HookFuture<ExecSession>;
 
+    /// Whether ports of the pod can be connected to at all.
+    fn reach(&self, target: ContainerRef) -> HookFuture<()>;
+
     /// A connection to a port of the pod.
     fn connect(&self, target: ContainerRef, port: u16) -> HookFuture<DuplexStream>;
 }
@@ -118,6 +121,10 @@ impl NodeHooks for NoNodes {
 
     fn attach(&self, _target: ContainerRef, _options: ExecOptions) -> HookFuture<ExecSession> {
         refuse("attaching to a pod")
+    }
+
+    fn reach(&self, _target: ContainerRef) -> HookFuture<()> {
+        refuse("connecting to a port of a pod")
     }
 
     fn connect(&self, _target: ContainerRef, _port: u16) -> HookFuture<DuplexStream> {

@@ -29,6 +29,7 @@ mod metrics;
 pub mod patch;
 pub mod registry;
 pub mod schema;
+mod spdy;
 pub mod store;
 mod transfer;
 

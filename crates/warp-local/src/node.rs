@@ -5,6 +5,7 @@
 //! the API. Nodes speak only the Kubernetes API and never decide where a pod runs.
 
 pub mod access;
+mod checks;
 mod contents;
 pub mod devices;
 pub mod docker;
@@ -12,6 +13,7 @@ pub mod facts;
 pub mod faults;
 pub mod fleet;
 pub mod host;
+mod image;
 pub mod lifecycle;
 pub mod process;
 pub mod runtime;

@@ -1,33 +1,67 @@
-//! Logs, exec and attach: streams between a client and a node, through the hooks.
+//! Logs, exec, attach and port-forward: streams between a client and a node, through the hooks. What the
+//! node refuses is told as a plain answer, before any upgrade: clients print it as it is.
 //!
-//! Exec and attach speak Kubernetes' `v5.channel.k8s.io` and `v4.channel.k8s.io` over WebSocket:
-//! the first byte of a message is its channel (0 input, 1 output, 2 errors, 3 outcome, 4 terminal
-//! size, 255 end of input).
+//! Over WebSocket by [`websocket`], over SPDY/3.1 by [`multiplexed`]; port-forward is SPDY in either case,
+//! tunnelled through the WebSocket in the first.
+
+mod multiplexed;
+mod websocket;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::FromRequestParts;
-use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
-use bytes::{Bytes, BytesMut};
-use futures::{SinkExt, StreamExt};
+use axum::extract::ws::WebSocketUpgrade;
 use http::request::Parts;
-use http::{HeaderValue, Response, header};
+use http::{HeaderValue, Response, StatusCode, header};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
-use tokio::sync::mpsc;
 
 use super::Api;
 use super::options::Query;
 use super::route::Target;
 use crate::codec::status::{Status, Subject};
-use crate::hooks::{ContainerRef, ExecOptions, ExecSession, Exit, LogOptions};
+use crate::hooks::{ContainerRef, ExecOptions, Exit, LogOptions};
+use crate::spdy::Connection;
 
-const PROTOCOLS: [&str; 2] = ["v5.channel.k8s.io", "v4.channel.k8s.io"];
+const SPDY: &str = "SPDY/3.1";
+const PROTOCOL_HEADER: &str = "x-stream-protocol-version";
+/// Older protocols of exec say nothing of exit codes; no client of the last ten years needs them.
+const EXEC_PROTOCOL: &str = "v4.channel.k8s.io";
+const FORWARD_PROTOCOL: &str = "portforward.k8s.io";
+const FORWARD_TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
 
 pub(super) fn upgrade_required() -> Status {
     Status::bad_request("Upgrade request required")
+}
+
+/// How a command ended, as clients read it; `None`: it was lost.
+fn outcome(exit: Option<Exit>) -> Value {
+    match exit {
+        Some(Exit::Code(0)) => json!({"metadata": {}, "status": "Success"}),
+        Some(Exit::Code(code)) => json!({
+            "metadata": {},
+            "status": "Failure",
+            "message": format!("command terminated with non-zero exit code: exit status {code}"),
+            "reason": "NonZeroExitCode",
+            "details": {"causes": [{"reason": "ExitCode", "message": code.to_string()}]},
+        }),
+        Some(Exit::Failed(why)) => Status::internal(why).to_json(),
+        None => Status::internal("the command was lost").to_json(),
+    }
+}
+
+/// Width and height.
+fn terminal_size(size: &Value) -> (u16, u16) {
+    let side = |name: &str| {
+        size[name]
+            .as_u64()
+            .and_then(|side| u16::try_from(side).ok())
+            .unwrap_or(0)
+    };
+    (side("Width"), side("Height"))
 }
 
 /// Answers the paths that stream; `None` for every other path.
@@ -39,7 +73,7 @@ pub(super) async fn upgrade(
     let Some(sub) = target.subresource.as_deref() else {
         return Ok(None);
     };
-    if !matches!(sub, "log" | "exec" | "attach") {
+    if !matches!(sub, "log" | "exec" | "attach" | "portforward") {
         return Ok(None);
     }
     let Some(entry) = api
@@ -62,7 +96,27 @@ pub(super) async fn upgrade(
         })
     })?;
     let query = Query::parse(parts.uri.query().unwrap_or_default());
-    let container = container(&stored.value(), &query, target)?;
+    let pod = stored.value();
+    if sub != "log"
+        && pod["spec"]["nodeName"]
+            .as_str()
+            .unwrap_or_default()
+            .is_empty()
+    {
+        return Err(Status::bad_request(format!(
+            "pod {name} does not have a host assigned"
+        )));
+    }
+    if sub == "portforward" {
+        let whole = ContainerRef {
+            namespace: target.namespace.clone().unwrap_or_default(),
+            pod: name.to_owned(),
+            container: String::new(),
+            object: pod,
+        };
+        return forward(api, whole, parts).await.map(Some);
+    }
+    let container = container(&pod, &query, target)?;
     match sub {
         "log" if parts.method == http::Method::GET => logs(api, container, &query).await.map(Some),
         "log" => Err(Status::no_such_method()),
@@ -156,122 +210,106 @@ async fn session(
             "you must specify at least one command for the container",
         ));
     }
-    let mut parts = parts.clone();
-    let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &())
-        .await
-        .map_err(|_| upgrade_required())?;
+    let asked = Asked::of(parts, EXEC_PROTOCOL)?;
     let session = match sub {
-        "exec" => api.hooks.exec(container, options).await?,
-        _ => api.hooks.attach(container, options).await?,
+        "exec" => api.hooks.exec(container, options.clone()).await?,
+        _ => api.hooks.attach(container, options.clone()).await?,
     };
-    Ok(upgrade
-        .protocols(PROTOCOLS)
-        .on_upgrade(|socket| carry(socket, session)))
-}
-
-/// Reads one of the command's outputs and labels it with its channel.
-fn pump(channel: u8, stream: Option<DuplexStream>, out: mpsc::Sender<Bytes>) {
-    let Some(mut stream) = stream else { return };
-    tokio::spawn(async move {
-        let mut buffer = vec![0; 32 << 10];
-        loop {
-            match stream.read(&mut buffer).await {
-                Ok(0) | Err(_) => return,
-                Ok(read) => {
-                    let mut message = BytesMut::with_capacity(read + 1);
-                    message.extend_from_slice(&[channel]);
-                    message.extend_from_slice(&buffer[..read]);
-                    if out.send(message.freeze()).await.is_err() {
-                        return;
-                    }
-                }
-            }
-        }
-    });
-}
-
-async fn carry(socket: WebSocket, session: ExecSession) {
-    let (mut sink, mut source) = socket.split();
-    let ExecSession {
-        mut stdin,
-        stdout,
-        stderr,
-        resize,
-        exit,
-    } = session;
-    let (out, mut outputs) = mpsc::channel(16);
-    pump(1, stdout, out.clone());
-    pump(2, stderr, out);
-    let (gone, mut client_gone) = mpsc::channel::<()>(1);
-    let input = tokio::spawn(async move {
-        let _gone = gone;
-        while let Some(Ok(message)) = source.next().await {
-            let Message::Binary(data) = message else {
-                if matches!(message, Message::Close(_)) {
-                    return;
-                }
-                continue;
-            };
-            match data.split_first() {
-                Some((0, rest)) => {
-                    if let Some(stdin) = &mut stdin {
-                        let _ = stdin.write_all(rest).await;
-                    }
-                }
-                Some((4, rest)) => {
-                    let size: Value = serde_json::from_slice(rest).unwrap_or_default();
-                    let side = |name: &str| {
-                        size[name]
-                            .as_u64()
-                            .and_then(|side| u16::try_from(side).ok())
-                            .unwrap_or(0)
-                    };
-                    if let Some(resize) = &resize {
-                        let _ = resize.send((side("Width"), side("Height"))).await;
-                    }
-                }
-                Some((255, [0, ..])) => stdin = None,
-                _ => {}
-            }
-        }
-    });
-    loop {
-        tokio::select! {
-            output = outputs.recv() => match output {
-                Some(message) => {
-                    if sink.send(Message::Binary(message)).await.is_err() {
-                        break;
-                    }
-                }
-                None => break,
-            },
-            // Everything is dropped: the command's pipes break, and its runtime sees that nobody
-            // waits for `exit` any more.
-            _ = client_gone.recv() => return,
-        }
+    match asked {
+        Asked::WebSocket => Ok(websocket_of(parts)
+            .await?
+            .protocols(websocket::PROTOCOLS)
+            .on_upgrade(|socket| websocket::carry(socket, session))),
+        Asked::Spdy(upgrade) => Ok(switch(upgrade, EXEC_PROTOCOL, move |connection| {
+            multiplexed::run(connection, options, session)
+        })),
     }
-    let outcome = match exit.await {
-        Ok(Exit::Code(0)) => json!({"metadata": {}, "status": "Success"}),
-        Ok(Exit::Code(code)) => json!({
-            "metadata": {},
-            "status": "Failure",
-            "message": format!("command terminated with non-zero exit code: exit status {code}"),
-            "reason": "NonZeroExitCode",
-            "details": {"causes": [{"reason": "ExitCode", "message": code.to_string()}]},
-        }),
-        Ok(Exit::Failed(why)) => Status::internal(why).to_json(),
-        Err(_) => Status::internal("the command was lost").to_json(),
-    };
-    let mut message = vec![3];
-    message.extend_from_slice(outcome.to_string().as_bytes());
-    let _ = sink.send(Message::Binary(Bytes::from(message))).await;
-    // Closing without a code makes kubectl print an error.
-    let _ = sink
-        .send(Message::Close(Some(CloseFrame {
-            code: 1000,
-            reason: "".into(),
-        })))
-        .await;
-    let _ = sink.close().await;
-    input.abort();
+}
+
+async fn forward(
+    api: &Arc<Api>,
+    target: ContainerRef,
+    parts: &Parts,
+) -> Result<Response<Body>, Status> {
+    let asked = Asked::of(parts, FORWARD_PROTOCOL)?;
+    api.hooks.reach(target.clone()).await?;
+    let hooks = api.hooks.clone();
+    match asked {
+        Asked::WebSocket => Ok(websocket_of(parts)
+            .await?
+            .protocols([FORWARD_TUNNEL])
+            .on_upgrade(move |socket| {
+                let connection = Connection::serve(websocket::tunnel(socket));
+                multiplexed::forward(connection, hooks, target)
+            })),
+        Asked::Spdy(upgrade) => Ok(switch(upgrade, FORWARD_PROTOCOL, move |connection| {
+            multiplexed::forward(connection, hooks, target)
+        })),
+    }
+}
+
+/// What a client wants the connection to become.
+enum Asked {
+    WebSocket,
+    Spdy(OnUpgrade),
+}
+
+impl Asked {
+    /// Reads the request; with SPDY the client must know `protocol`.
+    fn of(parts: &Parts, protocol: &str) -> Result<Self, Status> {
+        let to = parts
+            .headers
+            .get(header::UPGRADE)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default();
+        if to.eq_ignore_ascii_case("websocket") {
+            return Ok(Self::WebSocket);
+        }
+        if !to.eq_ignore_ascii_case(SPDY) {
+            return Err(upgrade_required());
+        }
+        let mut known = parts
+            .headers
+            .get_all(PROTOCOL_HEADER)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','));
+        if !known.any(|name| name.trim() == protocol) {
+            return Err(Status::bad_request(format!(
+                "unable to upgrade: this server speaks {protocol}; name it in X-Stream-Protocol-Version"
+            )));
+        }
+        let upgrade = parts.extensions.get::<OnUpgrade>().cloned();
+        upgrade.map(Self::Spdy).ok_or_else(upgrade_required)
+    }
+}
+
+async fn websocket_of(parts: &Parts) -> Result<WebSocketUpgrade, Status> {
+    WebSocketUpgrade::from_request_parts(&mut parts.clone(), &())
+        .await
+        .map_err(|_| upgrade_required())
+}
+
+/// Switches to SPDY and serves what the client opens.
+fn switch<F>(
+    upgrade: OnUpgrade,
+    protocol: &'static str,
+    serve: impl FnOnce(Connection) -> F + Send + 'static,
+) -> Response<Body>
+where
+    F: Future<Output = ()> + Send,
+{
+    tokio::spawn(async move {
+        match upgrade.await {
+            Ok(io) => serve(Connection::serve(TokioIo::new(io))).await,
+            Err(error) => tracing::debug!(%error, "the client went away before the upgrade"),
+        }
+    });
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(header::UPGRADE, HeaderValue::from_static(SPDY));
+    headers.insert(PROTOCOL_HEADER, HeaderValue::from_static(protocol));
+    response
 }

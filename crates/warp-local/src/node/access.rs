@@ -34,28 +34,25 @@ pub trait Access: Send + Sync + std::fmt::Debug {
         options: &ExecOptions,
     ) -> Result<ExecSession, Status>;
 
-    /// What the container prints from now on. None of ours keeps a standard input to write to.
+    /// What the container prints from now on, and a way to its standard input if it has one.
     fn attach(
         &self,
         pod: &Pod,
         container: &str,
         options: &ExecOptions,
-    ) -> Result<ExecSession, Status> {
-        if options.stdin {
-            return Err(Status::not_implemented(
-                "containers of local nodes have no standard input to attach to; run a command beside it with `warp exec -i`",
-            ));
-        }
-        let log = LogOptions {
-            follow: true,
-            tail_lines: Some(0),
-            ..LogOptions::default()
-        };
-        Ok(streamed(self.logs(pod, container, &log)?))
-    }
+    ) -> Result<ExecSession, Status>;
 
-    /// The address ports of the pod are reached at, if they are.
-    fn address(&self, pod: &Pod) -> Option<String>;
+    /// The addresses ports of the pod are reached at, in the order they are tried.
+    fn addresses(&self, pod: &Pod) -> HookFuture<Vec<String>>;
+}
+
+/// A log that begins with the next line.
+pub(crate) fn from_now_on() -> LogOptions {
+    LogOptions {
+        follow: true,
+        tail_lines: Some(0),
+        ..LogOptions::default()
+    }
 }
 
 /// Made before the nodes are, and told of them when they exist.
@@ -115,24 +112,21 @@ impl NodeHooks for Hooks {
         )
     }
 
+    fn reach(&self, target: ContainerRef) -> HookFuture<()> {
+        let addresses = match self.find(&target) {
+            Ok((access, pod, _)) => access.addresses(&pod),
+            Err(status) => return ready(Err(status)),
+        };
+        Box::pin(async move { addresses.await.map(|_| ()) })
+    }
+
     fn connect(&self, target: ContainerRef, port: u16) -> HookFuture<DuplexStream> {
-        let found = self.find(&target).and_then(|(access, pod, _)| {
-            access
-                .address(&pod)
-                .ok_or_else(|| Status::not_implemented("a simulated pod listens on no port"))
-        });
-        let address = match found {
-            Ok(address) => address,
+        let addresses = match self.find(&target) {
+            Ok((access, pod, _)) => access.addresses(&pod),
             Err(status) => return ready(Err(status)),
         };
         Box::pin(async move {
-            let mut stream = tokio::net::TcpStream::connect((address.as_str(), port))
-                .await
-                .map_err(|error| {
-                    Status::plain_failure(format!(
-                        "failed to connect to port {port} of the pod: {error}"
-                    ))
-                })?;
+            let mut stream = dial(&addresses.await?, port).await?;
             let (mut inside, outside) = tokio::io::duplex(BUFFER);
             background::spawn(async move {
                 tokio::io::copy_bidirectional(&mut stream, &mut inside).await
@@ -140,6 +134,21 @@ impl NodeHooks for Hooks {
             Ok(outside)
         })
     }
+}
+
+/// The first address that answers; the first refusal is told.
+async fn dial(addresses: &[String], port: u16) -> Result<tokio::net::TcpStream, Status> {
+    let mut refused = None;
+    for address in addresses {
+        match tokio::net::TcpStream::connect((address.as_str(), port)).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => {
+                refused.get_or_insert(format!("failed to connect to {address}:{port}: {error}"));
+            }
+        }
+    }
+    let why = refused.unwrap_or_else(|| "the pod has no address".to_owned());
+    Err(Status::plain_failure(why))
 }
 
 /// A session that prints something and ends: for commands that are only said to have run.
@@ -163,7 +172,7 @@ pub(crate) fn said(output: &str, code: i32) -> ExecSession {
 }
 
 /// A session that prints a stream and ends with it.
-fn streamed(mut stream: LogStream) -> ExecSession {
+pub(crate) fn streamed(mut stream: LogStream) -> ExecSession {
     let (mut inside, stdout) = tokio::io::duplex(BUFFER);
     let (send, exit) = oneshot::channel();
     background::spawn(async move {
@@ -197,8 +206,17 @@ pub(crate) fn wire(mut child: tokio::process::Child, options: &ExecOptions) -> E
     });
     let stdout = child.stdout.take().map(outgoing);
     let stderr = child.stderr.take().map(outgoing);
+    let mut send = send;
     background::spawn(async move {
-        let outcome = match child.wait().await {
+        let ended = tokio::select! {
+            ended = child.wait() => ended,
+            // The client went away: nobody would stop it any more.
+            () = send.closed() => {
+                end(&mut child);
+                return;
+            }
+        };
+        let outcome = match ended {
             Ok(status) => {
                 use std::os::unix::process::ExitStatusExt;
                 Exit::Code(
@@ -218,6 +236,17 @@ pub(crate) fn wire(mut child: tokio::process::Child, options: &ExecOptions) -> E
         resize: None,
         exit,
     }
+}
+
+/// Ends a command with everything in its group.
+fn end(child: &mut tokio::process::Child) {
+    let group = child
+        .id()
+        .and_then(|pid| rustix::process::Pid::from_raw(i32::try_from(pid).ok()?));
+    if let Some(group) = group {
+        rustix::process::kill_process_group(group, rustix::process::Signal::KILL).ok();
+    }
+    child.start_kill().ok();
 }
 
 fn outgoing(mut from: impl tokio::io::AsyncRead + Unpin + Send + 'static) -> DuplexStream {

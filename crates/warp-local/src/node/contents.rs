@@ -17,6 +17,9 @@ pub(crate) enum ContentError {
         name: String,
         key: String,
     },
+    /// A volume that cannot be made, in the words of a kubelet's event.
+    #[error("{0}")]
+    Mount(String),
     #[error("{0}")]
     Unsupported(String),
     #[error("failed to write {path}")]

@@ -8,7 +8,7 @@ mod credentials;
 mod pod;
 mod socket;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -49,7 +49,8 @@ pub(crate) struct Shared {
     pub(crate) machine: Machine,
     pub(crate) reports: mpsc::UnboundedSender<Report>,
     pub(crate) tasks: Tasks,
-    pub(crate) render: Vec<String>,
+    /// The files of this machine's devices, by resource and number.
+    pub(crate) files: BTreeMap<&'static str, Vec<Vec<String>>>,
     watch: Watch,
 }
 
@@ -77,7 +78,7 @@ impl Docker {
             machine: machine::share(),
             reports,
             tasks: Tasks::default(),
-            render: machine::amd_render_devices(Path::new("/sys")),
+            files: machine::device_files(Path::new("/sys")),
             watch: Watch::start(),
         });
         background::spawn(pod::watch(Arc::downgrade(&shared)));
@@ -131,6 +132,10 @@ impl Runtime for Docker {
         "docker"
     }
 
+    fn reads_contents(&self) -> bool {
+        true
+    }
+
     fn admit(&self, pod: &Pod) -> Result<(), Refusal> {
         create::unsupported(pod).map_or(Ok(()), |message| {
             Err(Refusal {
@@ -171,6 +176,7 @@ impl Runtime for Docker {
         Health {
             lost: false,
             broken: self.shared.watch.broken(),
+            unknown: Vec::new(),
         }
     }
 

@@ -450,6 +450,25 @@ impl Facts {
         }
     }
 
+    /// Whether an action that was begun still waits to be taken.
+    pub fn awaits(&self, action: &Action) -> bool {
+        match action {
+            Action::Prepare => self.sandbox == Sandbox::Asked,
+            Action::Start { container, attempt } => self
+                .container(container)
+                .and_then(|seen| seen.run.as_ref())
+                .is_some_and(|run| {
+                    run.attempt == *attempt
+                        && run.started.is_none()
+                        && run.exit.is_none()
+                        && run.stopping.is_none()
+                }),
+            Action::Pull { .. } | Action::Probe { .. } | Action::Stop { .. } | Action::Teardown => {
+                false
+            }
+        }
+    }
+
     /// Takes in what a runtime saw. Late news about a run that is over changes nothing.
     pub fn note(&mut self, spec: &PodSpec, event: Event) {
         match event {

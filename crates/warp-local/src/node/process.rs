@@ -7,6 +7,7 @@ mod admit;
 mod cgroup;
 mod container;
 pub mod health;
+mod input;
 mod log;
 pub mod machine;
 mod memory;
@@ -16,6 +17,7 @@ mod serve;
 mod spec;
 mod supervisor;
 mod sweep;
+mod terminal;
 mod wire;
 
 #[cfg(test)]
@@ -189,8 +191,20 @@ impl Runtime for Process {
         "process"
     }
 
+    fn reads_contents(&self) -> bool {
+        true
+    }
+
+    fn is_own_image(&self, image: &str) -> bool {
+        image.starts_with(LOCAL_IMAGE)
+    }
+
+    fn runs_as_root(&self) -> bool {
+        rustix::process::geteuid().is_root()
+    }
+
     fn admit(&self, pod: &Pod) -> Result<(), Refusal> {
-        admit::unsupported(pod, rustix::process::geteuid().is_root()).map_or(Ok(()), |message| {
+        admit::unsupported(pod).map_or(Ok(()), |message| {
             Err(Refusal {
                 reason: "UnsupportedOnProcessNode".to_owned(),
                 message,
@@ -233,6 +247,7 @@ impl Runtime for Process {
         Health {
             lost: false,
             broken: self.shared.watch.broken(),
+            unknown: Vec::new(),
         }
     }
 

@@ -39,12 +39,30 @@ pub struct Health {
     pub lost: bool,
     /// Devices that broke, by resource.
     pub broken: BTreeMap<String, BTreeSet<u32>>,
+    /// What its object asks of the runtime that means nothing here.
+    pub unknown: Vec<String>,
 }
 
 /// Runs containers. `act` must not block: slow work goes to a task that reports later.
 pub trait Runtime: Send + Sync + std::fmt::Debug + 'static {
     /// The first word of the container ids and of the node's runtime version.
     fn name(&self) -> &'static str;
+
+    /// Whether it reads what a pod names (ConfigMaps, Secrets, claims) to lay it out, and tells what is
+    /// missing; the host looks for those that do not.
+    fn reads_contents(&self) -> bool {
+        false
+    }
+
+    /// Whether an image name that no registry knows means something here.
+    fn is_own_image(&self, _image: &str) -> bool {
+        false
+    }
+
+    /// Whether every container of this runtime runs as root, whatever its pod says.
+    fn runs_as_root(&self) -> bool {
+        false
+    }
 
     /// Whether this runtime can run the pod at all.
     fn admit(&self, pod: &Pod) -> Result<(), Refusal>;

@@ -145,14 +145,25 @@ impl Simulated {
         let Some(at) = behaviour.pull.time.map(|time| later(now, time)) else {
             return Vec::new();
         };
-        let image = containers(
-            pod.spec
-                .as_ref()
-                .unwrap_or(&k8s_openapi::api::core::v1::PodSpec::default()),
-        )
-        .find(|candidate| candidate.name == container)
-        .and_then(|container| container.image.clone())
-        .unwrap_or_default();
+        let described = pod
+            .spec
+            .as_ref()
+            .and_then(|spec| containers(spec).find(|candidate| candidate.name == container));
+        let image = described
+            .and_then(|container| container.image.clone())
+            .unwrap_or_default();
+        // No image is on a simulated node before somebody pulls it.
+        if described.and_then(|found| found.image_pull_policy.as_deref()) == Some("Never") {
+            let event = Event::PullFailed {
+                container: container.to_owned(),
+                reason: "ErrImageNeverPull".to_owned(),
+                message: format!(
+                    "Container image \"{image}\" is not present with pull policy of Never"
+                ),
+                at: now,
+            };
+            return vec![Due { at: now, event }];
+        }
         let tries = facts
             .container(container)
             .map_or(0, |seen| seen.pulls.tries());
@@ -351,6 +362,7 @@ impl Runtime for Simulated {
         Health {
             lost: found.lost,
             broken,
+            unknown: found.unknown,
         }
     }
 

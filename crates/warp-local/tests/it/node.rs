@@ -6,5 +6,7 @@
 )]
 
 mod docker;
+mod refusals;
 mod simulated;
+mod streams;
 mod virtual_time;

@@ -31,6 +31,8 @@ enum Command {
     Simulate(Simulate),
     /// Add this machine to a cluster; its pods run as processes (not a sandbox)
     Process(Process),
+    /// Add this machine to a cluster; its pods run as containers of Docker or Podman
+    Docker(OnDocker),
 }
 
 #[derive(clap::Args, Debug)]
@@ -57,10 +59,26 @@ struct Process {
     target: Target,
 }
 
+#[derive(clap::Args, Debug)]
+struct OnDocker {
+    /// Where volumes and state of pods are kept
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Name of the node [default: this machine's]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Socket of the engine [default: DOCKER_HOST, or where Docker and Podman put it]
+    #[arg(long, value_name = "FILE")]
+    socket: Option<PathBuf>,
+    #[command(flatten)]
+    target: Target,
+}
+
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Simulate(args) => cluster::block_on(simulate(args)),
         Command::Process(args) => cluster::block_on(run_process(args)),
+        Command::Docker(args) => cluster::block_on(run_docker(args)),
     }
 }
 
@@ -108,6 +126,21 @@ async fn run_process(args: Process) -> anyhow::Result<ExitCode> {
     let note = format!(
         "node {name} joined; its pods are processes of this machine and outlive this command"
     );
+    serve(host, &note).await
+}
+
+async fn run_docker(args: OnDocker) -> anyhow::Result<ExitCode> {
+    let data = args
+        .data
+        .or_else(cluster::data_directory)
+        .context("no home directory: say where with --data")?;
+    let api = docker::find(&docker::Search::from_environment(args.socket)).await?;
+    let socket = api.socket().display().to_string();
+    let connection = args.target.connect().await?;
+    let name = args.name.unwrap_or_else(machine_name);
+    let Local { host, .. } = docker_host(connection.client, &data, &name, api);
+    let note =
+        format!("node {name} joined; its pods are containers of {socket} and outlive this command");
     serve(host, &note).await
 }
 
@@ -177,27 +210,35 @@ pub(crate) fn local_host(
 ) -> anyhow::Result<Local> {
     match chosen {
         Chosen::Process => process_host(client, data, &machine_name()),
-        Chosen::Docker(api) => {
-            let (runtime, reports) = docker::Docker::new(client.clone(), api, data);
-            let runtime = Arc::new(runtime);
-            let host = Host {
-                client,
-                clock: Clock::system(),
-                options: Options::for_fleet(1),
-                shapes: vec![machine::shape(
-                    &machine_name(),
-                    "docker",
-                    "127.0.0.1",
-                    &machine::gpus(),
-                )],
-                runtime: runtime.clone(),
-                reports: Some(reports),
-            };
-            Ok(Local {
-                host,
-                access: runtime,
-            })
-        }
+        Chosen::Docker(api) => Ok(docker_host(client, data, &machine_name(), api)),
+    }
+}
+
+/// A host that runs pods as containers of an engine, with its files below `data`.
+fn docker_host(
+    client: kube::Client,
+    data: &std::path::Path,
+    name: &str,
+    api: docker::Api,
+) -> Local {
+    let (runtime, reports) = docker::Docker::new(client.clone(), api, data);
+    let runtime = Arc::new(runtime);
+    let host = Host {
+        client,
+        clock: Clock::system(),
+        options: Options::for_fleet(1),
+        shapes: vec![machine::shape(
+            name,
+            "docker",
+            "127.0.0.1",
+            &machine::gpus(),
+        )],
+        runtime: runtime.clone(),
+        reports: Some(reports),
+    };
+    Local {
+        host,
+        access: runtime,
     }
 }
 

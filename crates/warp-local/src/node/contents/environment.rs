@@ -200,6 +200,29 @@ fn text(bytes: Vec<u8>) -> String {
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
+/// The first `$(NAME)` nobody gave a value.
+pub(crate) fn unknown_name<'a>(
+    text: &'a str,
+    variables: &BTreeMap<String, String>,
+) -> Option<&'a str> {
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            rest = after;
+        } else if let Some((name, after)) = rest
+            .strip_prefix('(')
+            .and_then(|inner| inner.split_once(')'))
+        {
+            if !variables.contains_key(name) {
+                return Some(name);
+            }
+            rest = after;
+        }
+    }
+    None
+}
+
 /// Replaces `$(NAME)` by its value; `$$(NAME)` stays as `$(NAME)`, and so does an unknown name.
 pub(crate) fn expand(text: &str, variables: &BTreeMap<String, String>) -> String {
     let mut out = String::with_capacity(text.len());

@@ -15,7 +15,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 
 use super::ContentError;
-use super::environment::{Entries, Sources, expand};
+use super::environment::{Entries, Sources, expand, unknown_name};
 use super::fields::{self, Machine};
 use crate::node::facts::containers;
 
@@ -51,7 +51,11 @@ impl Maker<'_> {
             .iter()
             .flat_map(|spec| spec.volumes.iter().flatten())
         {
-            made.insert(volume.name.clone(), self.one(volume).await?);
+            let place = self
+                .one(volume)
+                .await
+                .map_err(|error| told_of(volume, &error))?;
+            made.insert(volume.name.clone(), place);
         }
         Ok(made)
     }
@@ -108,13 +112,13 @@ impl Maker<'_> {
             let entries = sources
                 .config_map(&map.name, map.optional == Some(true))
                 .await?;
-            let of = ("ConfigMap", map.name.as_str(), self.namespace());
+            let of = ("config", map.optional);
             return pick(entries, map.items.as_deref(), map.default_mode, of).map(Some);
         }
         if let Some(secret) = &volume.secret {
             let name = secret.secret_name.clone().unwrap_or_default();
             let entries = sources.secret(&name, secret.optional == Some(true)).await?;
-            let of = ("Secret", name.as_str(), self.namespace());
+            let of = ("secret", secret.optional);
             return pick(entries, secret.items.as_deref(), secret.default_mode, of).map(Some);
         }
         if let Some(downward) = &volume.downward_api {
@@ -136,31 +140,16 @@ impl Maker<'_> {
     }
 
     async fn claim(&self, name: &str) -> Result<PathBuf, ContentError> {
-        let failed = |kind, name: &str, source| ContentError::Read {
-            kind,
-            name: name.to_owned(),
-            source: Box::new(source),
-        };
-        let claims: Api<PersistentVolumeClaim> =
-            Api::namespaced(self.client.clone(), self.namespace());
-        let claim = claims
-            .get_opt(name)
-            .await
-            .map_err(|source| failed("persistentvolumeclaim", name, source))?
-            .ok_or_else(|| ContentError::Missing {
-                kind: "persistentvolumeclaim",
-                name: name.to_owned(),
-            })?;
-        let Some(bound) = claim.spec.and_then(|spec| spec.volume_name) else {
-            return Err(ContentError::Unsupported(format!(
-                "persistentvolumeclaim \"{name}\" is not bound to a volume yet"
-            )));
-        };
+        let bound = claimed(self.client, self.namespace(), name).await?;
         let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
         let volume = volumes
             .get(&bound)
             .await
-            .map_err(|source| failed("persistentvolume", &bound, source))?;
+            .map_err(|source| ContentError::Read {
+                kind: "persistentvolume",
+                name: bound.clone(),
+                source: Box::new(source),
+            })?;
         let spec = volume.spec.unwrap_or_default();
         let path = spec
             .host_path
@@ -213,14 +202,14 @@ impl Maker<'_> {
             let entries = sources
                 .config_map(&map.name, map.optional == Some(true))
                 .await?;
-            let of = ("ConfigMap", map.name.as_str(), self.namespace());
+            let of = ("config", map.optional);
             return pick(entries, map.items.as_deref(), mode, of);
         }
         if let Some(secret) = &source.secret {
             let entries = sources
                 .secret(&secret.name, secret.optional == Some(true))
                 .await?;
-            let of = ("Secret", secret.name.as_str(), self.namespace());
+            let of = ("secret", secret.optional);
             return pick(entries, secret.items.as_deref(), mode, of);
         }
         if let Some(downward) = &source.downward_api {
@@ -245,12 +234,7 @@ impl Maker<'_> {
 
     /// A token that is worth nothing once the pod is gone.
     async fn token(&self, audience: Option<&str>, seconds: i64) -> Result<String, ContentError> {
-        let account = self
-            .pod
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.service_account_name.clone())
-            .unwrap_or_else(|| "default".to_owned());
+        let account = account(self.pod);
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), self.namespace());
         let request = TokenRequest {
             spec: TokenRequestSpec {
@@ -268,13 +252,178 @@ impl Maker<'_> {
         let made = accounts
             .create_token_request(&account, &PostParams::default(), &request)
             .await
-            .map_err(|source| ContentError::Read {
-                kind: "token of service account",
-                name: account,
-                source: Box::new(source),
+            .map_err(|source| match &source {
+                kube::Error::Api(status) if status.is_not_found() => no_account(&account),
+                _ => ContentError::Read {
+                    kind: "token of service account",
+                    name: account.clone(),
+                    source: Box::new(source),
+                },
             })?;
         Ok(made.status.map(|status| status.token).unwrap_or_default())
     }
+}
+
+/// The volume a claim is bound to, or why it has none, as a kubelet words it.
+async fn claimed(client: &Client, namespace: &str, name: &str) -> Result<String, ContentError> {
+    let refused = |why: &str| {
+        ContentError::Unsupported(format!("error processing PVC {namespace}/{name}: {why}"))
+    };
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
+    let claim = claims
+        .get_opt(name)
+        .await
+        .map_err(|source| ContentError::Read {
+            kind: "persistentvolumeclaim",
+            name: name.to_owned(),
+            source: Box::new(source),
+        })?;
+    let Some(claim) = claim else {
+        return Err(refused(&format!(
+            "failed to fetch PVC from API server: persistentvolumeclaims \"{name}\" not found"
+        )));
+    };
+    if claim.metadata.deletion_timestamp.is_some() {
+        return Err(refused("PVC is being deleted"));
+    }
+    let phase = claim.status.and_then(|status| status.phase);
+    let bound = claim.spec.and_then(|spec| spec.volume_name);
+    match bound {
+        Some(bound) if phase.as_deref() == Some("Bound") && !bound.is_empty() => Ok(bound),
+        _ => Err(refused("PVC is not bound")),
+    }
+}
+
+/// What a kubelet's event says of a volume that cannot be made.
+fn told_of(volume: &Volume, error: &ContentError) -> ContentError {
+    let (name, why) = (&volume.name, error.told());
+    ContentError::Mount(if volume.persistent_volume_claim.is_some() {
+        format!(
+            "Unable to attach or mount volumes: unmounted volumes=[{name}], unattached volumes=[], failed to process volumes=[{name}]: {why}"
+        )
+    } else {
+        format!("MountVolume.SetUp failed for volume \"{name}\" : {why}")
+    })
+}
+
+/// The prefix of the volume admission gives every pod, for a service account it has looked up.
+const ACCOUNT_VOLUME: &str = "kube-api-access-";
+
+fn asked_for(pod: &Pod) -> impl Iterator<Item = &Volume> {
+    let volumes = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.filter(|volume| !volume.name.starts_with(ACCOUNT_VOLUME))
+}
+
+/// Whether any volume the pod asks for depends on another object.
+pub(crate) fn name_objects(pod: &Pod) -> bool {
+    asked_for(pod).any(|volume| {
+        volume.config_map.is_some()
+            || volume.secret.is_some()
+            || volume.persistent_volume_claim.is_some()
+            || volume.projected.is_some()
+    })
+}
+
+/// Whether everything the pod's volumes name is there. Nothing is made.
+pub(crate) async fn check(client: &Client, pod: &Pod) -> Result<(), ContentError> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+    let sources = Sources::new(client, namespace);
+    for volume in asked_for(pod) {
+        check_one(client, &sources, pod, volume)
+            .await
+            .map_err(|error| told_of(volume, &error))?;
+    }
+    Ok(())
+}
+
+async fn check_one(
+    client: &Client,
+    sources: &Sources,
+    pod: &Pod,
+    volume: &Volume,
+) -> Result<(), ContentError> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+    if let Some(claim) = &volume.persistent_volume_claim {
+        claimed(client, namespace, &claim.claim_name).await?;
+    }
+    if let Some(map) = &volume.config_map {
+        let optional = map.optional == Some(true);
+        let entries = sources.config_map(&map.name, optional).await?;
+        pick(
+            entries,
+            map.items.as_deref(),
+            None,
+            ("config", map.optional),
+        )?;
+    }
+    if let Some(secret) = &volume.secret {
+        let name = secret.secret_name.clone().unwrap_or_default();
+        let optional = secret.optional == Some(true);
+        let entries = sources.secret(&name, optional).await?;
+        pick(
+            entries,
+            secret.items.as_deref(),
+            None,
+            ("secret", secret.optional),
+        )?;
+    }
+    let projections = volume
+        .projected
+        .iter()
+        .flat_map(|projected| projected.sources.iter().flatten());
+    for source in projections {
+        if let Some(map) = &source.config_map {
+            let optional = map.optional == Some(true);
+            let entries = sources.config_map(&map.name, optional).await?;
+            pick(
+                entries,
+                map.items.as_deref(),
+                None,
+                ("config", map.optional),
+            )?;
+        }
+        if let Some(secret) = &source.secret {
+            let optional = secret.optional == Some(true);
+            let entries = sources.secret(&secret.name, optional).await?;
+            pick(
+                entries,
+                secret.items.as_deref(),
+                None,
+                ("secret", secret.optional),
+            )?;
+        }
+        if source.service_account_token.is_some() {
+            let account = account(pod);
+            let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+            let found = accounts
+                .get_metadata_opt(&account)
+                .await
+                .map_err(|source| ContentError::Read {
+                    kind: "serviceaccount",
+                    name: account.clone(),
+                    source: Box::new(source),
+                })?;
+            if found.is_none() {
+                return Err(no_account(&account));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn account(pod: &Pod) -> String {
+    let spec = pod.spec.as_ref();
+    spec.and_then(|spec| spec.service_account_name.clone())
+        .unwrap_or_else(|| "default".to_owned())
+}
+
+fn no_account(account: &str) -> ContentError {
+    ContentError::Unsupported(format!(
+        "failed to fetch token: serviceaccounts \"{account}\" not found"
+    ))
 }
 
 fn host_path(source: &HostPathVolumeSource) -> Result<PathBuf, ContentError> {
@@ -305,12 +454,13 @@ fn host_path(source: &HostPathVolumeSource) -> Result<PathBuf, ContentError> {
     )))
 }
 
-/// The entries a volume shows, under the paths it gives them.
+/// The entries a volume shows, under the paths it gives them. `kind` is the word a kubelet has for keys
+/// of such an object; an optional object may lack keys too.
 fn pick(
     mut entries: Entries,
     items: Option<&[KeyToPath]>,
     mode: Option<i32>,
-    (kind, name, namespace): (&'static str, &str, &str),
+    (kind, optional): (&'static str, Option<bool>),
 ) -> Result<Files, ContentError> {
     let mode = mode.unwrap_or(DEFAULT_MODE);
     let Some(items) = items else {
@@ -319,20 +469,20 @@ fn pick(
             .map(|(key, value)| (key, value, mode))
             .collect());
     };
-    items
-        .iter()
-        .map(|item| {
-            let value = entries
-                .remove(&item.key)
-                .ok_or_else(|| ContentError::MissingKey {
-                    kind,
-                    namespace: namespace.to_owned(),
-                    name: name.to_owned(),
-                    key: item.key.clone(),
-                })?;
-            Ok((item.path.clone(), value, item.mode.unwrap_or(mode)))
-        })
-        .collect()
+    let mut files = Files::new();
+    for item in items {
+        match entries.remove(&item.key) {
+            Some(value) => files.push((item.path.clone(), value, item.mode.unwrap_or(mode))),
+            None if optional == Some(true) => {}
+            None => {
+                return Err(ContentError::Unsupported(format!(
+                    "references non-existent {kind} key: {}",
+                    item.key
+                )));
+            }
+        }
+    }
+    Ok(files)
 }
 
 /// A token that has most of its life before it is kept.
@@ -343,6 +493,37 @@ fn still_good(path: &Path, seconds: i64) -> Option<Vec<u8>> {
     young.then(|| std::fs::read(path).ok())?
 }
 
+/// The part of a volume a mount shows; empty for all of it.
+pub(crate) fn sub_path(
+    mount: &VolumeMount,
+    variables: &BTreeMap<String, String>,
+) -> Result<String, ContentError> {
+    let path = match (&mount.sub_path, &mount.sub_path_expr) {
+        (Some(path), _) => path.clone(),
+        (None, Some(text)) => {
+            if let Some(name) = unknown_name(text, variables) {
+                return Err(ContentError::Unsupported(format!(
+                    "missing value for \"{name}\""
+                )));
+            }
+            expand(text, variables)
+        }
+        (None, None) => return Ok(String::new()),
+    };
+    let mut parts = Path::new(&path).components();
+    if parts.clone().next() == Some(Component::RootDir) {
+        return Err(ContentError::Unsupported(format!(
+            "error SubPath `{path}` must not be an absolute path"
+        )));
+    }
+    if parts.any(|part| part == Component::ParentDir) {
+        return Err(ContentError::Unsupported(format!(
+            "unable to provision SubPath `{path}`: must not contain '..'"
+        )));
+    }
+    Ok(path)
+}
+
 /// Where a mount leads: the volume, or a folder in it. Links inside the volume must not lead out of it: a
 /// pod could have put them there.
 pub(crate) fn mounted(
@@ -350,11 +531,7 @@ pub(crate) fn mounted(
     mount: &VolumeMount,
     variables: &BTreeMap<String, String>,
 ) -> Result<PathBuf, ContentError> {
-    let inner = match (&mount.sub_path, &mount.sub_path_expr) {
-        (Some(path), _) => path.clone(),
-        (None, Some(text)) => expand(text, variables),
-        (None, None) => String::new(),
-    };
+    let inner = sub_path(mount, variables)?;
     if inner.is_empty() {
         return Ok(volume.to_owned());
     }

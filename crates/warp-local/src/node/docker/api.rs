@@ -248,6 +248,16 @@ impl Docker {
         }
     }
 
+    /// Whom an image runs as; empty for root.
+    pub(crate) async fn image_user(&self, image: &str) -> Result<String, DockerError> {
+        let path = format!("/images/{}/json", escape(image));
+        let found = self.call::<Value>(Method::GET, &path, None).await?;
+        Ok(found["Config"]["User"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned())
+    }
+
     /// Pulls an image, telling how far it is after each message of the engine.
     pub(crate) async fn pull(
         &self,
@@ -419,8 +429,9 @@ impl Docker {
         container: &str,
         command: &[String],
         stdin: bool,
+        tty: bool,
     ) -> Result<String, DockerError> {
-        let body = json!({"AttachStdin": stdin, "AttachStdout": true, "AttachStderr": true, "Tty": false, "Cmd": command});
+        let body = json!({"AttachStdin": stdin, "AttachStdout": true, "AttachStderr": true, "Tty": tty, "Cmd": command});
         let made: Value = self
             .call(
                 Method::POST,
@@ -432,15 +443,46 @@ impl Docker {
     }
 
     /// Starts it; the connection becomes its streams.
-    pub(crate) async fn exec_start(&self, exec: &str) -> Result<TokioIo<Upgraded>, DockerError> {
-        let body = json!({"Detach": false, "Tty": false});
-        let response = self
-            .send(
-                Method::POST,
-                &format!("/exec/{}/start", escape(exec)),
-                Some(&body),
-            )
-            .await?;
+    pub(crate) async fn exec_start(
+        &self,
+        exec: &str,
+        tty: bool,
+    ) -> Result<TokioIo<Upgraded>, DockerError> {
+        let body = json!({"Detach": false, "Tty": tty});
+        let path = format!("/exec/{}/start", escape(exec));
+        self.streams(&path, Some(&body)).await
+    }
+
+    /// The streams of a container's main process.
+    pub(crate) async fn attach(
+        &self,
+        container: &str,
+        stdin: bool,
+    ) -> Result<TokioIo<Upgraded>, DockerError> {
+        let path = format!(
+            "/containers/{}/attach?stream=1&stdout=1&stderr=1&stdin={}",
+            escape(container),
+            u8::from(stdin)
+        );
+        self.streams(&path, None).await
+    }
+
+    /// Tells a command the size of its terminal.
+    pub(crate) async fn exec_resize(
+        &self,
+        exec: &str,
+        (width, height): (u16, u16),
+    ) -> Result<(), DockerError> {
+        let path = format!("/exec/{}/resize?h={height}&w={width}", escape(exec));
+        self.send(Method::POST, &path, None).await.map(|_| ())
+    }
+
+    async fn streams(
+        &self,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<TokioIo<Upgraded>, DockerError> {
+        let response = self.send(Method::POST, path, body).await?;
         let upgraded =
             hyper::upgrade::on(response)
                 .await

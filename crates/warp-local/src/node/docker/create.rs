@@ -21,6 +21,9 @@ pub(super) fn unsupported(pod: &Pod) -> Option<String> {
     })
 }
 
+/// The device files of each device, by resource and number.
+type Files = BTreeMap<&'static str, Vec<Vec<String>>>;
+
 /// Everything about one run that is not in the pod.
 pub(super) struct Run<'a> {
     pub(super) owner: &'a str,
@@ -30,8 +33,8 @@ pub(super) struct Run<'a> {
     pub(super) devices: &'a Devices,
     /// The container whose network this one shares.
     pub(super) network_of: Option<&'a str>,
-    /// The render devices of this machine's AMD cards, by their numbers.
-    pub(super) render: &'a [String],
+    /// The files of this machine's devices.
+    pub(super) files: &'a Files,
 }
 
 /// The name a run's container has; the same every time it is asked for.
@@ -75,6 +78,10 @@ pub(super) fn body(pod: &Pod, container: &Container, run: &Run<'_>) -> Result<Va
     }
     if let Some(user) = user(pod, container) {
         body["User"] = json!(user);
+    }
+    if container.stdin == Some(true) {
+        body["OpenStdin"] = json!(true);
+        body["StdinOnce"] = json!(container.stdin_once == Some(true));
     }
     if let Some(signal) = container
         .lifecycle
@@ -148,7 +155,7 @@ fn host(pod: &Pod, container: &Container, run: &Run<'_>) -> Result<Value, Conten
             host.insert("CapDrop".to_owned(), json!(capabilities.drop));
         }
     }
-    devices(&mut host, run.devices.get(&container.name), run.render);
+    devices(&mut host, run.devices.get(&container.name), run.files);
     Ok(Value::Object(host))
 }
 
@@ -168,37 +175,44 @@ fn binds(container: &Container, run: &Run<'_>) -> Result<Vec<String>, ContentErr
         .collect()
 }
 
-/// NVIDIA by device requests; AMD by device files and the groups that may use them.
+/// NVIDIA by device requests; the others by device files and the groups that may use them.
 fn devices(
     host: &mut Map<String, Value>,
     held: Option<&BTreeMap<String, Vec<u32>>>,
-    render: &[String],
+    files: &Files,
 ) {
+    let mut passed: Vec<String> = Vec::new();
     for (resource, numbers) in held.into_iter().flatten() {
-        match resource.as_str() {
-            "nvidia.com/gpu" => {
-                let ids: Vec<String> = numbers.iter().map(u32::to_string).collect();
-                let request =
-                    json!([{"Driver": "nvidia", "DeviceIDs": ids, "Capabilities": [["gpu"]]}]);
-                host.insert("DeviceRequests".to_owned(), request);
-            }
-            "amd.com/gpu" => {
-                let files = std::iter::once("/dev/kfd".to_owned()).chain(
-                    numbers
-                        .iter()
-                        .filter_map(|number| render.get(usize::try_from(*number).ok()?))
-                        .map(|name| format!("/dev/dri/{name}")),
-                );
-                let devices: Vec<Value> = files
-                    .map(|file| json!({"PathOnHost": file, "PathInContainer": file, "CgroupPermissions": "rwm"}))
-                    .collect();
-                host.insert("Devices".to_owned(), json!(devices));
-                host.insert("GroupAdd".to_owned(), json!(["video", "render"]));
-                host.insert("SecurityOpt".to_owned(), json!(["seccomp=unconfined"]));
-            }
-            _ => {}
+        if resource == "nvidia.com/gpu" {
+            let ids: Vec<String> = numbers.iter().map(u32::to_string).collect();
+            let request =
+                json!([{"Driver": "nvidia", "DeviceIDs": ids, "Capabilities": [["gpu"]]}]);
+            host.insert("DeviceRequests".to_owned(), request);
+            continue;
         }
+        let Some(known) = files.get(resource.as_str()) else {
+            continue;
+        };
+        if resource == "amd.com/gpu" {
+            passed.push("/dev/kfd".to_owned());
+            host.insert("SecurityOpt".to_owned(), json!(["seccomp=unconfined"]));
+        }
+        let chosen = numbers
+            .iter()
+            .filter_map(|number| known.get(usize::try_from(*number).ok()?));
+        passed.extend(chosen.flatten().cloned());
     }
+    if passed.is_empty() {
+        return;
+    }
+    let devices: Vec<Value> = passed
+        .iter()
+        .map(
+            |file| json!({"PathOnHost": file, "PathInContainer": file, "CgroupPermissions": "rwm"}),
+        )
+        .collect();
+    host.insert("Devices".to_owned(), json!(devices));
+    host.insert("GroupAdd".to_owned(), json!(["video", "render"]));
 }
 
 #[cfg(test)]
@@ -211,10 +225,14 @@ mod tests {
 
     #[test]
     fn devices_of_each_vendor_are_passed_in_its_own_way() {
-        let render = ["renderD129".to_owned(), "renderD130".to_owned()];
+        let render = |number: u32| vec![format!("/dev/dri/renderD{number}")];
+        let files = BTreeMap::from([
+            ("amd.com/gpu", vec![render(129), render(130)]),
+            ("gpu.intel.com/xe", vec![render(131), render(132)]),
+        ]);
         let held = |resource: &str| BTreeMap::from([(resource.to_owned(), vec![1])]);
         let mut host = Map::new();
-        devices(&mut host, Some(&held("amd.com/gpu")), &render);
+        devices(&mut host, Some(&held("amd.com/gpu")), &files);
         let paths: Vec<_> = host["Devices"]
             .as_array()
             .unwrap()
@@ -224,10 +242,13 @@ mod tests {
         assert_eq!(paths, ["/dev/kfd", "/dev/dri/renderD130"]);
         assert_eq!(host["GroupAdd"], json!(["video", "render"]));
         let mut host = Map::new();
-        devices(&mut host, Some(&held("nvidia.com/gpu")), &render);
+        devices(&mut host, Some(&held("nvidia.com/gpu")), &files);
         assert_eq!(host["DeviceRequests"][0]["DeviceIDs"], json!(["1"]));
         let mut host = Map::new();
-        devices(&mut host, None, &render);
+        devices(&mut host, Some(&held("gpu.intel.com/xe")), &files);
+        assert_eq!(host["Devices"][0]["PathOnHost"], "/dev/dri/renderD132");
+        let mut host = Map::new();
+        devices(&mut host, None, &files);
         assert!(host.is_empty());
     }
 }

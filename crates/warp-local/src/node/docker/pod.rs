@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::api::{DockerError, Inspected};
 use super::{OWNER, POD, Shared, create, credentials};
 use crate::background;
+use crate::node::checks::{self, User};
 use crate::node::contents::environment::{Scope, Sources, expand};
 use crate::node::devices::Devices;
 use crate::node::facts::{Event, Exit, containers};
@@ -214,6 +215,15 @@ impl Task {
             .resolve(BTreeMap::new())
             .await
             .map_err(|error| Failure::Content(error.told()))?;
+        if must_not_be_root(&self.frame.pod, container) {
+            let image = container.image.as_deref().unwrap_or_default();
+            let user = self.shared.api.image_user(image).await?;
+            if let Some(why) =
+                checks::root_refused(&self.frame.pod, container, User::OfImage(&user))
+            {
+                return Err(Failure::Content(why));
+            }
+        }
         let mut container = container.clone();
         for words in [&mut container.command, &mut container.args]
             .into_iter()
@@ -231,7 +241,7 @@ impl Task {
             volumes: &self.frame.record.volumes,
             devices: &self.frame.record.devices,
             network_of: neighbour.as_deref(),
-            render: &self.shared.render,
+            files: &self.shared.files,
         };
         let body = create::body(&self.frame.pod, &container, &run)
             .map_err(|error| Failure::Content(error.told()))?;
@@ -307,8 +317,8 @@ impl Task {
             let begun = tokio::time::Instant::now();
             let before = async {
                 if let Some(command) = hook.exec.and_then(|exec| exec.command)
-                    && let Ok(exec) = shared.api.exec(&name, &command, false).await
-                    && let Ok(mut streams) = shared.api.exec_start(&exec).await
+                    && let Ok(exec) = shared.api.exec(&name, &command, false, false).await
+                    && let Ok(mut streams) = shared.api.exec_start(&exec, false).await
                 {
                     tokio::io::copy(&mut streams, &mut tokio::io::sink())
                         .await
@@ -327,6 +337,11 @@ impl Task {
             shared.tasks.tell(&uid, Order::Look);
         });
     }
+}
+
+/// Whether it has to be known whom the image runs as.
+fn must_not_be_root(pod: &Pod, container: &Container) -> bool {
+    checks::root_refused(pod, container, User::OfImage("")).is_some()
 }
 
 enum Failure {
@@ -466,9 +481,14 @@ async fn probed(
         let run = async {
             let id = shared
                 .api
-                .exec(name, exec.command.as_deref().unwrap_or_default(), false)
+                .exec(
+                    name,
+                    exec.command.as_deref().unwrap_or_default(),
+                    false,
+                    false,
+                )
                 .await?;
-            let mut streams = shared.api.exec_start(&id).await?;
+            let mut streams = shared.api.exec_start(&id, false).await?;
             tokio::io::copy(&mut streams, &mut tokio::io::sink())
                 .await
                 .ok();

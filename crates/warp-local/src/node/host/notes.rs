@@ -1,6 +1,6 @@
 //! What a kubelet tells users about its pods, as Kubernetes events.
 
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 
 use super::super::facts::{Event, Facts};
 use super::super::lifecycle::Action;
@@ -11,8 +11,18 @@ pub(super) fn about_event(pod: &Pod, facts: &Facts, event: &Event) -> Option<Not
     let (warning, reason, message, container) = match event {
         Event::PrepareFailed { message, .. } => (true, "FailedMount", message.clone(), None),
         Event::PullFailed {
-            message, container, ..
-        } => (true, "Failed", message.clone(), Some(container)),
+            message,
+            container,
+            reason,
+            ..
+        } => {
+            let told = match reason.as_str() {
+                "InvalidImageName" => "InspectFailed",
+                "ErrImageNeverPull" => "ErrImageNeverPull",
+                _ => "Failed",
+            };
+            (true, told, message.clone(), Some(container))
+        }
         Event::Misconfigured {
             message, container, ..
         } => (true, "Failed", format!("Error: {message}"), Some(container)),
@@ -80,6 +90,26 @@ pub(super) fn about_action(pod: &Pod, action: &Action) -> Option<Note> {
         )),
         _ => None,
     }
+}
+
+/// What a node's object asks for that means nothing.
+pub(super) fn about_node(node: &Node, message: &str) -> Note {
+    Note {
+        about: ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: node.metadata.name.clone(),
+            uid: node.metadata.uid.clone(),
+            ..ObjectReference::default()
+        },
+        warning: true,
+        reason: "UnknownAnnotation".to_owned(),
+        message: message.to_owned(),
+    }
+}
+
+pub(super) fn warning(pod: &Pod, reason: &str, message: String) -> Note {
+    note(pod, None, true, reason, message)
 }
 
 pub(super) fn about_refusal(pod: &Pod, reason: &str, message: &str) -> Note {

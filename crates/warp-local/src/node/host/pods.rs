@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{HostIP, Node, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{HostIP, Node, Pod, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tokio::sync::{Semaphore, mpsc};
 
+use super::super::checks::{self, Answer, Gate};
 use super::super::facts::{Event, Facts, Sandbox, later};
 use super::super::fleet::Shape;
-use super::super::lifecycle::{Step, step};
+use super::super::lifecycle::{Action, Step, step};
 use super::super::runtime::{Due, Refusal, Report, Runtime};
 use super::room::Room;
 use super::writes::{Outcome, Write, Written, says};
@@ -42,6 +43,8 @@ struct Member {
     /// The object as last seen, where health is asked for again and again.
     seen: Option<Arc<Node>>,
     lost: bool,
+    /// What its object asks for that means nothing, as last told.
+    told: Vec<String>,
 }
 
 struct Tracked {
@@ -86,10 +89,18 @@ impl Ord for Timer {
     }
 }
 
+/// What the API said to a question that was asked before an action.
+struct Answered {
+    uid: String,
+    action: Action,
+    answer: Answer,
+}
+
 enum News {
     Pod(Change),
     Node(Change),
     Report(Report),
+    Answer(Answered),
     Written(Written),
     Time,
     Health,
@@ -112,11 +123,14 @@ pub(super) struct Loop {
     permits: Arc<Semaphore>,
     written: mpsc::UnboundedReceiver<Written>,
     results: mpsc::UnboundedSender<Written>,
+    answered: mpsc::UnboundedReceiver<Answered>,
+    answers: mpsc::UnboundedSender<Answered>,
 }
 
 impl Loop {
     pub(super) fn new(host: Host, silent: Silent, recorder: Recorder) -> Self {
         let (results, written) = mpsc::unbounded_channel();
+        let (answers, answered) = mpsc::unbounded_channel();
         let members = host
             .shapes
             .into_iter()
@@ -126,6 +140,7 @@ impl Loop {
                     room: Room::new(shape),
                     seen: None,
                     lost: false,
+                    told: Vec::new(),
                 };
                 (name, member)
             })
@@ -153,6 +168,8 @@ impl Loop {
             order: 0,
             written,
             results,
+            answered,
+            answers,
         }
     }
 
@@ -167,6 +184,7 @@ impl Loop {
                     self.note(&report.uid, report.event);
                     self.advance(&report.uid);
                 }
+                News::Answer(answered) => self.answer(answered),
                 News::Written(written) => self.write_done(written),
                 News::Time => self.fire(),
                 News::Health => self.look_at_devices(),
@@ -201,6 +219,7 @@ impl Loop {
         tokio::select! {
             Some(written) = self.written.recv() => News::Written(written),
             Some(report) = self.reports.recv() => News::Report(report),
+            Some(answered) = self.answered.recv() => News::Answer(answered),
             Some(event) = pods.next() => News::Pod(event),
             Some(event) = nodes.next() => News::Node(event),
             () = timer => News::Time,
@@ -420,7 +439,30 @@ impl Loop {
                     self.recorder.record(COMPONENT, note);
                 }
                 tracked.facts.begin(action, now);
-                due.extend(self.runtime.act(&tracked.pod, &tracked.facts, action, now));
+                match checks::before(&*self.runtime, &self.client, &tracked.pod, action) {
+                    Gate::Open => {
+                        due.extend(self.runtime.act(&tracked.pod, &tracked.facts, action, now));
+                    }
+                    Gate::Shut(reason, message) => {
+                        let event = checks::event(action, reason, message, now);
+                        due.extend(event.map(|event| Due { at: now, event }));
+                    }
+                    Gate::Ask(question) => {
+                        let (uid, action) = (uid.to_owned(), action.clone());
+                        let answers = self.answers.clone();
+                        background::spawn(async move {
+                            let answer = question.await;
+                            // Nobody listens any more only when the host has ended.
+                            answers
+                                .send(Answered {
+                                    uid,
+                                    action,
+                                    answer,
+                                })
+                                .ok();
+                        });
+                    }
+                }
             }
             self.expect(uid, due);
         }
@@ -428,6 +470,38 @@ impl Loop {
             pod = uid,
             "the pod does not settle; it is looked at again when it changes"
         );
+    }
+
+    /// Goes on with an action the API was asked about, unless the pod has gone another way since.
+    fn answer(&mut self, answered: Answered) {
+        let Answered {
+            uid,
+            action,
+            answer,
+        } = answered;
+        let now = self.clock.now();
+        let Some(tracked) = self.pods.get(&uid) else {
+            return;
+        };
+        if !tracked.facts.awaits(&action) {
+            return;
+        }
+        for (reason, message) in answer.warnings {
+            self.recorder
+                .record(COMPONENT, notes::warning(&tracked.pod, reason, message));
+        }
+        let due = match answer.refused {
+            None => self.runtime.act(&tracked.pod, &tracked.facts, &action, now),
+            Some(message) => {
+                let event = checks::event(&action, "", message, now);
+                event
+                    .map(|event| Due { at: now, event })
+                    .into_iter()
+                    .collect()
+            }
+        };
+        self.expect(&uid, due);
+        self.advance(&uid);
     }
 
     fn settled(&mut self, uid: &str, next: Step, now: Timestamp) {
@@ -453,7 +527,7 @@ impl Loop {
         if member.lost || tracked.writing || waiting || tracked.removed {
             return;
         }
-        let status = with_host(next.status, &member.room.shape);
+        let status = with_host(next.status, &tracked.pod, &member.room.shape);
         let write = if !says(tracked.facts.reported.as_ref(), &status) {
             Write::status(&tracked.pod, status)
         } else if next.finished {
@@ -527,6 +601,15 @@ impl Loop {
         }
         member.room.relabel(node);
         let health = self.runtime.health(node);
+        for message in health
+            .unknown
+            .iter()
+            .filter(|text| !member.told.contains(text))
+        {
+            self.recorder
+                .record(COMPONENT, notes::about_node(node, message));
+        }
+        member.told = health.unknown;
         let was_lost = member.lost;
         member.lost = health.lost || gone;
         if member.lost {
@@ -611,7 +694,14 @@ async fn tick(timer: &mut Option<tokio::time::Interval>) {
     }
 }
 
-fn with_host(mut status: PodStatus, shape: &Shape) -> PodStatus {
+/// Adds where the pod is; one in the host's network is at the host's address.
+fn with_host(mut status: PodStatus, pod: &Pod, shape: &Shape) -> PodStatus {
+    if pod.spec.as_ref().and_then(|spec| spec.host_network) == Some(true) {
+        status.pod_ip = Some(shape.address.clone());
+        status.pod_ips = Some(vec![PodIP {
+            ip: shape.address.clone(),
+        }]);
+    }
     status.host_ip = Some(shape.address.clone());
     status.host_ips = Some(vec![HostIP {
         ip: shape.address.clone(),

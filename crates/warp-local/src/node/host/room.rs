@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use warp_core::fleet::{Constraints, Labels};
 use warp_core::resources::Resources;
 
+use super::super::checks;
 use super::super::devices::Ledger;
 use super::super::facts::Facts;
 use super::super::fleet::Shape;
@@ -63,6 +64,9 @@ impl Room {
                 reason: "NodeAffinity".to_owned(),
                 message: "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector".to_owned(),
             });
+        }
+        if !known && let Some(refusal) = checks::refusal(pod) {
+            return Some(refusal);
         }
         if !known && let Err(refusal) = runtime.admit(pod) {
             return Some(refusal);

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::Request;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// One write, ready to be sent.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ async fn report(
     status: Box<PodStatus>,
 ) -> Outcome {
     // Merged by condition type, so the conditions of others stay; the uid guards against a namesake.
-    let patch = Patch::Strategic(json!({"metadata": {"uid": uid}, "status": &*status}));
+    let patch = Patch::Strategic(json!({"metadata": {"uid": uid}, "status": told(&status)}));
     let request =
         match Request::new(path).patch_subresource("status", name, &PatchParams::default(), &patch)
         {
@@ -107,6 +107,27 @@ async fn report(
             }
         }
         Err(error) => failure(&error),
+    }
+}
+
+/// The status with everything it no longer says spelt out: a merge keeps what is left out, and a
+/// condition that came true would keep the reason it once failed for.
+fn told(status: &PodStatus) -> Value {
+    let mut told = json!(status);
+    for name in ["reason", "message", "podIP", "podIPs"] {
+        forget_absent(&mut told, name);
+    }
+    let conditions = told["conditions"].as_array_mut();
+    for condition in conditions.into_iter().flatten() {
+        forget_absent(condition, "reason");
+        forget_absent(condition, "message");
+    }
+    told
+}
+
+fn forget_absent(object: &mut Value, name: &str) {
+    if let Some(fields) = object.as_object_mut() {
+        fields.entry(name).or_insert(Value::Null);
     }
 }
 

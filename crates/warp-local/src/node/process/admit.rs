@@ -7,12 +7,10 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use crate::node::facts::containers;
 use crate::node::process::probe;
 
-/// The first thing of `pod` that is not available here; `as_root` says whom its processes would run as.
-pub(super) fn unsupported(pod: &Pod, as_root: bool) -> Option<String> {
+/// The first thing of `pod` that is not available here.
+pub(super) fn unsupported(pod: &Pod) -> Option<String> {
     containers(pod.spec.as_ref()?).find_map(|container| {
-        let what = probe::unavailable(container, "a process node")
-            .or_else(|| mounts(container))
-            .or_else(|| (as_root && wants_no_root(pod, container)).then(|| "it says runAsNonRoot, and processes of this node run as root; start Warp as another user".to_owned()))?;
+        let what = probe::unavailable(container, "a process node").or_else(|| mounts(container))?;
         Some(format!("container {}: {what}", container.name))
     })
 }
@@ -46,16 +44,4 @@ fn mounts(container: &Container) -> Option<String> {
             outer.1
         ))
     })
-}
-
-fn wants_no_root(pod: &Pod, container: &Container) -> bool {
-    let shared = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.security_context.as_ref()?.run_as_non_root);
-    let own = container
-        .security_context
-        .as_ref()
-        .and_then(|context| context.run_as_non_root);
-    own.or(shared) == Some(true)
 }

@@ -7,22 +7,27 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Signal, ioctl_tiocsctty, set_parent_process_death_signal, setsid};
 
 /// The exit code when there was no command to become; the reason is in the file given.
 const NOT_STARTED: u8 = 127;
 
-/// `__container FAILURE-FILE GROUP… -- COMMAND…`. Returns only when the command could not be started.
+/// Before the groups: its standard input is a terminal, to be the one it is controlled by.
+pub(super) const ON_TERMINAL: &str = "--terminal";
+
+/// `__container FAILURE-FILE [--terminal] GROUP… -- COMMAND…`. Returns only when the command could not be started.
 pub fn run(arguments: Vec<OsString>) -> ExitCode {
     let mut arguments = arguments.into_iter();
     let failure = PathBuf::from(arguments.next().unwrap_or_default());
-    let groups: Vec<PathBuf> = arguments
+    let mut groups: Vec<PathBuf> = arguments
         .by_ref()
         .take_while(|word| word != "--")
         .map(PathBuf::from)
         .collect();
+    let before = groups.len();
+    groups.retain(|word| word != Path::new(ON_TERMINAL));
     let command: Vec<OsString> = arguments.collect();
-    let why = match become_command(&groups, &command) {
+    let why = match become_command(groups.len() < before, &groups, &command) {
         Ok(never) => match never {},
         Err(error) => error,
     };
@@ -32,11 +37,17 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
 }
 
 fn become_command(
+    on_terminal: bool,
     groups: &[PathBuf],
     command: &[OsString],
 ) -> Result<std::convert::Infallible, String> {
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| format!("failed to follow the supervisor: {error}"))?;
+    if on_terminal {
+        setsid()
+            .and_then(|_| ioctl_tiocsctty(std::io::stdin()))
+            .map_err(|error| format!("failed to take the terminal: {error}"))?;
+    }
     for group in groups {
         join(group).map_err(|error| {
             format!(

@@ -56,7 +56,7 @@ impl Watch {
 async fn look(found: &[machine::Gpus]) -> Broken {
     let mut broken = Broken::new();
     for gpus in found {
-        let resource = gpus.vendor.resources()[0].to_owned();
+        let resource = gpus.resource.to_owned();
         let numbers = match gpus.vendor {
             warp_core::gpu::Vendor::Nvidia => match nvidia_report().await {
                 Some(text) => nvidia(&text, gpus.count),

@@ -10,16 +10,27 @@ use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::process::Command;
+use tokio::sync::oneshot;
 use warp_apiserver::codec::status::Status;
-use warp_apiserver::hooks::{ExecOptions, ExecSession, LogOptions};
+use warp_apiserver::hooks::{ExecOptions, ExecSession, HookFuture, LogOptions};
 
+use super::container::ON_TERMINAL;
 use super::log::{Query, follow, read};
+use super::terminal::Terminal;
 use super::wire::State;
-use super::{CONTAINER, Process, spec};
-use crate::node::access::{Access, LogStream, text, wire};
+use super::{CONTAINER, Process, input, spec};
+use crate::background;
+use crate::node::access::{Access, LogStream, from_now_on, streamed, text, wire};
 
-impl Access for Process {
-    fn logs(&self, pod: &Pod, container: &str, options: &LogOptions) -> Result<LogStream, Status> {
+impl Process {
+    /// A log from where it is asked for; `found` is told once that place is known.
+    fn read_log(
+        &self,
+        pod: &Pod,
+        container: &str,
+        options: &LogOptions,
+        found: Option<oneshot::Sender<()>>,
+    ) -> Result<LogStream, Status> {
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let folder = self.shared.folder(uid);
@@ -58,6 +69,9 @@ impl Access for Process {
             let (bytes, mark) = tokio::task::spawn_blocking(move || read(&place, &asked))
                 .await
                 .unwrap_or_default();
+            if let Some(found) = found {
+                found.send(()).ok();
+            }
             if !goes_on {
                 return text(bytes);
             }
@@ -69,6 +83,12 @@ impl Access for Process {
         };
         Ok(futures::stream::once(opened).flatten().boxed())
     }
+}
+
+impl Access for Process {
+    fn logs(&self, pod: &Pod, container: &str, options: &LogOptions) -> Result<LogStream, Status> {
+        self.read_log(pod, container, options, None)
+    }
 
     fn exec(
         &self,
@@ -78,20 +98,31 @@ impl Access for Process {
     ) -> Result<ExecSession, Status> {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let folder = self.shared.folder(uid);
-        let Some(launch) = spec::load(&folder, container) else {
-            return Err(Status::bad_request(format!(
-                "container \"{container}\" has not started"
+        let launch = spec::load(&folder, container).filter(|_| is_running(&folder, container));
+        let Some(launch) = launch else {
+            return Err(Status::plain_failure(format!(
+                "container not found (\"{container}\"): it does not run"
             )));
         };
-        let child = Command::new(&self.shared.program)
+        let mut command = Command::new(&self.shared.program);
+        command
             .arg(CONTAINER)
             .arg("/dev/stderr")
+            .args(options.tty.then_some(ON_TERMINAL))
             .args(&launch.groups)
             .arg("--")
             .args(&options.command)
             .env_clear()
             .envs(&launch.environment)
             .current_dir(&launch.folder)
+            .kill_on_drop(true);
+        let failed = |error: std::io::Error| {
+            Status::internal(format!("failed to start the command: {error}"))
+        };
+        if options.tty {
+            return on_terminal(command, options).map_err(failed);
+        }
+        let child = command
             .stdin(if options.stdin {
                 Stdio::piped()
             } else {
@@ -100,15 +131,70 @@ impl Access for Process {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0)
-            .kill_on_drop(true)
             .spawn()
-            .map_err(|error| Status::internal(format!("failed to start the command: {error}")))?;
+            .map_err(failed)?;
         Ok(wire(child, options))
     }
 
-    fn address(&self, _pod: &Pod) -> Option<String> {
-        Some(self.shared.address.clone())
+    fn attach(
+        &self,
+        pod: &Pod,
+        container: &str,
+        options: &ExecOptions,
+    ) -> Result<ExecSession, Status> {
+        let (found, is_found) = oneshot::channel();
+        let log = self.read_log(pod, container, &from_now_on(), Some(found))?;
+        let mut session = streamed(log);
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let folder = self.shared.folder(uid);
+        let launch = spec::load(&folder, container).filter(|launch| launch.stdin.is_some());
+        // As on a kubelet, a container that was given no standard input hears nothing.
+        if let Some(launch) = launch.filter(|_| options.stdin) {
+            let (outside, inside) = tokio::io::duplex(8192);
+            session.stdin = Some(outside);
+            background::spawn(async move {
+                // The answer to the first word typed must not be missed.
+                is_found.await.ok();
+                input::feed(folder, launch, inside).await;
+            });
+        }
+        Ok(session)
     }
+
+    fn addresses(&self, _pod: &Pod) -> HookFuture<Vec<String>> {
+        // Its processes share the machine's network.
+        let mut addresses = vec!["127.0.0.1".to_owned(), "::1".to_owned()];
+        if !addresses.contains(&self.shared.address) {
+            addresses.push(self.shared.address.clone());
+        }
+        Box::pin(std::future::ready(Ok(addresses)))
+    }
+}
+
+fn on_terminal(mut command: Command, options: &ExecOptions) -> std::io::Result<ExecSession> {
+    let (terminal, far) = Terminal::open()?;
+    let child = command
+        .env("TERM", "xterm")
+        .stdin(far.try_clone()?)
+        .stdout(far.try_clone()?)
+        .stderr(far)
+        .spawn()?;
+    // It holds the far end too, and the end of the last holder is the end of the output.
+    drop(command);
+    let (typed, shown, resize) = terminal.streams();
+    let mut session = wire(child, options);
+    session.stdin = options.stdin.then_some(typed);
+    session.stdout = Some(shown);
+    session.resize = Some(resize);
+    Ok(session)
+}
+
+fn is_running(folder: &std::path::Path, container: &str) -> bool {
+    let states = folder.join("state");
+    newest(&states, container)
+        .and_then(|attempt| std::fs::read(states.join(State::file_name(container, attempt))).ok())
+        .and_then(|bytes| serde_json::from_slice::<State>(&bytes).ok())
+        .is_some_and(|state| state.ended.is_none())
 }
 
 /// The newest run of a container that left a state file.

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
+use warp_core::gpu::Vendor;
 
 use super::cgroup::memory_limit;
 use super::sweep::MARK;
-use super::wire::Launch;
+use super::wire::{Launch, Stdin};
 use super::{COMMAND_ANNOTATION, LOCAL_IMAGE, Shared};
 use crate::node::contents::ContentError;
 use crate::node::contents::environment::{Scope, Sources, expand};
@@ -104,10 +105,10 @@ pub(super) fn relocate(word: &str, mounts: &[(String, PathBuf)]) -> String {
 /// The variables that show a container exactly the devices it was given.
 fn devices(container: &str, devices: &Devices) -> BTreeMap<String, String> {
     let held = devices.get(container);
-    let list = |resource: &str| {
-        let numbers: Vec<String> = held
-            .and_then(|held| held.get(resource))
-            .into_iter()
+    let list = |resources: &[&str]| {
+        let numbers: Vec<String> = resources
+            .iter()
+            .filter_map(|resource| held?.get(*resource))
             .flatten()
             .map(u32::to_string)
             .collect();
@@ -115,13 +116,13 @@ fn devices(container: &str, devices: &Devices) -> BTreeMap<String, String> {
     };
     // An empty list hides the devices a container did not ask for.
     [
-        ("CUDA_VISIBLE_DEVICES", "nvidia.com/gpu"),
-        ("HIP_VISIBLE_DEVICES", "amd.com/gpu"),
-        ("ZE_AFFINITY_MASK", "gpu.intel.com/xe"),
-        ("HABANA_VISIBLE_DEVICES", "habana.ai/gaudi"),
+        ("CUDA_VISIBLE_DEVICES", Vendor::Nvidia),
+        ("HIP_VISIBLE_DEVICES", Vendor::Amd),
+        ("ZE_AFFINITY_MASK", Vendor::Intel),
+        ("HABANA_VISIBLE_DEVICES", Vendor::Habana),
     ]
     .into_iter()
-    .map(|(variable, resource)| (variable.to_owned(), list(resource)))
+    .map(|(variable, vendor)| (variable.to_owned(), list(vendor.resources())))
     .filter(|(variable, list)| {
         !list.is_empty() || variable.starts_with("CUDA") || variable.starts_with("HIP")
     })
@@ -208,6 +209,11 @@ pub(super) async fn launch(
         last_word: last_word.starts_with(&folder).then_some(last_word),
         last_lines: container.termination_message_policy.as_deref()
             == Some("FallbackToLogsOnError"),
+        stdin: match (container.stdin, container.stdin_once) {
+            (Some(true), Some(true)) => Some(Stdin::Once),
+            (Some(true), _) => Some(Stdin::Kept),
+            _ => None,
+        },
         memory: if shared.cgroups.are_there() {
             None
         } else {

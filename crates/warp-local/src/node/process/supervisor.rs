@@ -2,6 +2,7 @@
 //! everything that is left with it when it goes. It knows nothing of Kubernetes and asks nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use tokio::sync::{Notify, broadcast};
 
 use super::log::{Stream, Writer};
 use super::wire::{Ended, Launch, Request, State};
-use super::{CONTAINER, memory, sweep};
+use super::{CONTAINER, input, memory, sweep};
 use crate::background;
 
 const SOCKET: &str = "socket";
@@ -32,6 +33,8 @@ const LAST_LINES_BYTES: usize = 2048;
 struct Run {
     state: State,
     launch: Launch,
+    /// Keeps its standard input open.
+    input: Option<File>,
 }
 
 struct Pod {
@@ -144,6 +147,11 @@ async fn serve(pod: Arc<Pod>, stream: UnixStream) -> io::Result<()> {
                         };
                         background::spawn(stop.carry_out(pod.clone()));
                     }
+                    Request::CloseInput { container, attempt } => {
+                        if let Some(run) = pod.runs.lock().get_mut(&(container, attempt)) {
+                            run.input = None;
+                        }
+                    }
                     Request::End => {
                         end_all(&pod).await;
                         pod.end.notify_one();
@@ -182,9 +190,9 @@ fn start(pod: &Arc<Pod>, launch: Launch) {
     };
     let spawned = spawn(pod, &launch);
     match spawned {
-        Ok(child) => {
+        Ok((child, input)) => {
             state.pid = child.id().unwrap_or_default();
-            keep(pod, key, state, &launch);
+            keep(pod, key, state, &launch, input);
             if let (Some(limit), Some(pid)) = (launch.memory, child.id()) {
                 background::spawn(memory::watch(pid, limit, memory_mark(pod, &launch)));
             }
@@ -192,16 +200,17 @@ fn start(pod: &Arc<Pod>, launch: Launch) {
         }
         Err(error) => {
             state.ended = Some(not_started(format!("failed to start: {error}")));
-            keep(pod, key, state, &launch);
+            keep(pod, key, state, &launch, None);
         }
     }
 }
 
-fn keep(pod: &Pod, key: (String, u32), state: State, launch: &Launch) {
+fn keep(pod: &Pod, key: (String, u32), state: State, launch: &Launch, input: Option<File>) {
     write_state(pod, &state);
     let run = Run {
         state: state.clone(),
         launch: launch.clone(),
+        input,
     };
     pod.runs.lock().insert(key, run);
     pod.news.send(state).ok();
@@ -220,8 +229,16 @@ fn memory_mark(pod: &Pod, launch: &Launch) -> PathBuf {
         .join(format!("{}.{}.oom", launch.container, launch.attempt))
 }
 
-fn spawn(pod: &Pod, launch: &Launch) -> io::Result<tokio::process::Child> {
-    Command::new(&pod.program)
+/// The process, and what keeps its standard input open.
+fn spawn(pod: &Pod, launch: &Launch) -> io::Result<(tokio::process::Child, Option<File>)> {
+    let (stdin, input) = match launch.stdin {
+        None => (Stdio::null(), None),
+        Some(_) => {
+            let (read, write) = input::make(&pod.folder, launch)?;
+            (read.into(), Some(write))
+        }
+    };
+    let child = Command::new(&pod.program)
         .arg(CONTAINER)
         .arg(failure_file(pod, launch))
         .args(&launch.groups)
@@ -230,11 +247,12 @@ fn spawn(pod: &Pod, launch: &Launch) -> io::Result<tokio::process::Child> {
         .env_clear()
         .envs(&launch.environment)
         .current_dir(&launch.folder)
-        .stdin(Stdio::null())
+        .stdin(stdin)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
-        .spawn()
+        .spawn()?;
+    Ok((child, input))
 }
 
 /// Copies the output until both streams end, then records how the run ended.
@@ -268,6 +286,7 @@ async fn follow(pod: Arc<Pod>, launch: Launch, mut child: tokio::process::Child)
             return;
         };
         run.state.ended = Some(ended);
+        run.input = None;
         run.state.clone()
     };
     write_state(&pod, &state);

@@ -25,6 +25,17 @@ pub(crate) struct Launch {
     /// Bytes of memory its processes may use together, where no control group sees to it.
     #[serde(default)]
     pub(crate) memory: Option<u64>,
+    /// Whether it is given a standard input somebody can attach to.
+    #[serde(default)]
+    pub(crate) stdin: Option<Stdin>,
+}
+
+/// How long a standard input stays open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Stdin {
+    Kept,
+    /// Until the first who attached goes.
+    Once,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,6 +52,8 @@ pub(crate) enum Request {
         /// Milliseconds to wait before the signal is sent.
         wait_ms: u64,
     },
+    /// Nobody will type into it any more.
+    CloseInput { container: String, attempt: u32 },
     /// End everything and go.
     End,
 }

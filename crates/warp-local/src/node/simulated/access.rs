@@ -10,9 +10,9 @@ use std::sync::Arc;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use warp_apiserver::codec::status::Status;
-use warp_apiserver::hooks::{ExecOptions, ExecSession, LogOptions};
+use warp_apiserver::hooks::{ExecOptions, ExecSession, HookFuture, LogOptions};
 
-use super::super::access::{Access, LogStream, said, text};
+use super::super::access::{Access, LogStream, from_now_on, said, streamed, text};
 use super::{Simulated, command};
 use crate::informer::Source;
 use crate::informer::feed::{self, Change};
@@ -68,13 +68,11 @@ impl Access for Simulated {
 
     fn exec(
         &self,
-        _pod: &Pod,
+        pod: &Pod,
         _container: &str,
         options: &ExecOptions,
     ) -> Result<ExecSession, Status> {
-        let script = command::read(&options.command).ok_or_else(|| {
-            Status::not_implemented("a simulated container runs no programs: it understands echo, true, false, exit and sleep")
-        })?;
+        let script = command::read(&options.command).ok_or_else(|| nothing_runs(pod, "exec"))?;
         let output: String = script
             .output
             .iter()
@@ -83,9 +81,31 @@ impl Access for Simulated {
         Ok(said(&output, script.code))
     }
 
-    fn address(&self, _pod: &Pod) -> Option<String> {
-        None
+    fn attach(
+        &self,
+        pod: &Pod,
+        container: &str,
+        options: &ExecOptions,
+    ) -> Result<ExecSession, Status> {
+        if options.stdin {
+            return Err(nothing_runs(pod, "attach to its input"));
+        }
+        Ok(streamed(self.logs(pod, container, &from_now_on())?))
     }
+
+    fn addresses(&self, pod: &Pod) -> HookFuture<Vec<String>> {
+        Box::pin(std::future::ready(Err(nothing_runs(pod, "port-forward"))))
+    }
+}
+
+/// What is said where only a real process could answer.
+fn nothing_runs(pod: &Pod, what: &str) -> Status {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    Status::not_implemented(format!(
+        "pod \"{}\" runs on simulated node \"{}\": nothing really runs there, so {what} is not possible; use a process node (`warp up` without --demo and --nodes)",
+        pod.metadata.name.as_deref().unwrap_or_default(),
+        node.unwrap_or_default()
+    ))
 }
 
 fn status_of<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 
+use crate::node::spelling;
+
 /// Every annotation begins with this.
 pub const PREFIX: &str = "sim.gpu.warp.dev/";
 
@@ -37,6 +39,8 @@ pub(super) struct OnNode {
     pub(super) lost_gpus: Numbers,
     /// Annotations with pod names, the default for every pod on the node.
     pub(super) behaviour: BTreeMap<String, String>,
+    /// What is wrong with the others, in words.
+    pub(super) unknown: Vec<String>,
 }
 
 /// Device numbers.
@@ -58,23 +62,44 @@ impl Numbers {
     }
 }
 
-/// Reads a node's annotations. A number that is none is left out rather than guessed.
+/// Reads a node's annotations. What cannot be read is left out rather than guessed, and told.
 pub(super) fn on_node(node: &Node) -> OnNode {
     let mut found = OnNode::default();
     for (key, value) in node.metadata.annotations.iter().flatten() {
-        match key.strip_prefix(PREFIX) {
-            Some(NODE_LOST) => found.lost = value == "true",
-            Some(LOST_GPUS) if value == "all" => found.lost_gpus = Numbers::All,
-            Some(LOST_GPUS) => {
-                let numbers = value
+        let Some(name) = key.strip_prefix(PREFIX) else {
+            continue;
+        };
+        match name {
+            NODE_LOST => {
+                found.lost = value == "true";
+                if !matches!(value.as_str(), "true" | "false") {
+                    let why = format!("annotation {key}: \"{value}\" is neither true nor false");
+                    found.unknown.push(why);
+                }
+            }
+            LOST_GPUS if value == "all" => found.lost_gpus = Numbers::All,
+            LOST_GPUS => {
+                let (numbers, others): (Vec<_>, Vec<_>) = value
                     .split(',')
-                    .filter_map(|number| number.trim().parse().ok());
+                    .map(str::trim)
+                    .filter(|number| !number.is_empty())
+                    .partition(|number| number.parse::<u32>().is_ok());
+                found.unknown.extend(others.iter().map(|other| {
+                    format!("annotation {key}: \"{other}\" is not the number of a GPU; write 0,1,… or all")
+                }));
+                let numbers = numbers.iter().filter_map(|number| number.parse().ok());
                 found.lost_gpus = Numbers::Some(numbers.collect());
             }
-            Some(name) if NAMES.contains(&name) => {
+            _ if NAMES.contains(&name) => {
                 found.behaviour.insert(key.clone(), value.clone());
             }
-            _ => {}
+            _ => {
+                let known = NAMES.into_iter().chain([NODE_LOST, LOST_GPUS]);
+                let hint = spelling::hint(name, known);
+                found.unknown.push(format!(
+                    "annotation {key} means nothing on a simulated node and is ignored{hint}"
+                ));
+            }
         }
     }
     found
@@ -98,4 +123,34 @@ pub(super) fn duration(text: &str) -> Result<Option<Duration>, String> {
         .ok_or_else(|| {
             format!("\"{text}\" is not a length of time; write 30s, 2m, 1h30m or forever")
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Node;
+    use serde_json::json;
+
+    use super::on_node;
+
+    #[test]
+    fn what_means_nothing_on_a_node_is_told_with_the_name_that_was_meant() {
+        let told = |key: &str, value: &str| {
+            let key = format!("sim.gpu.warp.dev/{key}");
+            let node: Node =
+                serde_json::from_value(json!({"metadata": {"annotations": {key: value}}})).unwrap();
+            on_node(&node).unknown.join("; ")
+        };
+        for (key, value) in [
+            ("node-lost", "true"),
+            ("lost-gpus", "0, 2"),
+            ("run-time", "5s"),
+        ] {
+            assert_eq!(told(key, value), "", "{key}");
+        }
+        assert!(told("node-lots", "true").ends_with("did you mean \"node-lost\"?"));
+        assert!(told("runtime", "5s").contains("did you mean \"run-time\"?"));
+        assert!(told("weather", "rain").contains("known are pull-time"));
+        assert!(told("lost-gpus", "0,first").contains("\"first\" is not the number of a GPU"));
+        assert!(told("node-lost", "yes").contains("neither true nor false"));
+    }
 }

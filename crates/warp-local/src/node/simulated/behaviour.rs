@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::super::facts::Exit;
 use super::super::lifecycle::is_sidecar;
+use super::super::spelling;
 use super::annotations::{self, PREFIX};
 use super::command::{self, Script};
 
@@ -187,10 +188,8 @@ fn unknown_names(annotations: &BTreeMap<String, String>) -> Result<(), String> {
         };
         let name = name.split_once('.').map_or(name, |(name, _)| name);
         if !annotations::NAMES.contains(&name) {
-            return Err(format!(
-                "annotation {key} is not known; known are: {}",
-                annotations::NAMES.join(", ")
-            ));
+            let hint = spelling::hint(name, annotations::NAMES);
+            return Err(format!("annotation {key} is not known{hint}"));
         }
     }
     Ok(())

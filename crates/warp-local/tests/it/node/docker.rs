@@ -1,6 +1,6 @@
 //! The Docker runtime against an engine that answers as one, under the embedded API server.
 
-mod fake;
+pub(super) mod fake;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,6 +99,7 @@ impl Bench {
         let runtime = Arc::new(runtime);
         let gpus = [Gpus {
             vendor: warp_core::gpu::Vendor::Nvidia,
+            resource: "nvidia.com/gpu",
             product: "NVIDIA L4".to_owned(),
             model: None,
             count: 4,
