@@ -10,3 +10,21 @@ mod refusals;
 mod simulated;
 mod streams;
 mod virtual_time;
+
+/// The pods of a process node, ended with the test however that ends.
+struct Leftovers(std::path::PathBuf);
+
+impl Drop for Leftovers {
+    fn drop(&mut self) {
+        let root = self.0.clone();
+        let ending = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            runtime
+                .unwrap()
+                .block_on(warp_local::node::process::end_all(&root));
+        });
+        ending.join().ok();
+    }
+}

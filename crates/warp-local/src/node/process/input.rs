@@ -46,5 +46,9 @@ pub(super) async fn feed(folder: PathBuf, launch: Launch, mut typed: DuplexStrea
         line.push(b'\n');
         supervisor.write_all(&line).await.ok();
         supervisor.shutdown().await.ok();
+        // It first tells all it knows: hanging up before that is read would cost it our line.
+        tokio::io::copy(&mut supervisor, &mut tokio::io::sink())
+            .await
+            .ok();
     }
 }

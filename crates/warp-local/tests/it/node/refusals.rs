@@ -14,11 +14,12 @@ use tokio_util::sync::CancellationToken;
 use warp_apiserver::{ApiServer, Options};
 use warp_local::controllers;
 use warp_local::node::docker::{self, Docker, Search};
-use warp_local::node::process::{Cgroups, Process, end_all, machine};
+use warp_local::node::process::{Cgroups, Process, machine};
 use warp_local::node::runtime::{Report, Runtime};
 use warp_local::node::{Host, Simulated, host};
 use warp_testkit::{until, wait_for};
 
+use super::Leftovers;
 use super::docker::fake::Engine;
 
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -455,6 +456,7 @@ async fn every_runtime_starts_only_what_a_kubelet_would() {
     node(&client, Arc::new(on_docker), Some(reports));
     let program = env!("CARGO_BIN_EXE_pod-supervisor").into();
     let root = folder.path().join("process");
+    let _leftovers = Leftovers(root.clone());
     let (process, reports) =
         Process::new(client.clone(), &root, program, "127.0.0.1", Cgroups::find()).unwrap();
     node(&client, Arc::new(process), Some(reports));
@@ -508,5 +510,4 @@ async fn every_runtime_starts_only_what_a_kubelet_would() {
             runs(&pods, &format!("{}-{runtime}", case.name)).await;
         }
     }
-    end_all(&root).await;
 }

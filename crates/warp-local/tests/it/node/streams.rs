@@ -17,10 +17,12 @@ use tokio_util::sync::CancellationToken;
 use warp_apiserver::{ApiServer, Options};
 use warp_local::controllers;
 use warp_local::node::access::{Access, Hooks};
-use warp_local::node::process::{Cgroups, Process, end_all, machine};
+use warp_local::node::process::{Cgroups, Process, machine};
 use warp_local::node::runtime::{Report, Runtime};
 use warp_local::node::{Host, Simulated, host};
 use warp_testkit::wait_for;
+
+use super::Leftovers;
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -170,6 +172,7 @@ async fn kubectl_reaches_into_the_pods_of_a_process_node() {
     let folder = tempfile::tempdir().unwrap();
     let (engine, hooks) = engine(folder.path(), "process").await;
     let root = folder.path().join("data");
+    let _leftovers = Leftovers(root.clone());
     let program = env!("CARGO_BIN_EXE_pod-supervisor").into();
     let (process, reports) = Process::new(
         engine.client.clone(),
@@ -189,7 +192,6 @@ async fn kubectl_reaches_into_the_pods_of_a_process_node() {
         output_and_input_are_attached_to(&engine, kubectl, number).await;
         ports_are_forwarded(kubectl).await;
     }
-    end_all(&root).await;
 }
 
 async fn commands_run_in_it(kubectl: &Kubectl) {
