@@ -68,6 +68,7 @@ impl Connection {
             open: BTreeMap::new(),
             permits: Arc::new(Semaphore::new(MOST_STREAMS)),
             replies: Replies::default(),
+            buffer: vec![0; PIECE],
         };
         let (ended, closing) = (gone.clone().drop_guard(), close.clone());
         tokio::spawn(async move {
@@ -136,6 +137,8 @@ struct Session {
     open: BTreeMap<u32, Open>,
     permits: Arc<Semaphore>,
     replies: Replies,
+    /// A piece of data on its way.
+    buffer: Vec<u8>,
 }
 
 impl Session {
@@ -206,10 +209,9 @@ impl Session {
         fin: bool,
         length: usize,
     ) -> io::Result<()> {
-        let mut buffer = [0; PIECE];
         let mut left = length;
         while left > 0 {
-            let piece = &mut buffer[..left.min(PIECE)];
+            let piece = &mut self.buffer[..left.min(PIECE)];
             reader.read_exact(piece).await?;
             left -= piece.len();
             let Some(open) = self.open.get_mut(&id) else {
