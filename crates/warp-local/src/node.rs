@@ -5,6 +5,7 @@
 //! the API. Nodes speak only the Kubernetes API and never decide where a pod runs.
 
 pub mod access;
+pub mod complaint;
 mod contents;
 pub mod devices;
 pub mod docker;
