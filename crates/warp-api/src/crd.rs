@@ -63,6 +63,9 @@ fn plain(crd: &CustomResourceDefinition) -> Value {
 /// by it; a nullable field would keep it and then fail `has()`.
 fn without_null(schema: &mut Map<String, Value>) {
     schema.remove("nullable");
+    if let Some(choices) = schema.get_mut("enum").and_then(Value::as_array_mut) {
+        choices.retain(|choice| !choice.is_null());
+    }
 }
 
 fn attach(schema: &mut Value, rules: &[Rule]) {

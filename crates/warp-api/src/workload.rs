@@ -118,10 +118,7 @@ pub struct GPUWorkloadSpec {
     /// How long one attempt may take from the start of its Job, image pull included, such as
     /// `90m` or `1h30m`. A workload that takes longer fails and is not tried again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(
-        length(min = 2, max = 16),
-        regex(pattern = r"^([0-9]+h)?([0-9]+m)?([0-9]+s)?$")
-    )]
+    #[schemars(length(min = 2, max = 16))]
     pub max_runtime: Option<String>,
     /// True stops the workload and gives its GPUs back; false places the same attempt again. No
     /// retry is used.

@@ -6,6 +6,7 @@
 
 pub mod access;
 mod checks;
+pub mod complaint;
 mod contents;
 pub mod devices;
 pub mod docker;

@@ -1,5 +1,6 @@
 //! The audit trail: one structured record per action on a log target of its own, so that it can be
-//! routed and kept apart from the rest.
+//! routed and kept apart from the rest. `warp operator` leaves it out unless `WARP_LOG` asks for it;
+//! what everybody reads is one line when a workload starts to run and one when it has ended.
 //!
 //! Kubernetes does not tell a controller which user changed an object; `cause` is the field manager
 //! that last wrote its spec (`kubectl-client-side-apply`, `argocd` …), the best the API offers.
@@ -8,6 +9,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kube::ResourceExt;
+use warp_api::{GPUWorkload, Phase, condition};
 
 /// Log target of the audit trail.
 pub const TARGET: &str = "warp::audit";
@@ -55,6 +57,32 @@ impl Pass {
             why,
             correlation = %self.correlation,
         );
+    }
+}
+
+/// Says that a workload has come to a phase: where people look, at the default level.
+pub(crate) fn transition(workload: &GPUWorkload) {
+    let Some(status) = &workload.status else {
+        return;
+    };
+    let Some(phase) = status.phase else { return };
+    let object = format_args!(
+        "{}/{}",
+        workload.namespace().unwrap_or_default(),
+        workload.name_any()
+    );
+    let phase = format_args!("{phase:?}");
+    let node = status.assigned_node.as_deref().unwrap_or_default();
+    match status.phase {
+        Some(Phase::Running) => {
+            tracing::info!(workload = %object, phase = %phase, node, "workload runs");
+        }
+        Some(Phase::Succeeded | Phase::Failed) => {
+            let ready = condition::find(&status.conditions, condition::READY);
+            let reason = ready.map_or("", |ready| ready.reason.as_str());
+            tracing::info!(workload = %object, phase = %phase, node, reason, "workload ended");
+        }
+        _ => tracing::debug!(workload = %object, phase = %phase, node, "workload moved on"),
     }
 }
 

@@ -65,6 +65,8 @@ pub(crate) struct Shape<K> {
 #[derive(Debug)]
 pub(crate) struct Cache<K> {
     state: RwLock<State<K>>,
+    /// Why the API server refuses the watch, while it does.
+    stuck: RwLock<Option<String>>,
     shape: Shape<K>,
 }
 
@@ -133,6 +135,7 @@ where
         };
         Self {
             state: RwLock::new(state),
+            stuck: RwLock::new(None),
             shape,
         }
     }
@@ -156,6 +159,16 @@ where
     /// Whether one list has been completed.
     pub(crate) fn synced(&self) -> bool {
         self.state.read().synced
+    }
+
+    /// Why the API server refuses the watch, while it does.
+    pub(crate) fn stuck(&self) -> Option<String> {
+        self.stuck.read().clone()
+    }
+
+    /// Remembers that the API server refuses the watch, or that it no longer does.
+    pub(crate) fn set_stuck(&self, why: Option<String>) {
+        *self.stuck.write() = why;
     }
 
     /// Takes in what one of our own writes returned.

@@ -1,6 +1,7 @@
 //! What the process is told: flags and environment become one `Config` before anything starts.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::Duration;
 
 use warp_api::workload::SchedulingStrategy;
@@ -16,9 +17,30 @@ pub struct Config {
     pub identity: String,
     /// Lease to hold while acting; `None` acts at once.
     pub leader: Option<LeaderConfig>,
-    pub health_addr: Option<SocketAddr>,
-    pub metrics_addr: Option<SocketAddr>,
+    /// Where `/healthz` and `/readyz` answer.
+    pub health_addr: Option<Endpoint>,
+    /// Where `/metrics` answers; may be the same place.
+    pub metrics_addr: Option<Endpoint>,
     pub settings: Settings,
+}
+
+/// A place to answer at.
+#[derive(Clone, Debug)]
+pub enum Endpoint {
+    /// Listened on once the operator runs.
+    At(SocketAddr),
+    /// Listened on already, by a caller that had to know the port before.
+    Bound(Arc<TcpListener>),
+}
+
+impl Endpoint {
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::At(one), Self::At(other)) => one == other,
+            (Self::Bound(one), Self::Bound(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
 }
 
 /// Which lease decides who acts.

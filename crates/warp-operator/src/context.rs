@@ -73,4 +73,17 @@ impl Context {
             && self.refusals.synced()
             && self.quotas.synced()
     }
+
+    /// What the API server will not let it watch, and why.
+    pub(crate) fn stuck(&self) -> Vec<String> {
+        let all = [
+            self.workloads.stuck(),
+            self.jobs.stuck(),
+            self.pods.stuck(),
+            self.nodes.stuck(),
+            self.refusals.stuck(),
+            self.quotas.stuck(),
+        ];
+        all.into_iter().flatten().collect()
+    }
 }

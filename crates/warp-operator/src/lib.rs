@@ -16,6 +16,7 @@ mod metrics;
 mod plan;
 #[cfg(test)]
 mod purity;
+mod readiness;
 mod retry;
 mod run;
 mod scheduler;
@@ -24,6 +25,6 @@ mod workload;
 
 pub use audit::TARGET as AUDIT_TARGET;
 pub use clock::Clock;
-pub use config::{Config, LeaderConfig, Settings};
+pub use config::{Config, Endpoint, LeaderConfig, Settings};
 pub use retry::client;
 pub use run::{RunError, run};

@@ -21,6 +21,7 @@ use crate::cache::{Changed, Key, Source, follow};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::context::Context;
+use crate::readiness::Readiness;
 use crate::workload::{self, Controller};
 use crate::{driver, ledger, scheduler, serve};
 
@@ -60,9 +61,10 @@ pub async fn run(
     let quiet = CancellationToken::new();
     if config.health_addr.is_some() || config.metrics_addr.is_some() {
         let (cx, quiet) = (Arc::clone(&cx), quiet.clone());
-        let (health, metrics) = (config.health_addr, config.metrics_addr);
+        let (health, metrics) = (config.health_addr.clone(), config.metrics_addr.clone());
+        let readiness = Readiness::new(client.clone(), config.namespace.clone());
         parts.spawn(async move {
-            serve::listen(health, metrics, cx, quiet)
+            serve::listen(health, metrics, cx, Arc::new(readiness), quiet)
                 .await
                 .map_err(RunError::Serve)
         });

@@ -1,6 +1,5 @@
 //! `/healthz`, `/readyz` and `/metrics` over plain HTTP.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
@@ -9,28 +8,32 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::config::Endpoint;
 use crate::context::Context;
+use crate::readiness::Readiness;
 
-/// Answers on the health and metrics addresses until `stop`. One address may serve both.
+/// Answers at the health and metrics endpoints until `stop`. One endpoint may serve both.
 pub(crate) async fn listen(
-    health: Option<SocketAddr>,
-    metrics: Option<SocketAddr>,
+    health: Option<Endpoint>,
+    metrics: Option<Endpoint>,
     cx: Arc<Context>,
+    readiness: Arc<Readiness>,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
-    let mut routes: Vec<(SocketAddr, Router)> = Vec::new();
+    let health_pages = || health_routes(&cx, &readiness);
+    let mut routes: Vec<(Endpoint, Router)> = Vec::new();
     match (health, metrics) {
-        (Some(one), Some(other)) if one == other => {
-            routes.push((one, health_routes(&cx).merge(metric_routes(&cx))));
+        (Some(one), Some(other)) if one.is_same(&other) => {
+            routes.push((one, health_pages().merge(metric_routes(&cx))));
         }
-        _ => {
-            routes.extend(health.map(|address| (address, health_routes(&cx))));
-            routes.extend(metrics.map(|address| (address, metric_routes(&cx))));
+        (health, metrics) => {
+            routes.extend(health.map(|place| (place, health_pages())));
+            routes.extend(metrics.map(|place| (place, metric_routes(&cx))));
         }
     }
     let mut servers = tokio::task::JoinSet::new();
-    for (address, router) in routes {
-        let listener = TcpListener::bind(address).await?;
+    for (place, router) in routes {
+        let listener = bound(place).await?;
         let stop = stop.clone();
         tracing::info!(address = %listener.local_addr()?, "listening");
         servers.spawn(async move {
@@ -45,17 +48,27 @@ pub(crate) async fn listen(
     Ok(())
 }
 
-fn health_routes(cx: &Arc<Context>) -> Router {
-    let cx = Arc::clone(cx);
-    let ready = move || async move {
-        if cx.synced() {
-            (StatusCode::OK, "ok\n")
-        } else {
-            (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "still reading the cluster\n",
-            )
+async fn bound(place: Endpoint) -> std::io::Result<TcpListener> {
+    match place {
+        Endpoint::At(address) => TcpListener::bind(address).await.map_err(|error| {
+            std::io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
+        }),
+        Endpoint::Bound(listener) => {
+            listener.set_nonblocking(true)?;
+            TcpListener::from_std(listener.try_clone()?)
         }
+    }
+}
+
+fn health_routes(cx: &Arc<Context>, readiness: &Arc<Readiness>) -> Router {
+    let (cx, readiness) = (Arc::clone(cx), Arc::clone(readiness));
+    let ready = move || async move {
+        let missing = readiness.missing(&cx).await;
+        if missing.is_empty() {
+            return (StatusCode::OK, "ok\n".to_owned());
+        }
+        let text = format!("not ready: {}\n", missing.join("; "));
+        (StatusCode::SERVICE_UNAVAILABLE, text)
     };
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))

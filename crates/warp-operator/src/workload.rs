@@ -21,6 +21,7 @@ use kube::{Resource, ResourceExt};
 use serde_json::Value;
 use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, condition, label};
 
+use crate::audit;
 use crate::cache::Key;
 use crate::config::Settings;
 use crate::context::Context;
@@ -89,6 +90,9 @@ impl Reconcile for Controller {
                 .map_or(&[][..], |status| &status.conditions);
             let reason = condition::find(conditions, condition::READY).map(|ready| &ready.reason);
             cx.metrics.failed(reason.map_or("Unknown", |reason| reason));
+        }
+        if phase(&after) != phase(before) {
+            audit::transition(&after);
         }
         if retries(&after).unwrap_or(0) > retries(before).unwrap_or(0) {
             cx.metrics.retried();

@@ -46,8 +46,15 @@ impl Target {
         let server = config.cluster_url.to_string();
         let client = Client::try_from(config).context("failed to set up the connection")?;
         // One cheap question first: everything after it can then blame the object, not the cluster.
-        client.apiserver_version().await.with_context(|| {
-            format!("failed to reach the cluster of {source} at {server}; start one with `warp up`, or name another with --kubeconfig")
+        client.apiserver_version().await.map_err(|error| {
+            let refused =
+                matches!(&error, kube::Error::Api(status) if matches!(status.code, 401 | 403));
+            let what = if refused {
+                format!("the cluster at {server} does not accept the credentials of {source}; name another with --kubeconfig")
+            } else {
+                format!("failed to reach the cluster of {source} at {server}; start one with `warp up`, or name another with --kubeconfig")
+            };
+            anyhow::Error::from(error).context(what)
         })?;
         Ok(Connection { client, namespace })
     }

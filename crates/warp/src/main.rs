@@ -3,6 +3,7 @@
 
 mod cluster;
 mod commands;
+mod log;
 mod output;
 
 use std::process::ExitCode;
@@ -32,7 +33,7 @@ enum Command {
     Backup(commands::backup::Args),
     /// Put a backup in the place of what a data directory holds
     Restore(commands::restore::Args),
-    /// Check what a new user trips over on this machine
+    /// Check what a new user trips over, on this machine and on the cluster
     Doctor(commands::doctor::Args),
     /// Run the controllers against a cluster
     Operator(commands::operator::Args),
@@ -83,7 +84,7 @@ fn main() -> ExitCode {
         Command::Status(args) => commands::status::run(&args),
         Command::Backup(args) => commands::backup::run(args),
         Command::Restore(args) => commands::restore::run(args),
-        Command::Doctor(args) => commands::doctor::run(args),
+        Command::Doctor(args) => commands::doctor::run(&args),
         Command::Operator(args) => commands::operator::run(args),
         Command::Install(args) => commands::install::run(&args),
         Command::Simulate(args) => commands::simulate::run(args),

@@ -164,7 +164,7 @@ impl GpuAsk {
                     .is_some_and(|memory| memory >= self.min_memory_mib))
     }
 
-    /// `2 × nvidia H100-80GB or H200 with at least 80 GiB`, for messages.
+    /// `2 nvidia H100-80GB or H200 GPUs with at least 80Gi each`, for messages.
     pub fn describe(&self) -> String {
         let mut text = format!("{} {}", self.count, self.vendor);
         if !self.names.is_empty() {
@@ -172,9 +172,18 @@ impl GpuAsk {
         }
         text.push_str(if self.count == 1 { " GPU" } else { " GPUs" });
         if self.min_memory_mib > 0 {
-            text = format!("{text} with at least {} MiB each", self.min_memory_mib);
+            text = format!("{text} with at least {} each", size(self.min_memory_mib));
         }
         text
+    }
+}
+
+/// A size the way people write it.
+fn size(mebibytes: u64) -> String {
+    match mebibytes {
+        tebi if tebi % (1 << 20) == 0 => format!("{}Ti", tebi >> 20),
+        gibi if gibi % (1 << 10) == 0 => format!("{}Gi", gibi >> 10),
+        mebi => format!("{mebi}Mi"),
     }
 }
 

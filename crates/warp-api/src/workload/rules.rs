@@ -48,8 +48,8 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         at: "spec.maxRuntime",
-        rule: "duration(self) >= duration('1s')",
-        message: "maxRuntime must be at least 1s",
+        rule: "self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && duration(self) >= duration('1s')",
+        message: "maxRuntime must be a time of at least 1s such as 90m or 1h30m; leave it out for no limit",
     },
     Rule {
         at: "spec.gpu.minMemory",

@@ -84,10 +84,16 @@ fn value_examples() -> Vec<Example> {
             ),
         },
         Example {
-            message: "at least 1s",
+            message: "a time of at least 1s",
             old: None,
             accepted: workload(&json!({"image": "a", "maxRuntime": "1h30m"})),
             refused: workload(&json!({"image": "a", "maxRuntime": "0s"})),
+        },
+        Example {
+            message: "leave it out for no limit",
+            old: None,
+            accepted: workload(&json!({"image": "a"})),
+            refused: workload(&json!({"image": "a", "maxRuntime": "forever"})),
         },
         Example {
             message: "positive quantity",

@@ -78,7 +78,7 @@ fn every_dimension_is_offered_with_its_best_value() {
     assert_eq!(
         singles(&fleet, &more),
         [
-            "ask for 4 GPUs + accept 8 GiB of GPU memory",
+            "ask for 4 GPUs + accept 8Gi of GPU memory",
             "ask for 4 GPUs + ask for 6500m CPU",
             "ask for 4 GPUs + tolerate team=a:NoSchedule"
         ],

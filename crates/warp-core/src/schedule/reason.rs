@@ -244,9 +244,9 @@ pub(crate) fn amount(resource: &str, value: i64) -> String {
     }
 }
 
-/// Bytes with the largest binary unit that keeps the number exact to a tenth.
+/// Bytes the way a manifest has them, in the largest binary unit that keeps the number exact to a tenth.
 pub(crate) fn bytes(value: i64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let units = ["", "Ki", "Mi", "Gi", "Ti", "Pi"];
     let mut scaled = value as f64;
     let mut unit = 0;
     while scaled.abs() >= 1024.0 && unit + 1 < units.len() {
@@ -254,8 +254,8 @@ pub(crate) fn bytes(value: i64) -> String {
         unit += 1;
     }
     if (scaled - scaled.round()).abs() < 0.05 {
-        format!("{scaled:.0} {}", units[unit])
+        format!("{scaled:.0}{}", units[unit])
     } else {
-        format!("{scaled:.1} {}", units[unit])
+        format!("{scaled:.1}{}", units[unit])
     }
 }

@@ -22,7 +22,8 @@ pub fn nearest<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
             (far, name)
         })
         .min()?;
-    (far <= 3 && far < text.len()).then_some(name)
+    // A third of the letters may be wrong; a guess further off misleads.
+    (far <= text.len().min(9) / 3).then_some(name)
 }
 
 /// Edits between two short words.
@@ -39,4 +40,26 @@ fn distance(a: &str, b: &str) -> usize {
         }
     }
     row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nearest;
+
+    #[test]
+    fn only_what_is_near_is_suggested() {
+        let known = ["pods", "nodes", "jobs", "gpuworkloads", "services"];
+        for (text, near) in [
+            ("gpuwrkload", Some("gpuworkloads")),
+            ("pdos", None),
+            ("pod", Some("pods")),
+            ("nods", Some("nodes")),
+            ("foo", None),
+            ("bars", None),
+            ("tenants", None),
+            ("x", None),
+        ] {
+            assert_eq!(nearest(text, known), near, "{text}");
+        }
+    }
 }

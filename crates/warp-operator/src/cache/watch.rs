@@ -48,16 +48,15 @@ pub(crate) async fn follow<R, K>(
                 // That a list begins says nothing about how it will end.
                 if !matches!(event, watcher::Event::Init) {
                     failures = 0;
+                    cache.set_stuck(None);
                 }
                 step(event, convert)
             }
             Err(error) => {
                 metrics.watch_broke(name);
-                let hint = if missing(&error) {
-                    "; the API server does not know this resource: is the CRD installed (warp install --print --crds-only)?"
-                } else {
-                    ""
-                };
+                let refusal = refusal(&error);
+                let hint = refusal.map_or_else(String::new, |hint| format!("; {hint}"));
+                cache.set_stuck(refusal.map(|hint| format!("{name}: {hint}")));
                 tracing::warn!(resource = name, error = %error, "watch broke, starting it again{hint}");
                 tokio::time::sleep(wait(failures)).await;
                 failures += 1;
@@ -78,11 +77,23 @@ fn wait(failures: u32) -> Duration {
     LONGEST_WAIT.min(FIRST_WAIT * 2_u32.saturating_pow(failures))
 }
 
-fn missing(error: &watcher::Error) -> bool {
-    match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code == 404,
-        _ => false,
+/// What the API server will not allow, with what to do; anything else passes by itself. That a watch
+/// may not be started again is asked elsewhere: a quiet kind would never show that it may by now.
+fn refusal(error: &watcher::Error) -> Option<&'static str> {
+    let status = match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status)) => status,
+        watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 404 => status,
+        _ => return None,
+    };
+    match status.code {
+        404 => Some(
+            "the API server does not know this resource: is the CRD installed (warp install --print --crds-only)?",
+        ),
+        401 => Some("the API server does not know this account: is its token still good?"),
+        403 => Some(
+            "this account may not list and watch them (apply the roles of `warp install --print`)",
+        ),
+        _ => None,
     }
 }
 

@@ -150,7 +150,7 @@ fn what_cannot_ever_fit_says_so_with_the_next_step() {
         (
             json!({"gpu": {"minMemory": "100Gi"}}),
             reason::NO_SUCH_GPU,
-            "102400 MiB",
+            "100Gi",
         ),
         (
             json!({"annotations": {"gpu.warp.dev/provider": "docker"}}),

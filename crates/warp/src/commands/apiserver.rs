@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::net::TcpListener;
-use tracing_subscriber::EnvFilter;
 use warp_apiserver::store::Durability;
 use warp_apiserver::{ApiServer, Options};
 
@@ -64,19 +63,20 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("failed to start the runtime")?;
-    start_logs();
+    start_logs()?;
     runtime.block_on(serve(args))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// What goes wrong is said on standard error; `WARP_LOG` asks for more.
-fn start_logs() {
-    let filter = EnvFilter::try_from_env("WARP_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+fn start_logs() -> anyhow::Result<()> {
+    let filter = crate::log::filter("warn")?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .init();
+    Ok(())
 }
 
 fn options(args: &Args) -> anyhow::Result<Options> {
@@ -106,7 +106,10 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     if let Some(file) = &args.import {
         let text = std::fs::read_to_string(file)
             .with_context(|| format!("failed to read {}", file.display()))?;
-        let count = server.import(&text).await?;
+        let count = server
+            .import(&text)
+            .await
+            .with_context(|| format!("failed to import {}", file.display()))?;
         output::note(&format!("imported {count} objects from {}", file.display()));
     }
     if let Some(file) = &args.export {

@@ -39,7 +39,8 @@ async fn apply(args: Args) -> anyhow::Result<ExitCode> {
     let mut kinds = Kinds::discover(&connection.client).await?;
     let mut new_kinds = false;
     let mut failed = false;
-    for manifest in &manifests {
+    for manifest in manifests {
+        let manifest = &manifest?;
         let kind = match resolve(manifest, &kinds) {
             Ok(kind) => kind.clone(),
             Err(_) if new_kinds => {
@@ -54,13 +55,9 @@ async fn apply(args: Args) -> anyhow::Result<ExitCode> {
         };
         new_kinds |= kind.kind == "CustomResourceDefinition";
         match one(&args, &connection, &kind, manifest).await {
-            Ok(verb) => {
+            Ok((name, verb)) => {
                 let suffix = if args.dry_run { " (dry run)" } else { "" };
-                output::line(&format!(
-                    "{}/{} {verb}{suffix}",
-                    kind.label(),
-                    manifest.name()?
-                ));
+                output::line(&format!("{}/{name} {verb}{suffix}", kind.label()));
             }
             Err(error) => {
                 output::error(&error);
@@ -79,10 +76,13 @@ pub(crate) fn resolve<'a>(manifest: &Manifest, kinds: &'a Kinds) -> anyhow::Resu
     let version = manifest.field("/apiVersion").unwrap_or_default();
     let kind = manifest.field("/kind").unwrap_or_default();
     kinds.of(version, kind).with_context(|| {
-        let fix = kinds.near(kind).map_or_else(
-            || "is its definition installed? (`warp install`)".to_owned(),
-            |near| format!("did you mean {near}?"),
-        );
+        let fix = match kinds.near(kind) {
+            Some(near) => format!("did you mean {near}?"),
+            None if version.starts_with("gpu.warp.dev/") => {
+                "is its definition installed? (`warp install`)".to_owned()
+            }
+            None => "is its definition installed? (`warp get --kinds` lists what is)".to_owned(),
+        };
         format!(
             "{}: the cluster serves no {kind} in {version}; {fix}",
             manifest.source
@@ -109,6 +109,19 @@ pub(crate) fn path(
     kind: &Kind,
     manifest: &Manifest,
 ) -> anyhow::Result<String> {
+    Ok(kind.path(
+        Some(namespace(connection, target, kind, manifest)?),
+        Some(manifest.name()?),
+    ))
+}
+
+/// The namespace a manifest's object is in.
+fn namespace<'a>(
+    connection: &'a Connection,
+    target: &Target,
+    kind: &Kind,
+    manifest: &'a Manifest,
+) -> anyhow::Result<&'a str> {
     let own = manifest.field("/metadata/namespace");
     if let (Some(own), Some(asked)) = (own, &target.namespace)
         && own != asked
@@ -119,20 +132,55 @@ pub(crate) fn path(
             manifest.source
         );
     }
-    Ok(kind.path(
-        Some(own.unwrap_or(&connection.namespace)),
-        Some(manifest.name()?),
-    ))
+    Ok(own.unwrap_or(&connection.namespace))
 }
 
+/// An object whose name the server makes up: there is nothing to change, a new one is made every time.
+async fn make(
+    args: &Args,
+    connection: &Connection,
+    kind: &Kind,
+    manifest: &Manifest,
+    begin: &str,
+) -> anyhow::Result<(String, &'static str)> {
+    let namespace = namespace(connection, &args.target, kind, manifest)?;
+    let mut uri = kind.path(Some(namespace), None);
+    uri += "?fieldManager=warp&fieldValidation=Strict";
+    if args.dry_run {
+        uri += "&dryRun=All";
+    }
+    let post = http::Request::post(uri)
+        .header("Content-Type", "application/json")
+        .body(serde_json::to_vec(&manifest.object)?)?;
+    let made: Value = connection
+        .client
+        .request(post)
+        .await
+        .map_err(cluster::told)
+        .with_context(|| {
+            let (label, source) = (kind.label(), &manifest.source);
+            format!("failed to create {label}/{begin}… from {source}")
+        })?;
+    let name = made.pointer("/metadata/name").and_then(Value::as_str);
+    Ok((name.unwrap_or(begin).to_owned(), "created"))
+}
+
+/// The name of the object and what became of it.
 async fn one(
     args: &Args,
     connection: &Connection,
     kind: &Kind,
     manifest: &Manifest,
-) -> anyhow::Result<&'static str> {
+) -> anyhow::Result<(String, &'static str)> {
+    if let (None, Some(begin)) = (
+        manifest.field("/metadata/name"),
+        manifest.field("/metadata/generateName"),
+    ) {
+        return make(args, connection, kind, manifest, begin).await;
+    }
+    let name = manifest.name()?.to_owned();
     let path = path(connection, &args.target, kind, manifest)?;
-    let label = format!("{}/{}", kind.label(), manifest.name()?);
+    let label = format!("{}/{name}", kind.label());
     let get = http::Request::get(&path).body(Vec::new())?;
     let before = match connection.client.request::<Value>(get).await {
         Ok(object) => Some(own_part(object)),
@@ -163,11 +211,12 @@ async fn one(
                 .with_context(|| format!("failed to apply {label} from {}", manifest.source));
         }
     };
-    Ok(match before {
+    let verb = match before {
         None => "created",
         Some(before) if before == own_part(after) => "unchanged",
         Some(_) => "configured",
-    })
+    };
+    Ok((name, verb))
 }
 
 /// An object without what others write while one looks: controllers their status, the server its

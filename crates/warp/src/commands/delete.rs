@@ -57,18 +57,16 @@ struct Doomed {
 async fn delete(args: Args) -> anyhow::Result<ExitCode> {
     // Before asking anybody: a file that cannot be read needs no cluster to say so.
     let manifests = if args.files.is_empty() {
-        Vec::new()
+        None
     } else {
-        Manifest::read(&args.files)?
+        Some(Manifest::read(&args.files)?)
     };
     let connection = args.target.connect().await?;
     let kinds = Kinds::discover(&connection.client).await?;
-    let doomed = if args.files.is_empty() {
-        by_name(&args, &connection, &kinds).await?
-    } else {
-        // Backwards: what was applied last depends on what was applied first.
+    let doomed = if let Some(manifests) = manifests {
         let mut doomed = Vec::new();
-        for manifest in manifests.iter().rev() {
+        for manifest in manifests {
+            let manifest = &manifest?;
             let kind = resolve(manifest, &kinds)?;
             doomed.push(Doomed {
                 path: path(&connection, &args.target, kind, manifest)?,
@@ -76,7 +74,11 @@ async fn delete(args: Args) -> anyhow::Result<ExitCode> {
                 uid: None,
             });
         }
+        // Backwards: what was applied last depends on what was applied first.
+        doomed.reverse();
         doomed
+    } else {
+        by_name(&args, &connection, &kinds).await?
     };
     let mut failed = false;
     let mut waiting = Vec::new();
@@ -132,7 +134,12 @@ async fn by_name(
             let path = kind.path(Some(&connection.namespace), None);
             let request = http::Request::get(format!("{path}?labelSelector={}", encode(selector)))
                 .body(Vec::new())?;
-            let list: Value = connection.client.request(request).await?;
+            let list: Value = connection
+                .client
+                .request(request)
+                .await
+                .map_err(cluster::told)
+                .with_context(|| format!("failed to list {}", kind.plural))?;
             names = list
                 .get("items")
                 .and_then(Value::as_array)

@@ -1,4 +1,7 @@
-//! `warp doctor`: what a new user trips over, and what to do about it.
+//! `warp doctor`: what a new user trips over, on this machine and on the cluster commands talk to, and
+//! what to do about it.
+
+mod cluster;
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
@@ -9,7 +12,7 @@ use warp_local::node::process::{self, machine};
 
 use super::node::refuse_root;
 use super::up::instance::Instance;
-use crate::cluster;
+use crate::cluster::{Target, block_on, home};
 use crate::output::{self, Table};
 
 /// The oldest kubectl that the embedded API serves.
@@ -23,12 +26,11 @@ const SOME: u64 = 2 << 30;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The data directory to check
-    #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
     /// The port to check
     #[arg(long, default_value_t = 6443)]
     port: u16,
+    #[command(flatten)]
+    target: Target,
 }
 
 /// How much one finding matters.
@@ -37,26 +39,26 @@ enum Verdict {
     Fine,
     /// Works, with less than there could be.
     Less,
-    /// `warp up` will not work.
+    /// `warp up`, or work on the cluster, will not work.
     Wrong,
 }
 
 struct Finding {
-    what: &'static str,
+    what: String,
     verdict: Verdict,
     told: String,
 }
 
-fn finding(what: &'static str, verdict: Verdict, told: impl Into<String>) -> Finding {
+fn finding(what: impl Into<String>, verdict: Verdict, told: impl Into<String>) -> Finding {
     Finding {
-        what,
+        what: what.into(),
         verdict,
         told: told.into(),
     }
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let instance = Instance::at(args.data)?;
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let instance = Instance::at(args.target.data.clone())?;
     let running = instance.running().ok().flatten();
     let mut findings = vec![data(&instance), disk(&instance)];
     findings.push(match &running {
@@ -69,12 +71,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     });
     findings.push(user());
     findings.push(cgroups());
-    findings.push(cluster::block_on(async { Ok(docker().await) })?);
+    findings.push(block_on(async { Ok(docker().await) })?);
     findings.push(gpus());
     findings.extend(device_files());
     findings.push(kubectl());
     findings.push(kubeconfig(&instance));
     findings.push(files());
+    findings.extend(of_cluster(args, &instance, running.is_some())?);
     let mut table = Table::new(["CHECK", "RESULT", "WHAT TO KNOW"]);
     for found in &findings {
         let verdict = match found.verdict {
@@ -82,11 +85,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             Verdict::Less => "note",
             Verdict::Wrong => "wrong",
         };
-        table.row([
-            found.what.to_owned(),
-            verdict.to_owned(),
-            found.told.clone(),
-        ]);
+        table.row([found.what.clone(), verdict.to_owned(), found.told.clone()]);
     }
     output::text(&table.to_string());
     let wrong = findings.iter().any(|found| found.verdict == Verdict::Wrong);
@@ -95,6 +94,53 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// The cluster commands would talk to: one that was named, this machine's own, or the user's usual one,
+/// whose troubles are only notes here.
+fn of_cluster(args: &Args, instance: &Instance, running: bool) -> anyhow::Result<Vec<Finding>> {
+    let mut target = args.target.clone();
+    // A directory means that instance: one that does not run has no cluster to check.
+    let meant = target.data.take().is_some();
+    if meant && !running {
+        return Ok(Vec::new());
+    }
+    let named = target.kubeconfig.is_some() || target.context.is_some();
+    let set = std::env::var_os("KUBECONFIG").filter(|value| !value.is_empty());
+    let ours = set
+        .as_ref()
+        .is_none_or(|set| *set == *instance.kubeconfig().as_os_str());
+    let told = set.is_some();
+    let own = running && !named && (meant || ours);
+    if own {
+        target.kubeconfig = Some(instance.kubeconfig());
+    }
+    let usual = home().is_some_and(|home| home.join(".kube/config").exists());
+    if !(named || told || own || usual) {
+        return Ok(Vec::new());
+    }
+    let mut findings = block_on(async {
+        Ok(match target.connect().await {
+            Ok(connection) => {
+                let version = connection.client.apiserver_version().await;
+                let version = version.map_or_else(|_| String::new(), |info| info.git_version);
+                let reached = format!("answers as {version}");
+                let mut findings = vec![finding("cluster", Verdict::Fine, reached)];
+                findings.extend(cluster::check(&connection, own).await);
+                findings
+            }
+            Err(error) => vec![finding("cluster", Verdict::Wrong, output::words(&error))],
+        })
+    })?;
+    if !(named || told || own) {
+        for found in findings
+            .iter_mut()
+            .filter(|found| found.verdict == Verdict::Wrong)
+        {
+            found.verdict = Verdict::Less;
+        }
+    }
+    Ok(findings)
 }
 
 fn data(instance: &Instance) -> Finding {

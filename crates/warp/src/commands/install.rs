@@ -20,10 +20,10 @@ const MANAGER: [&str; 2] = [
     include_str!("../../../../deploy/manager/deployment.yaml"),
 ];
 const ACCOUNT: [&str; 2] = [
-    include_str!("../../../../deploy/rbac/cluster/service-account.yaml"),
-    include_str!("../../../../deploy/rbac/cluster/leader-election.yaml"),
+    include_str!("../../../../deploy/rbac/account/service-account.yaml"),
+    include_str!("../../../../deploy/rbac/account/leader-election.yaml"),
 ];
-const USER_ROLES: &str = include_str!("../../../../deploy/rbac/cluster/user-roles.yaml");
+const USER_ROLES: &str = include_str!("../../../../deploy/rbac/account/user-roles.yaml");
 const CLUSTER_ROLE: &str = include_str!("../../../../deploy/rbac/cluster/role.yaml");
 const NAMESPACED_ROLE: &str = include_str!("../../../../deploy/rbac/namespaced/role.yaml");
 
@@ -105,6 +105,57 @@ fn documents(file: &str) -> anyhow::Result<Vec<Value>> {
         .collect()
 }
 
+/// One thing the operator has to be allowed.
+#[derive(Clone, Debug)]
+pub(super) struct Right {
+    pub(super) group: String,
+    pub(super) resource: String,
+    pub(super) verb: String,
+    /// Where; `None` for everywhere.
+    pub(super) namespace: Option<String>,
+}
+
+/// What an operator that runs in `namespace` and serves one or all namespaces has to be allowed, by the
+/// roles that are installed with it.
+pub(super) fn needed(namespace: &str, served: Option<&str>) -> anyhow::Result<Vec<Right>> {
+    let args = Args {
+        print: true,
+        namespace: namespace.to_owned(),
+        namespaced: served.map(str::to_owned),
+        image: None,
+        crds_only: false,
+    };
+    let role = if served.is_some() {
+        NAMESPACED_ROLE
+    } else {
+        CLUSTER_ROLE
+    };
+    let mut rights = Vec::new();
+    for document in [documents(ACCOUNT[1])?, documents(role)?].concat() {
+        let document = adapted(document, &args);
+        let place = document["metadata"]["namespace"].as_str();
+        for rule in document["rules"].as_array().into_iter().flatten() {
+            let texts = |key: &str| -> Vec<String> {
+                let list = rule[key].as_array().into_iter().flatten();
+                list.filter_map(Value::as_str).map(str::to_owned).collect()
+            };
+            for group in texts("apiGroups") {
+                for resource in texts("resources") {
+                    for verb in texts("verbs") {
+                        rights.push(Right {
+                            group: group.clone(),
+                            resource: resource.clone(),
+                            verb,
+                            namespace: place.map(str::to_owned),
+                        });
+                    }
+                }
+            }
+        }
+    }
+    Ok(rights)
+}
+
 /// Puts the chosen namespaces and image in.
 fn adapted(mut object: Value, args: &Args) -> Value {
     let own = json!(args.namespace);
@@ -127,7 +178,9 @@ fn adapted(mut object: Value, args: &Args) -> Value {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         object["metadata"]["name"] = json!(format!("{name}-{}", args.namespace));
     }
-    for subject in object["subjects"].as_array_mut().into_iter().flatten() {
+    // Looked up and not indexed: indexing would leave `subjects: null` in every object without any.
+    let subjects = object.get_mut("subjects").and_then(Value::as_array_mut);
+    for subject in subjects.into_iter().flatten() {
         subject["namespace"] = own.clone();
     }
     if kind == "Deployment" {
@@ -216,6 +269,42 @@ mod tests {
             assert_eq!(binding["subjects"][0]["namespace"], "gpu");
         }
         assert!(!manifests(&chosen).unwrap().contains(NAMESPACE));
+    }
+
+    #[test]
+    fn nothing_is_printed_that_the_files_do_not_say() {
+        fn empty(value: &Value, path: &str, found: &mut Vec<String>) {
+            match value {
+                Value::Null => found.push(path.to_owned()),
+                Value::Object(fields) => {
+                    for (key, value) in fields {
+                        empty(value, &format!("{path}.{key}"), found);
+                    }
+                }
+                Value::Array(items) => {
+                    for item in items {
+                        empty(item, &format!("{path}[]"), found);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let served = Args {
+            namespaced: Some("team".to_owned()),
+            namespace: "gpu".to_owned(),
+            ..args()
+        };
+        for args in [args(), served] {
+            for object in read(&args) {
+                let mut found = Vec::new();
+                empty(
+                    &object,
+                    object["kind"].as_str().unwrap_or_default(),
+                    &mut found,
+                );
+                assert!(found.is_empty(), "null: {found:?}");
+            }
+        }
     }
 
     #[test]

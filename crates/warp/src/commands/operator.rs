@@ -9,13 +9,14 @@ use anyhow::Context as _;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::EnvFilter;
 use warp_api::workload::SchedulingStrategy;
 use warp_core::schedule::PriceWeight;
-use warp_operator::{Clock, Config, LeaderConfig, Settings};
+use warp_operator::{Clock, Config, Endpoint, LeaderConfig, Settings};
+
+use crate::{log, output};
 
 /// Lease of the first design, kept so that an old and a new operator exclude each other.
-const LEASE: &str = "gpu-orchestrator.gpu.warp.dev";
+pub(super) const LEASE: &str = "gpu-orchestrator.gpu.warp.dev";
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -83,15 +84,32 @@ enum LogFormat {
 #[derive(Clone, Copy, Debug)]
 struct Listen(Option<SocketAddr>);
 
+impl Listen {
+    fn endpoint(self) -> Option<Endpoint> {
+        self.0.map(Endpoint::At)
+    }
+}
+
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
-    start_logs(args.log_format, in_cluster);
+    let json = match args.log_format {
+        LogFormat::Auto => in_cluster,
+        LogFormat::Json => true,
+        LogFormat::Text => false,
+    };
+    start_logs(json)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("failed to start the runtime")?;
-    runtime.block_on(operate(args, in_cluster))?;
-    Ok(ExitCode::SUCCESS)
+    match runtime.block_on(operate(args, in_cluster)) {
+        // The last words of a log of JSON lines are JSON too.
+        Err(error) if json => {
+            tracing::error!(error = output::words(&error), "the operator ends");
+            Ok(ExitCode::FAILURE)
+        }
+        ended => ended.map(|()| ExitCode::SUCCESS),
+    }
 }
 
 async fn operate(args: Args, in_cluster: bool) -> anyhow::Result<()> {
@@ -126,8 +144,9 @@ async fn connection(args: &Args) -> anyhow::Result<kube::Config> {
 }
 
 fn config(args: Args, in_cluster: bool) -> Config {
-    let by_default =
-        |port| in_cluster.then_some(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port));
+    let by_default = |port| {
+        Listen(in_cluster.then_some(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)))
+    };
     let leader = args.leader_elect.then_some(LeaderConfig {
         namespace: args.leader_elect_namespace,
         lease: args.leader_elect_lease,
@@ -136,12 +155,8 @@ fn config(args: Args, in_cluster: bool) -> Config {
         namespace: args.namespace,
         identity: args.identity.unwrap_or_else(identity),
         leader,
-        health_addr: args
-            .health_addr
-            .map_or_else(|| by_default(8081), |listen| listen.0),
-        metrics_addr: args
-            .metrics_addr
-            .map_or_else(|| by_default(8080), |listen| listen.0),
+        health_addr: args.health_addr.unwrap_or(by_default(8081)).endpoint(),
+        metrics_addr: args.metrics_addr.unwrap_or(by_default(8080)).endpoint(),
         settings: Settings {
             default_strategy: args.default_strategy,
             price_weight: args.price_weight,
@@ -180,23 +195,19 @@ fn stop_on_signal() -> anyhow::Result<CancellationToken> {
     Ok(stop)
 }
 
-fn start_logs(format: LogFormat, in_cluster: bool) {
-    let filter = EnvFilter::try_from_env("WARP_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+fn start_logs(json: bool) -> anyhow::Result<()> {
     let logs = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(log::filter(log::DEFAULT)?)
         .with_writer(std::io::stderr);
-    let json = match format {
-        LogFormat::Auto => in_cluster,
-        LogFormat::Json => true,
-        LogFormat::Text => false,
-    };
     if json {
-        logs.json().flatten_event(true).init();
+        logs.json().event_format(log::Lines).init();
+        log::log_panics();
     } else {
         let plain = std::env::var_os("NO_COLOR").is_some();
         logs.with_ansi(!plain && std::io::IsTerminal::is_terminal(&std::io::stderr()))
             .init();
     }
+    Ok(())
 }
 
 /// `host:port`, `:port` for every interface, `0` for none.

@@ -86,6 +86,11 @@ async fn show(format: Format, target: Target, note: Option<Note>) -> anyhow::Res
             jiff::SignedDuration::from_secs(up.as_secs()),
             note.pid
         ));
+        if let Some(metrics) = &note.metrics {
+            output::line(&format!(
+                "metrics    {metrics}, /healthz and /readyz beside it"
+            ));
+        }
     }
     output::line(&format!(
         "nodes      {} ready of {}",

@@ -52,6 +52,9 @@ pub(crate) struct Args {
     /// Port of the Kubernetes API on this machine; 0 takes a free one
     #[arg(long, default_value_t = PORT)]
     port: u16,
+    /// Port of /metrics, /healthz and /readyz on this machine; 0 takes a free one
+    #[arg(long, default_value_t = 0, value_name = "PORT")]
+    metrics_port: u16,
     /// How long an Event is kept after its last write
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = super::duration)]
     event_ttl: Duration,
@@ -140,6 +143,10 @@ async fn up(args: Args, instance: Instance, fleet: Option<Fleet>) -> anyhow::Res
     }
     let started = std::time::Instant::now();
     let listener = listen(args.port).await?;
+    let pages = pages(args.metrics_port)?;
+    let metrics = pages
+        .local_addr()
+        .context("failed to read the address of /metrics")?;
     let (nodes, told) = nodes(&args, fleet).await?;
     let kind = nodes.kind();
     let plan = Plan {
@@ -147,12 +154,14 @@ async fn up(args: Args, instance: Instance, fleet: Option<Fleet>) -> anyhow::Res
         ephemeral: args.ephemeral,
         event_ttl: args.event_ttl,
         listener,
+        pages,
         nodes,
     };
     let mut engine = Engine::start(plan).await?;
     let note = Note {
         pid: rustix::process::getpid().as_raw_nonzero().get(),
         server: format!("https://{}", engine.address),
+        metrics: Some(format!("http://{metrics}/metrics")),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started: jiff::Timestamp::now(),
         nodes: told,
@@ -229,6 +238,15 @@ async fn listen(port: u16) -> anyhow::Result<TcpListener> {
     })
 }
 
+/// Where the operator's pages answer: bound before anything starts, so that a port that is taken stops
+/// the start and one that was found is known.
+fn pages(port: u16) -> anyhow::Result<std::net::TcpListener> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    std::net::TcpListener::bind(address).with_context(|| {
+        format!("failed to listen on {address} for /metrics; choose another port with --metrics-port, or 0 for any free one")
+    })
+}
+
 /// The nodes to run and how to call them.
 async fn nodes(args: &Args, fleet: Option<Fleet>) -> anyhow::Result<(Nodes, String)> {
     if let Some(fleet) = fleet {
@@ -257,7 +275,7 @@ async fn nodes(args: &Args, fleet: Option<Fleet>) -> anyhow::Result<(Nodes, Stri
 /// Everything to the log file, only trouble to the terminal.
 fn start_log(instance: &Instance) -> anyhow::Result<()> {
     let file = log::Rotating::open(instance.log())?;
-    let wanted = EnvFilter::try_from_env("WARP_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let wanted = crate::log::filter(crate::log::DEFAULT)?;
     let color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     tracing_subscriber::registry()
         .with(
@@ -283,7 +301,8 @@ fn detach(args: &Args, instance: &Instance) -> anyhow::Result<ExitCode> {
     let log = std::fs::File::options()
         .create(true)
         .append(true)
-        .open(instance.log())?;
+        .open(instance.log())
+        .with_context(|| format!("failed to open the log {}", instance.log().display()))?;
     let mut command = Command::new(std::env::current_exe().context("failed to find this program")?);
     command
         .arg("up")
@@ -291,6 +310,8 @@ fn detach(args: &Args, instance: &Instance) -> anyhow::Result<ExitCode> {
         .arg(&instance.folder)
         .arg("--port")
         .arg(args.port.to_string())
+        .arg("--metrics-port")
+        .arg(args.metrics_port.to_string())
         .arg("--event-ttl")
         .arg(format!("{}s", args.event_ttl.as_secs()));
     if let Some(file) = &args.nodes {

@@ -71,60 +71,326 @@ fn make_help_lists_every_target() {
     }
 }
 
-/// Fenced blocks of a page: what follows the fence, and the text inside.
-fn blocks(page: &str) -> Vec<(&str, String)> {
+/// A fenced block of a page: what follows the fence, and the text inside.
+struct Block {
+    kind: String,
+    text: String,
+}
+
+fn blocks(page: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
-    let mut open: Option<(&str, String)> = None;
+    let mut open: Option<Block> = None;
     for line in page.lines() {
         match (line.strip_prefix("```"), open.take()) {
             (Some(_), Some(block)) => blocks.push(block),
-            (Some(kind), None) => open = Some((kind, String::new())),
-            (None, Some((kind, text))) => open = Some((kind, text + line + "\n")),
+            (Some(kind), None) => {
+                open = Some(Block {
+                    kind: kind.to_owned(),
+                    text: String::new(),
+                });
+            }
+            (None, Some(mut block)) => {
+                block.text += line;
+                block.text.push('\n');
+                open = Some(block);
+            }
             (None, None) => {}
         }
     }
     blocks
 }
 
-/// Every `sh` block of the page runs in turn, in one empty folder; a `text` block is what the one
-/// before it printed.
+/// A guide as a reader follows it: every block in turn, in one folder.
+///
+/// - `sh` runs; `sh 1` runs and must end with exit code 1; `sh elsewhere` needs what a test does not have
+///   and is only read.
+/// - `text` is what the block before it printed: `…` stands for anything within a line, a line of `…` for
+///   any lines, and an age for any age.
+/// - `yaml NAME` is a file of that name; `yaml more NAME` goes on with it.
+struct Reader<'a> {
+    page: &'a str,
+    folder: &'a Path,
+    environment: Vec<(&'static str, std::ffi::OsString)>,
+}
+
+/// What was done of a page.
+#[derive(Debug, Default)]
+struct Read {
+    ran: usize,
+    compared: usize,
+}
+
+impl Reader<'_> {
+    fn read(&self) -> Read {
+        let text = fs::read_to_string(root().join("docs/guides").join(self.page)).expect("a guide");
+        let mut printed = String::new();
+        let mut read = Read::default();
+        for Block { kind, text } in blocks(&text) {
+            let words: Vec<&str> = kind.split_whitespace().collect();
+            match words[..] {
+                ["sh"] => {
+                    printed = self.run(&text, 0);
+                    read.ran += 1;
+                }
+                ["sh", "1"] => {
+                    printed = self.run(&text, 1);
+                    read.ran += 1;
+                }
+                ["sh", "elsewhere"] => {}
+                ["text"] => {
+                    let same = alike(&text, &printed);
+                    assert!(
+                        same,
+                        "{} shows\n{text}\nbut this was printed:\n{printed}",
+                        self.page
+                    );
+                    read.compared += 1;
+                }
+                ["yaml", name] => fs::write(self.folder.join(name), text).expect("a file"),
+                ["yaml", "more", name] => {
+                    let file = self.folder.join(name);
+                    let begin = fs::read_to_string(&file).expect("the file's beginning");
+                    fs::write(file, begin + &text).expect("a file");
+                }
+                _ => panic!("{}: what is a block of {kind:?}?", self.page),
+            }
+        }
+        read
+    }
+
+    fn run(&self, text: &str, code: i32) -> String {
+        let output = Command::new("sh")
+            .args(["-euc", text])
+            .current_dir(self.folder)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(std::process::Stdio::null())
+            .output()
+            .expect("a shell");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{}:\n{text}\n{printed}\n{errors}",
+            self.page
+        );
+        assert!(
+            !errors.contains("warning"),
+            "{}: {text}\n{errors}",
+            self.page
+        );
+        printed
+    }
+}
+
+/// Whether what was printed is what a page shows.
+fn alike(shown: &str, printed: &str) -> bool {
+    let printed: Vec<&str> = printed.trim_end().lines().collect();
+    let mut at = 0;
+    let mut skipping = false;
+    for line in shown.trim_end().lines() {
+        if line.trim() == "…" {
+            skipping = true;
+            continue;
+        }
+        let same = |have: &&str| line_alike(line, have);
+        let found = if skipping {
+            printed[at..].iter().position(same)
+        } else {
+            printed.get(at).filter(|have| same(have)).map(|_| 0)
+        };
+        let Some(found) = found else { return false };
+        at += found + 1;
+        skipping = false;
+    }
+    skipping || at == printed.len()
+}
+
+/// Words are compared: how far apart columns stand depends on what is in them.
+fn line_alike(shown: &str, printed: &str) -> bool {
+    let (shown, printed) = (ageless(shown), ageless(printed));
+    let mut parts = shown.split('…');
+    let first = parts.next().unwrap_or_default().trim_end().to_owned();
+    let Some(mut rest) = printed.strip_prefix(&first) else {
+        return false;
+    };
+    let mut open = false;
+    for part in parts {
+        open = true;
+        let part = part.trim();
+        let Some(at) = rest.find(part) else {
+            return false;
+        };
+        rest = &rest[at + part.len()..];
+        open &= part.is_empty();
+    }
+    open || rest.is_empty()
+}
+
+/// A line with one blank between words and every age as `AGE`.
+fn ageless(line: &str) -> String {
+    let is_age = |word: &&str| {
+        let digits = word
+            .chars()
+            .next()
+            .is_some_and(|first| first.is_ascii_digit());
+        let units = word
+            .chars()
+            .all(|c| c.is_ascii_digit() || "smhd".contains(c));
+        digits && units && word.ends_with(['s', 'm', 'h', 'd'])
+    };
+    let words = line.split_whitespace();
+    words
+        .map(|word| if is_age(&word) { "AGE" } else { word })
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[test]
+fn what_is_shown_is_compared_word_by_word() {
+    assert!(alike("a  1s\n…\nz\n", "a 3m2s\nb\nc\nz\n"));
+    assert!(alike("pid … at 127.0.0.1:…\n", "pid 17 at 127.0.0.1:80\n"));
+    assert!(alike("a\n…\n", "a\nb\n") && alike("a …", "a"));
+    assert!(!alike("a\n", "a\nb\n") && !alike("a\nb\n", "a\n"));
+    assert!(!alike("a … c", "a b d") && !alike("a b", "a c"));
+}
+
+/// The programs a guide uses, first in the search path: the `warp` under test, and the control plane's
+/// kubectl. A `warp up` of a guide takes whatever port is free.
+fn programs(folder: &Path) -> std::ffi::OsString {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    let place = folder.join("bin");
+    fs::create_dir(&place).expect("a folder");
+    let kubectl = warp_testkit::control_plane().expect("a control plane");
+    symlink(kubectl.join("kubectl"), place.join("kubectl")).expect("a link");
+    let warp = place.join("warp");
+    let binary = env!("CARGO_BIN_EXE_warp");
+    let script = format!(
+        "#!/bin/sh\nif [ \"$1\" = up ]; then shift; exec '{binary}' up --port 0 \"$@\"; fi\nexec '{binary}' \"$@\"\n"
+    );
+    fs::write(&warp, script).expect("a script");
+    fs::set_permissions(&warp, fs::Permissions::from_mode(0o755)).expect("a mode");
+    let path = env::var_os("PATH").unwrap_or_default();
+    let path = [place].into_iter().chain(env::split_paths(&path));
+    env::join_paths(path).expect("folders without colons")
+}
+
+/// A guide for somebody with a cluster, which here is a `warp up`.
+async fn on_a_cluster(page: &str, arguments: &[&str]) -> Read {
+    let folder = tempfile::tempdir().expect("a folder");
+    // Where `warp status` looks by default.
+    let share = folder.path().join("share");
+    fs::create_dir(&share).expect("a folder");
+    let up = crate::up::Up::start(&share.join("warp"), arguments).await;
+    let reader = Reader {
+        page,
+        folder: &root(),
+        environment: vec![
+            ("PATH", programs(folder.path())),
+            ("KUBECONFIG", up.data.join("kubeconfig").into()),
+            ("XDG_DATA_HOME", share.into()),
+        ],
+    };
+    let read = tokio::task::block_in_place(|| reader.read());
+    up.stop();
+    read
+}
+
 #[test]
 fn the_commands_of_the_simulation_guide_print_what_it_shows() {
-    let page = fs::read_to_string(root().join("docs/guides/simulate.md")).expect("a guide");
     let folder = tempfile::tempdir().expect("a folder");
     let binaries = Path::new(env!("CARGO_BIN_EXE_warp"))
         .parent()
         .expect("a binary is in a folder");
     let path = env::var_os("PATH").unwrap_or_default();
-    let path = env::join_paths(
-        [binaries.to_owned()]
-            .into_iter()
-            .chain(env::split_paths(&path)),
-    );
-    let path = path.expect("folders without colons");
-    let (mut printed, mut ran) = (String::new(), 0);
-    for (kind, text) in blocks(&page) {
-        match kind {
-            "sh" => {
-                let output = Command::new("sh")
-                    .args(["-euc", &text])
-                    .current_dir(folder.path())
-                    .env("PATH", &path)
-                    .output()
-                    .expect("a shell");
-                let errors = String::from_utf8_lossy(&output.stderr);
-                assert!(output.status.success(), "{text}\n{errors}");
-                assert!(!errors.contains("warning"), "{text}\n{errors}");
-                printed = String::from_utf8_lossy(&output.stdout).into_owned();
-                ran += text.matches("warp simulate").count();
-            }
-            "text" => assert_eq!(printed.trim_end(), text.trim_end()),
-            _ => {}
-        }
-    }
-    assert!(ran >= 7, "{ran} commands ran");
+    let path = [binaries.to_owned()]
+        .into_iter()
+        .chain(env::split_paths(&path));
+    let path = env::join_paths(path).expect("folders without colons");
+    let reader = Reader {
+        page: "simulate.md",
+        folder: folder.path(),
+        environment: vec![("PATH", path)],
+    };
+    let read = reader.read();
+    assert!(read.ran >= 6 && read.compared >= 5, "{read:?}");
     for drawing in ["waits.svg", "curves.svg"] {
         let svg = fs::read_to_string(folder.path().join(drawing)).expect("a drawing");
         assert!(svg.starts_with("<svg") && svg.contains("warp"), "{drawing}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_workload_does_what_its_guide_shows() {
+    let read = on_a_cluster("first-workload.md", &["--demo", "--ephemeral"]).await;
+    assert!(read.ran >= 6 && read.compared >= 6, "{read:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_work_is_found_as_the_autoscaler_guide_shows() {
+    let read = on_a_cluster("cluster-autoscaler.md", &["--demo", "--ephemeral"]).await;
+    assert!(read.ran >= 1 && read.compared >= 1, "{read:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_and_logs_are_as_the_guide_shows() {
+    let read = on_a_cluster("operate.md", &["--demo", "--ephemeral"]).await;
+    assert!(read.ran >= 2 && read.compared >= 2, "{read:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn warp_is_upgraded_and_uninstalled_as_the_guide_shows() {
+    let read = on_a_cluster(
+        "upgrade-and-uninstall.md",
+        &["--runtime", "none", "--ephemeral"],
+    )
+    .await;
+    assert!(read.ran >= 3 && read.compared >= 3, "{read:?}");
+}
+
+/// Ends the engine a guide left running when the test stops half-way.
+struct Ended<'a>(&'a Path);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        Command::new(env!("CARGO_BIN_EXE_warp"))
+            .args(["down", "--purge"])
+            .env("XDG_DATA_HOME", self.0.join("share"))
+            .output()
+            .ok();
+    }
+}
+
+#[test]
+fn one_machine_does_what_its_guide_shows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let _ended = Ended(folder.path());
+    let reader = Reader {
+        page: "one-machine.md",
+        folder: folder.path(),
+        environment: vec![
+            ("PATH", programs(folder.path())),
+            ("HOME", folder.path().into()),
+            ("XDG_DATA_HOME", folder.path().join("share").into()),
+        ],
+    };
+    let read = reader.read();
+    assert!(read.ran >= 4 && read.compared >= 3, "{read:?}");
+}
+
+/// No guide is left out of the tests above.
+#[test]
+fn every_guide_is_followed_by_a_test() {
+    let tests = fs::read_to_string(root().join("crates/warp/tests/it/docs.rs")).expect("this file");
+    for entry in fs::read_dir(root().join("docs/guides")).expect("guides") {
+        let path = entry.expect("a guide").path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if path.extension().is_some_and(|end| end == "md") {
+            assert!(
+                tests.contains(&format!("\"{name}\"")),
+                "{name} is followed by no test"
+            );
+        }
     }
 }

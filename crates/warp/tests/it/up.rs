@@ -17,7 +17,7 @@ use warp_testkit::until;
 
 use crate::architecture::root;
 
-const PATIENCE: Duration = Duration::from_secs(300);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A `warp up` of its own data directory, ended with the test.
 pub(crate) struct Up {
@@ -278,6 +278,19 @@ fn bad_input_is_answered_with_cause_and_fix() {
     refused(
         &["up", "--data", &place("a"), "--port", &port, "--demo"],
         &[&port, "--port"],
+    );
+    refused(
+        &[
+            "up",
+            "--data",
+            &place("a"),
+            "--port",
+            "0",
+            "--metrics-port",
+            &port,
+            "--demo",
+        ],
+        &[&port, "--metrics-port"],
     );
     std::fs::write(folder.path().join("file"), "x").unwrap();
     refused(

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::Deserialize;
 use warp_core::gpu::{self, Model};
 
+use super::super::complaint::complaint;
 use super::super::faults::Fault;
 use super::super::simulated::{Defaults, LOST_GPUS, NAMES as POD_NAMES, NODE_LOST};
 use super::super::spelling::hint;
@@ -115,7 +116,7 @@ fn one() -> u64 {
 }
 
 pub(super) fn fleet(text: &str, name: &str) -> Result<Fleet, FleetError> {
-    let file: File = serde_saphyr::from_str(text).map_err(|error| explain(&error, name))?;
+    let file: File = serde_saphyr::from_str(text).map_err(|error| explain(&error, text, name))?;
     let at = |field: &str, what: String| FleetError {
         place: match line_of(text, field) {
             Some(line) => format!("{name}, line {line}"),
@@ -422,29 +423,11 @@ fn length(text: &str) -> Option<Duration> {
     Duration::try_from(text.parse::<jiff::SignedDuration>().ok()?).ok()
 }
 
-fn explain(error: &serde_saphyr::Error, name: &str) -> FleetError {
-    let place = match error.location() {
-        Some(location) => format!("{name}, line {}", location.line()),
+fn explain(error: &serde_saphyr::Error, text: &str, name: &str) -> FleetError {
+    let (line, what) = complaint(error, text);
+    let place = match line {
+        Some(line) => format!("{name}, line {line}"),
         None => name.to_owned(),
-    };
-    let what = match error.without_snippet() {
-        serde_saphyr::Error::SerdeUnknownField {
-            field, expected, ..
-        } => {
-            format!(
-                "field \"{field}\" is not known{}",
-                hint(field, expected.iter().copied())
-            )
-        }
-        serde_saphyr::Error::SerdeMissingField { field, .. } => {
-            format!("field \"{field}\" is missing")
-        }
-        other => other
-            .to_string()
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .to_owned(),
     };
     FleetError { place, what }
 }

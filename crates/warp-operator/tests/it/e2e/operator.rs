@@ -67,7 +67,8 @@ impl Operator {
             .args(arguments)
             .env("KUBECONFIG", kubeconfig)
             .env("POD_NAMESPACE", super::world::SYSTEM)
-            .env("RUST_LOG", "info,warp_operator=debug");
+            // Everything, the audit trail too: scenarios compare it with what the API server saw.
+            .env("WARP_LOG", "info");
         let process = Process::start("warp operator", &command, log)?;
         Ok(Self { process, metrics })
     }

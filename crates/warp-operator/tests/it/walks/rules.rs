@@ -68,7 +68,7 @@ fn breaches() -> Vec<Breach> {
     let source = "exactly one of image and podTemplate";
     let belongs = "podSecurityContext belong to image";
     let memory = "minMemory must be a positive quantity";
-    let time = "maxRuntime must be at least 1s";
+    let time = "maxRuntime must be a time of at least 1s such as 90m or 1h30m";
     let pod = "podTemplate needs a spec";
     let node = "nodeName goes around the scheduler";
     let policy = "restartPolicy must be Never";

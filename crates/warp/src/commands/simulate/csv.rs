@@ -109,7 +109,12 @@ pub(crate) fn read<T>(
     }
     problems.settle(file, strict)?;
     if values.is_empty() {
-        anyhow::bail!("failed to read {}: no usable row", file.display());
+        let why = if text.trim().is_empty() {
+            "it is empty"
+        } else {
+            "no usable row"
+        };
+        anyhow::bail!("failed to read {}: {why}", file.display());
     }
     Ok(values)
 }

@@ -18,7 +18,7 @@ use crate::output;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Job list: CSV or JSON with submit (or timestamp), duration in seconds and gpus (or num_gpus);
+    /// Job list (the exit code is 1 when a job of it can never run on the fleet): CSV or JSON with submit (or timestamp), duration in seconds and gpus (or num_gpus);
     /// optionally members, tenant (or cluster), model, image, gpu_type, priority, preemptible
     #[arg(long, value_name = "FILE")]
     jobs: PathBuf,
@@ -114,7 +114,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let reports: Vec<&Report> = results.iter().map(|(report, _)| report).collect();
     print(&reports, args.output, show::table)?;
-    Ok(ExitCode::SUCCESS)
+    let refused = reports.iter().map(|report| report.refused).max();
+    Ok(match refused.unwrap_or(0) {
+        0 => ExitCode::SUCCESS,
+        // Which and why is said above; the figures are about the others.
+        _ => ExitCode::FAILURE,
+    })
 }
 
 fn simulate_one(

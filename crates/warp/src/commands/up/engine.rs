@@ -37,6 +37,8 @@ pub(super) struct Plan {
     pub(super) ephemeral: bool,
     pub(super) event_ttl: Duration,
     pub(super) listener: TcpListener,
+    /// Where the operator answers for its health and metrics.
+    pub(super) pages: std::net::TcpListener,
     pub(super) nodes: Nodes,
 }
 
@@ -104,7 +106,10 @@ impl Engine {
         install_kinds(&client).await?;
         install_rights(&client).await?;
         // As on a cluster: what its role lacks is refused here too.
-        engine.operator(server.client_as(install::NAMESPACE, install::OPERATOR));
+        engine.operator(
+            server.client_as(install::NAMESPACE, install::OPERATOR),
+            plan.pages,
+        );
         Ok(engine)
     }
 
@@ -205,14 +210,15 @@ impl Engine {
         });
     }
 
-    fn operator(&mut self, client: kube::Client) {
+    fn operator(&mut self, client: kube::Client, pages: std::net::TcpListener) {
+        let pages = warp_operator::Endpoint::Bound(Arc::new(pages));
         let config = warp_operator::Config {
             namespace: None,
             identity: format!("warp-up-{}", std::process::id()),
             // The data directory's lock already makes this the only one.
             leader: None,
-            health_addr: None,
-            metrics_addr: None,
+            health_addr: Some(pages.clone()),
+            metrics_addr: Some(pages),
             settings: warp_operator::Settings::default(),
         };
         let stop = self.stop.clone();

@@ -54,6 +54,9 @@ const LOG_TAIL: usize = 16 * 1024;
 pub(crate) struct Note {
     pub(crate) pid: i32,
     pub(crate) server: String,
+    /// Where the operator's metrics are read; its health answers beside them.
+    #[serde(default)]
+    pub(crate) metrics: Option<String>,
     pub(crate) version: String,
     pub(crate) started: jiff::Timestamp,
     pub(crate) nodes: String,
@@ -296,8 +299,10 @@ impl Instance {
             .truncate(true)
             .write(true)
             .mode(0o600)
-            .open(&temporary)?;
-        file.write_all(&serde_json::to_vec_pretty(note)?)?;
+            .open(&temporary)
+            .with_context(|| format!("failed to write {}", temporary.display()))?;
+        file.write_all(&serde_json::to_vec_pretty(note)?)
+            .with_context(|| format!("failed to write {}", temporary.display()))?;
         std::fs::rename(&temporary, &path)
             .with_context(|| format!("failed to write {}", path.display()))
     }

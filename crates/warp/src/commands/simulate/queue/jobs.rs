@@ -169,7 +169,9 @@ mod tests {
 
     #[test]
     fn a_list_without_a_usable_row_is_refused() {
-        for text in ["", "a,b\n1,2\n", "[]", "[{}]"] {
+        let error = read(file("").path(), false).unwrap_err().to_string();
+        assert!(error.contains("it is empty"), "{error}");
+        for text in ["a,b\n1,2\n", "[]", "[{}]"] {
             let error = read(file(text).path(), false).unwrap_err().to_string();
             assert!(error.contains("no usable row"), "{text:?}: {error}");
         }
