@@ -7,6 +7,7 @@
 pub mod condition;
 pub mod crd;
 pub mod label;
+pub mod pod;
 mod pod_template;
 pub mod reason;
 pub mod reference;

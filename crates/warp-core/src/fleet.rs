@@ -8,6 +8,7 @@
 mod kind;
 mod ledger;
 mod node;
+mod prefer;
 mod request;
 mod select;
 #[cfg(test)]
@@ -22,9 +23,10 @@ use thiserror::Error;
 pub use kind::{Kind, KindId, KindSet};
 pub use ledger::{Free, PoolFree, Totals};
 pub use node::{Card, Cards, DEFAULT_PODS, GpuPool, Level, Node, Topology};
+pub use prefer::{Load, Preferences, SpreadRules, Weighted};
 pub use request::{
-    Constraints, Contradiction, Effect, GpuRequest, HostPort, NodePolicy, PodTerm, Request, Spread,
-    Taint, Toleration, TolerationOperator, WHOLE,
+    Constraints, Contradiction, Effect, GpuRequest, HostPort, NodePolicy, PodTerm, Reach, Request,
+    Spread, Taint, Toleration, TolerationOperator, WHOLE,
 };
 pub use select::{Expression, Labels, NodeTerm, Operator, Selector};
 
@@ -107,6 +109,8 @@ pub struct Fleet {
     works: BTreeMap<Arc<str>, Work>,
     /// Work whose required anti-affinity can refuse others.
     repelling: BTreeSet<Arc<str>>,
+    /// Work whose affinity makes nodes better or worse for others.
+    swaying: BTreeSet<Arc<str>>,
     namespaces: BTreeMap<Arc<str>, Labels>,
     kinds: Kinds,
     totals: Totals,
@@ -176,6 +180,7 @@ impl Fleet {
         self.vacant.push(id);
         let works = slot.work.iter().filter_map(|work| {
             self.repelling.remove(work);
+            self.swaying.remove(work);
             self.works.remove(work)
         });
         let works = works.collect();
@@ -212,6 +217,9 @@ impl Fleet {
         if !work.request.constraints.pod_anti_affinity.is_empty() {
             self.repelling.insert(id());
         }
+        if work.request.sways_others() {
+            self.swaying.insert(id());
+        }
         self.works.insert(id(), work);
         Ok(())
     }
@@ -220,6 +228,7 @@ impl Fleet {
     pub fn release(&mut self, id: &str) -> Option<Work> {
         let work = self.works.remove(id)?;
         self.repelling.remove(id);
+        self.swaying.remove(id);
         let node = self.find(&work.node)?;
         let mut slot = self.slots[node.index()].take()?;
         self.totals.remove(&slot);
@@ -292,6 +301,15 @@ impl Fleet {
         self.repelling.iter().filter_map(|id| self.works.get(id))
     }
 
+    pub(crate) fn swaying(&self) -> impl Iterator<Item = &Work> {
+        self.swaying.iter().filter_map(|id| self.works.get(id))
+    }
+
+    /// What the work on a node asks for, as scores by load count it.
+    pub fn load(&self, id: NodeId) -> Option<Load> {
+        self.slot(id).map(|slot| slot.load)
+    }
+
     /// Sums over all nodes, kept up to date by every change.
     pub fn totals(&self) -> &Totals {
         &self.totals
@@ -339,7 +357,9 @@ impl PartialEq for Fleet {
             };
             match (self.slot(mine), other.slot(theirs)) {
                 (Some(a), Some(b)) => {
-                    a.node == b.node && a.free.same(&b.free, &self.kinds, &other.kinds)
+                    a.node == b.node
+                        && a.load == b.load
+                        && a.free.same(&b.free, &self.kinds, &other.kinds)
                 }
                 _ => false,
             }
@@ -347,6 +367,7 @@ impl PartialEq for Fleet {
         self.len() == other.len()
             && self.works == other.works
             && self.repelling == other.repelling
+            && self.swaying == other.swaying
             && self.namespaces == other.namespaces
             && self.by_name.iter().all(same_node)
             && self.totals.same(&other.totals, &self.kinds, &other.kinds)

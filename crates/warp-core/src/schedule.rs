@@ -1,4 +1,5 @@
-//! Where one request goes: which nodes it fits (`fit`), which of them is best (`strategy`), and a
+//! Where one request goes: which nodes it fits (`fit`), which of them it would rather have (`score`),
+//! which of those is best (`strategy`), and a
 //! planner that remembers ratings so that a decision costs what changed since the last one.
 
 pub mod fit;
@@ -7,6 +8,7 @@ mod memo;
 mod mix;
 mod planner;
 mod reason;
+pub mod score;
 pub mod strategy;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota,
-    Service, ServiceAccount,
+    ConfigMap, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    ReplicationController, ResourceQuota, Service, ServiceAccount,
 };
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -105,6 +105,8 @@ pub(crate) struct Caches {
     pub(crate) leases: Cache<Lease>,
     pub(crate) jobs: Cache<Job>,
     pub(crate) replica_sets: Cache<ReplicaSet>,
+    pub(crate) stateful_sets: Cache<StatefulSet>,
+    pub(crate) replication_controllers: Cache<ReplicationController>,
     pub(crate) deployments: Cache<Deployment>,
     pub(crate) budgets: Cache<PodDisruptionBudget>,
     pub(crate) quotas: Cache<ResourceQuota>,
@@ -128,6 +130,8 @@ impl Caches {
             leases: Cache::new(&[]),
             jobs: Cache::new(&[]),
             replica_sets: Cache::new(&[ownership::controller_uid]),
+            stateful_sets: Cache::new(&[]),
+            replication_controllers: Cache::new(&[]),
             deployments: Cache::new(&[]),
             budgets: Cache::new(&[]),
             quotas: Cache::new(&[]),
@@ -171,6 +175,9 @@ impl Caches {
         shared.fill(Source::all::<Lease>(), &self.leases);
         shared.fill(Source::all::<Job>(), &self.jobs);
         shared.fill(Source::all::<ReplicaSet>(), &self.replica_sets);
+        shared.fill(Source::all::<StatefulSet>(), &self.stateful_sets);
+        let controllers = Source::all::<ReplicationController>();
+        shared.fill(controllers, &self.replication_controllers);
         shared.fill(Source::all::<Deployment>(), &self.deployments);
         shared.fill(Source::all::<PodDisruptionBudget>(), &self.budgets);
         shared.fill(Source::all::<ResourceQuota>(), &self.quotas);
@@ -181,7 +188,7 @@ impl Caches {
         shared.fill(Source::all::<StorageClass>(), &self.storage_classes);
     }
 
-    fn stores(&self) -> [&Arc<Store>; 16] {
+    fn stores(&self) -> [&Arc<Store>; 18] {
         [
             self.namespaces.store(),
             self.service_accounts.store(),
@@ -191,6 +198,8 @@ impl Caches {
             self.leases.store(),
             self.jobs.store(),
             self.replica_sets.store(),
+            self.stateful_sets.store(),
+            self.replication_controllers.store(),
             self.deployments.store(),
             self.budgets.store(),
             self.quotas.store(),

@@ -14,8 +14,8 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use warp_core::fleet::{Fleet, Request, Work, WorkState};
-use warp_core::schedule::{Planner, Policy};
+use warp_core::fleet::{Fleet, NodeId, Request, Work, WorkState};
+use warp_core::schedule::fit::Filter;
 
 use self::verdict::Verdict;
 use self::waiting::Waiting;
@@ -98,13 +98,11 @@ pub(crate) fn start(shared: &Shared) {
         shared: shared.clone(),
         changes,
         fleet: Fleet::new(),
-        planner: Planner::new(Policy::LeastLoaded, 0),
         waiting: Waiting::default(),
         bound: BTreeMap::new(),
         requests: BTreeMap::new(),
         seeking_company: BTreeSet::new(),
         nominees: BTreeMap::new(),
-        soft_taints: 0,
         writes: JoinSet::new(),
     };
     background::tracked(&shared.tasks, scheduler.run());
@@ -131,7 +129,6 @@ struct Scheduler {
     shared: Shared,
     changes: Arc<Changes>,
     fleet: Fleet,
-    planner: Planner,
     waiting: Waiting,
     /// Pods the ledger holds, with the uid they are held under.
     bound: BTreeMap<Key, Arc<str>>,
@@ -140,8 +137,6 @@ struct Scheduler {
     /// Waiting pods that want to be near others: a pod being bound may be what they wait for.
     seeking_company: BTreeSet<Key>,
     nominees: BTreeMap<Key, Nominee>,
-    /// Nodes with a taint that prefers no pods.
-    soft_taints: usize,
     writes: JoinSet<Written>,
 }
 
@@ -286,14 +281,24 @@ impl Scheduler {
     }
 
     fn place(&mut self, pod: &Pod, request: &Request) -> Option<Arc<str>> {
-        if self.soft_taints > 0 || score::has_preferences(pod) {
-            let id = score::best(&self.fleet, request, pod)?;
-            return self.fleet.node(id).map(|node| node.name.clone());
-        }
-        self.planner
-            .place(&self.fleet, request)
-            .ok()
-            .map(|placement| placement.node)
+        let filter = Filter::new(&self.fleet, request);
+        let nodes = self.fleet.nodes().map(|(id, _)| id);
+        let fitting: Vec<NodeId> = nodes.filter(|id| filter.fits(*id)).collect();
+        let request = score::with_group_spread(&self.shared.caches, pod, request);
+        // A place that was promised keeps others out, but makes no node better or worse for them.
+        let promised: Vec<_> = self
+            .nominees
+            .values()
+            .map(|held| held.work.id.clone())
+            .collect();
+        let promised = promised
+            .iter()
+            .filter_map(|id| self.fleet.release(id))
+            .collect();
+        let best = score::best(&self.fleet, &request, &fitting);
+        self.give_back(promised);
+        let best = self.fleet.node(best?)?;
+        Some(best.name.clone())
     }
 
     fn bind(&mut self, key: &Key, pod: &Arc<Pod>, request: Arc<Request>, node: &Arc<str>) {

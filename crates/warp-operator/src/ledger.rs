@@ -3,7 +3,6 @@
 //!
 //! Translation only. What fits where is `warp-core`'s.
 
-mod constraints;
 mod node;
 mod pod;
 
@@ -21,7 +20,7 @@ use crate::workload::{node_of, over, waits_for_volume};
 
 pub(crate) use node::{model_name, provider_of};
 pub(crate) use pod::pinned_to;
-pub use pod::request;
+pub use warp_api::pod::request;
 
 /// A snapshot to decide on.
 #[derive(Debug)]

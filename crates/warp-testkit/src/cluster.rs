@@ -24,6 +24,7 @@ use crate::kubectl::Kubectl;
 use crate::node::NodeShape;
 use crate::wait::{PATIENCE, until, wait_for};
 use credentials::Access;
+pub(crate) use real::SCHEDULER_LOG;
 
 /// What a cluster is made of.
 #[derive(Clone, Debug)]

@@ -26,7 +26,7 @@ pub use binaries::{control_plane, repository};
 pub use cluster::{Builder, Cluster, Engine};
 pub use fault::{Faults, Plan};
 pub use node::NodeShape;
-pub use oracle::FilterOracle;
+pub use oracle::SchedulerOracle;
 pub use process::{Process, Signal};
 pub use wait::{PATIENCE, changes, until, wait_for, wait_gone};
 pub use warp_apiserver::store::EventKind;

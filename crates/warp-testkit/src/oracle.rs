@@ -1,9 +1,13 @@
-//! The real kube-scheduler, asked on which nodes a pod fits.
+//! The real kube-scheduler, asked on which nodes a pod fits and how it scores them.
 //!
-//! Owns: a scheduler that shows the nodes its filters leave to an extender in this process, which
-//! notes them and refuses them all, so that a question changes nothing. Must not filter itself.
+//! Owns: a scheduler that shows the nodes its filters leave, and the one it chose, to an extender in
+//! this process, which notes them and refuses to bind, so that a question changes nothing. Must not
+//! filter or score itself.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,38 +22,65 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, SCHEDULER_LOG};
 use crate::wait::PATIENCE;
 
 /// The namespace of every pod the oracle is asked about.
 pub const NAMESPACE: &str = "asked";
 
-/// Nodes that passed the filters, by pod uid.
+/// What the scheduler said of a pod.
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    /// The nodes its filters left.
+    pub fits: BTreeSet<String>,
+    /// The sum of its plugins' scores, by node; empty where fewer than two nodes were left.
+    pub scores: BTreeMap<String, i64>,
+    /// The same by plugin.
+    pub plugins: BTreeMap<(String, String), i64>,
+    /// The node it would have bound the pod to.
+    pub chosen: Option<String>,
+}
+
+impl Answer {
+    /// The nodes it chooses from: those of the highest score.
+    pub fn best(&self) -> BTreeSet<String> {
+        let highest = self.scores.values().max();
+        let all = self.fits.iter();
+        all.filter(|node| self.scores.get(*node) == highest)
+            .cloned()
+            .collect()
+    }
+}
+
+/// What the extender was told, by pod uid.
 #[derive(Debug, Default)]
 struct Answers {
     passed: Mutex<BTreeMap<String, BTreeSet<String>>>,
+    chosen: Mutex<BTreeMap<String, String>>,
     changed: Notify,
 }
 
 /// A scheduler that answers and never binds.
-pub struct FilterOracle {
+pub struct SchedulerOracle {
     client: Client,
     answers: Arc<Answers>,
     server: JoinHandle<()>,
+    log: PathBuf,
     _cluster: Cluster,
 }
 
-impl std::fmt::Debug for FilterOracle {
+impl std::fmt::Debug for SchedulerOracle {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("FilterOracle").finish_non_exhaustive()
+        out.debug_struct("SchedulerOracle").finish_non_exhaustive()
     }
 }
 
-impl FilterOracle {
+impl SchedulerOracle {
     pub async fn start() -> Result<Self> {
         let answers = Arc::<Answers>::default();
         let routes = Router::new()
             .route("/filter", post(filter))
+            .route("/bind", post(bind))
             .with_state(answers.clone());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
@@ -63,6 +94,7 @@ impl FilterOracle {
             client,
             answers,
             server,
+            log: cluster.folder().join(SCHEDULER_LOG),
             _cluster: cluster,
         };
         oracle.prepare().await?;
@@ -152,8 +184,8 @@ impl FilterOracle {
         self.add_node(&node).await?;
         let asked = tokio::time::timeout(PATIENCE, async {
             loop {
-                let (_, passed) = self.ask(&everywhere()?).await?;
-                if passed.contains(&marker) {
+                let (_, answer) = self.ask(&everywhere()?).await?;
+                if answer.fits.contains(&marker) {
                     return anyhow::Ok(());
                 }
             }
@@ -166,8 +198,8 @@ impl FilterOracle {
             .await?;
         let gone = tokio::time::timeout(PATIENCE, async {
             loop {
-                let (_, passed) = self.ask(&everywhere()?).await?;
-                if !passed.contains(&marker) {
+                let (_, answer) = self.ask(&everywhere()?).await?;
+                if !answer.fits.contains(&marker) {
                     return anyhow::Ok(());
                 }
             }
@@ -187,29 +219,67 @@ impl FilterOracle {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The pod as the API server has it, and the nodes it fits on. The pod is gone afterwards.
-    pub async fn ask(&self, pod: &Pod) -> Result<(Pod, BTreeSet<String>)> {
+    /// The pod as the API server has it, and what the scheduler said. The pod is gone afterwards.
+    pub async fn ask(&self, pod: &Pod) -> Result<(Pod, Answer)> {
+        let before = std::fs::metadata(&self.log).map_or(0, |log| log.len());
         let stored = self.pods().create(&PostParams::default(), pod).await?;
         let uid = stored.uid().context("a pod without uid")?;
         let name = stored.name_any();
         let answer = tokio::time::timeout(PATIENCE, async {
             loop {
                 let changed = self.answers.changed.notified();
-                if let Some(passed) = self.lock().get(&uid).cloned() {
-                    return anyhow::Ok(passed);
+                if let Some(chosen) = self.chosen(&uid) {
+                    return anyhow::Ok(Some(chosen));
                 }
                 // With no node left the extender is not asked; the pod says so.
                 let look = tokio::time::timeout(Duration::from_millis(20), changed);
                 if look.await.is_err() && self.is_unschedulable(&name).await? {
-                    return Ok(self.lock().get(&uid).cloned().unwrap_or_default());
+                    return Ok(None);
                 }
             }
         });
-        let passed = answer.await.context("the scheduler gave no answer")??;
+        let chosen = answer.await.context("the scheduler gave no answer")??;
+        let mut answer = Answer {
+            fits: self.lock().get(&uid).cloned().unwrap_or_default(),
+            chosen,
+            ..Answer::default()
+        };
+        self.read_scores(before, &name, &mut answer)?;
         self.pods()
             .delete(&name, &DeleteParams::default().grace_period(0))
             .await?;
-        Ok((stored, passed))
+        Ok((stored, answer))
+    }
+
+    fn chosen(&self, uid: &str) -> Option<String> {
+        let chosen = self.answers.chosen.lock();
+        let chosen = chosen.unwrap_or_else(PoisonError::into_inner);
+        chosen.get(uid).cloned()
+    }
+
+    /// The scores of a pod in what the scheduler logged after the first `before` bytes.
+    fn read_scores(&self, before: u64, pod: &str, answer: &mut Answer) -> Result<()> {
+        let mut log = File::open(&self.log)?;
+        log.seek(SeekFrom::Start(before))?;
+        let mut text = String::new();
+        log.read_to_string(&mut text)?;
+        let subject = format!("pod=\"{NAMESPACE}/{pod}\"");
+        for line in text.lines().filter(|line| line.contains(&subject)) {
+            let value = |name: &str| {
+                let (_, rest) = line.split_once(&format!(" {name}="))?;
+                rest.split(' ').next().map(|word| word.trim_matches('"'))
+            };
+            let (Some(node), Some(score)) = (value("node"), value("score")) else {
+                continue;
+            };
+            let (node, score) = (node.to_owned(), score.parse()?);
+            if line.contains("final score") {
+                answer.scores.insert(node, score);
+            } else if let Some(plugin) = value("plugin") {
+                answer.plugins.insert((plugin.to_owned(), node), score);
+            }
+        }
+        Ok(())
     }
 
     async fn is_unschedulable(&self, name: &str) -> Result<bool> {
@@ -230,7 +300,7 @@ impl FilterOracle {
     }
 }
 
-impl Drop for FilterOracle {
+impl Drop for SchedulerOracle {
     fn drop(&mut self) {
         self.server.abort();
     }
@@ -247,29 +317,31 @@ fn everywhere() -> serde_json::Result<Pod> {
     }))
 }
 
-/// Notes what the filters left and refuses all of it for good, so that nothing is preempted for it.
+fn word(arguments: &Value, pointer: &str) -> String {
+    let found = arguments.pointer(pointer).and_then(Value::as_str);
+    found.unwrap_or_default().to_owned()
+}
+
+/// Notes what the filters left and leaves it as it is.
 async fn filter(State(answers): State<Arc<Answers>>, Json(arguments): Json<Value>) -> Json<Value> {
-    let uid = arguments
-        .pointer("/Pod/metadata/uid")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    let names: BTreeSet<String> = arguments["NodeNames"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .map(str::to_owned)
-        .collect();
-    let refused: serde_json::Map<String, Value> = names
-        .iter()
-        .map(|name| (name.clone(), json!("asked only")))
-        .collect();
+    let names = arguments["NodeNames"].clone();
+    let passed = names.as_array().into_iter().flatten();
+    let passed = passed.filter_map(Value::as_str).map(str::to_owned);
     answers
         .passed
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
-        .entry(uid.to_owned())
-        .or_insert(names);
+        .insert(word(&arguments, "/Pod/metadata/uid"), passed.collect());
+    Json(json!({"NodeNames": names}))
+}
+
+/// Notes the choice and refuses it.
+async fn bind(State(answers): State<Arc<Answers>>, Json(arguments): Json<Value>) -> Json<Value> {
+    answers
+        .chosen
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .insert(word(&arguments, "/PodUID"), word(&arguments, "/Node"));
     answers.changed.notify_waiters();
-    Json(json!({"NodeNames": [], "FailedAndUnresolvableNodes": refused}))
+    Json(json!({"Error": "asked only"}))
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::kind::{KindId, Kinds};
 use super::node::{Cards, Node};
-use super::request::WHOLE;
+use super::prefer::Load;
+use super::request::{Effect, WHOLE};
 use super::{Taken, Work};
 use crate::random::Fingerprint;
 use crate::resources::Resources;
@@ -75,6 +76,7 @@ pub(crate) struct Slot {
     pub(crate) node: Arc<Node>,
     pub(crate) free: Free,
     pub(crate) work: Vec<Arc<str>>,
+    pub(crate) load: Load,
     /// Thousandths left per card whether healthy or not, for pools known card by card.
     raw: Vec<Vec<i32>>,
     description: Fingerprint,
@@ -103,6 +105,7 @@ impl Slot {
             description: describe(&node),
             name_print: Fingerprint::default().text(&node.name).get(),
             work: Vec::new(),
+            load: Load::default(),
             node,
         };
         for pool in 0..slot.raw.len() {
@@ -127,12 +130,14 @@ impl Slot {
     pub(super) fn take(&mut self, work: &Work) {
         self.free.resources.subtract(&work.request.resources);
         self.free.pods -= 1;
+        self.load.add(work.request.load(), 1);
         self.move_gpus(work, -1);
     }
 
     pub(super) fn give_back(&mut self, work: &Work) {
         self.free.resources.add(&work.request.resources);
         self.free.pods += 1;
+        self.load.add(work.request.load(), -1);
         self.move_gpus(work, 1);
     }
 
@@ -246,6 +251,8 @@ pub struct Totals {
     pub free_cpu_milli: i64,
     /// How many nodes have which price per GPU-hour.
     prices: BTreeMap<u64, i64>,
+    /// Nodes with a taint that prefers no pods.
+    soft_tainted: i64,
     kinds: Vec<KindTotal>,
 }
 
@@ -274,6 +281,11 @@ impl Totals {
             .map_or(0, |kind| kind.free_milli)
     }
 
+    /// Whether any node has a taint that prefers no pods.
+    pub fn has_soft_taints(&self) -> bool {
+        self.soft_tainted > 0
+    }
+
     /// Whether any node has a price.
     pub fn priced(&self) -> bool {
         !self.prices.is_empty()
@@ -295,6 +307,10 @@ impl Totals {
     fn count(&mut self, slot: &Slot, sign: i64) {
         self.cpu_milli += sign * slot.node.allocatable.cpu_milli;
         self.free_cpu_milli += sign * slot.free.resources.cpu_milli.max(0);
+        let soft = |taint: &super::Taint| taint.effect == Effect::PreferNoSchedule;
+        if slot.node.taints.iter().any(soft) {
+            self.soft_tainted += sign;
+        }
         if let Some(price) = slot.node.price_per_gpu_hour_micros {
             let nodes = self.prices.entry(price).or_default();
             *nodes += sign;
@@ -324,6 +340,7 @@ impl Totals {
         self.cpu_milli == other.cpu_milli
             && self.free_cpu_milli == other.free_cpu_milli
             && self.prices == other.prices
+            && self.soft_tainted == other.soft_tainted
             && by_kind(self, mine) == by_kind(other, theirs)
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::prefer::{Load, Preferences};
 use super::select::{Expression, Labels, NodeTerm, Operator, Selector};
 use crate::random::Fingerprint;
 use crate::resources::Resources;
@@ -24,6 +25,11 @@ pub struct Request {
     /// CPU, memory and named resources besides the GPUs asked for in `gpu`.
     pub resources: Resources,
     pub constraints: Constraints,
+    #[serde(skip_serializing_if = "Preferences::is_empty")]
+    pub preferences: Preferences,
+    /// What scores by load count; `None` is `resources`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load: Option<Load>,
     pub priority: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_runtime_seconds: Option<u64>,
@@ -90,8 +96,8 @@ impl GpuRequest {
     }
 }
 
-/// Where the work may run, in Kubernetes' words. Everything here is required; preferences are a
-/// strategy's business.
+/// Where the work may run, in Kubernetes' words. Everything here is required; see `Preferences` for
+/// the rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Constraints {
@@ -106,6 +112,17 @@ pub struct Constraints {
     pub pod_anti_affinity: Vec<PodTerm>,
     pub spread: Vec<Spread>,
     pub host_ports: Vec<HostPort>,
+    /// Where each volume can be reached; all must hold.
+    pub volumes: Vec<Reach>,
+}
+
+/// Where a volume can be reached, or where a volume still to be made for a claim could be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Reach {
+    pub claim: Arc<str>,
+    /// Alternatives: one must hold.
+    pub nodes: Vec<NodeTerm>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -184,7 +201,7 @@ impl Toleration {
     }
 }
 
-/// A required pod (anti-)affinity term.
+/// A pod (anti-)affinity term.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct PodTerm {
@@ -207,7 +224,7 @@ pub enum NodePolicy {
     Ignore,
 }
 
-/// A `DoNotSchedule` topology spread constraint.
+/// A topology spread constraint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Spread {
@@ -285,6 +302,19 @@ pub enum Contradiction {
 }
 
 impl Request {
+    /// What scores by load count for this work.
+    pub fn load(&self) -> Load {
+        self.load.unwrap_or(Load {
+            cpu_milli: self.resources.cpu_milli,
+            memory_bytes: self.resources.memory_bytes,
+        })
+    }
+
+    /// Whether this work, once placed, makes nodes better or worse for other work.
+    pub(super) fn sways_others(&self) -> bool {
+        self.preferences.speak_of_pods() || !self.constraints.pod_affinity.is_empty()
+    }
+
     /// What makes the request impossible on any fleet. Empty for a sound request.
     pub fn contradictions(&self) -> Vec<Contradiction> {
         let mut found = Vec::new();
@@ -374,9 +404,10 @@ impl Request {
 }
 
 impl Constraints {
-    /// Whether other pods can decide where this one fits.
+    /// Whether more than the node and its amounts decides where this one fits.
     pub fn watch_other_pods(&self) -> bool {
-        !(self.pod_affinity.is_empty()
+        !(self.volumes.is_empty()
+            && self.pod_affinity.is_empty()
             && self.pod_anti_affinity.is_empty()
             && self.spread.is_empty()
             && self.host_ports.is_empty())

@@ -131,6 +131,7 @@ fn lasting(reason: &Reason) -> bool {
         | Reason::OtherNode { .. }
         | Reason::Selector { .. }
         | Reason::Affinity
+        | Reason::Volume { .. }
         | Reason::Taint(_)
         | Reason::NoGpu
         | Reason::GpuModel { .. }

@@ -3,12 +3,13 @@
 //! `reasons(fleet, request, node)` is the whole interface for one question; a `Filter` answers many
 //! nodes for one request, counting other pods once. The order of the filters and every rule in them
 //! follow kube-scheduler's default plugins: NodeUnschedulable, NodeName, TaintToleration,
-//! NodeAffinity, NodePorts, NodeResourcesFit, PodTopologySpread, InterPodAffinity.
+//! NodeAffinity, NodePorts, NodeResourcesFit, VolumeBinding and VolumeZone, PodTopologySpread,
+//! InterPodAffinity.
 
 mod gpus;
 mod node;
-mod pods;
-mod spread;
+pub(super) mod pods;
+pub(super) mod spread;
 
 use crate::fleet::{Fleet, KindSet, NodeId, Request};
 
@@ -119,7 +120,7 @@ impl<'a> Filter<'a> {
         self.request.constraints.watch_other_pods() || self.pods.matter()
     }
 
-    /// The filters that depend on pods elsewhere (or ports on this node).
+    /// The filters that depend on pods elsewhere, on ports and on volumes.
     pub fn fits_others(&self, node: NodeId) -> bool {
         let mut failed = Failed::default();
         self.others(node, &mut failed);
@@ -169,6 +170,10 @@ impl<'a> Filter<'a> {
             return;
         };
         pods::ports(self.fleet, id, self.request, failures);
+        if failures.done() {
+            return;
+        }
+        node::reaches_volumes(node, self.request, failures);
         if failures.done() {
             return;
         }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::fit::{Filter, usable_pools};
+use super::score;
 use super::strategy::{Ask, Policy, Spot, Strategy, Weights};
 use crate::explain::Explanation;
 use crate::fleet::{Cards, Fleet, NodeId, PoolFree, Request, Slot, Taken, WHOLE, Work, WorkState};
@@ -179,6 +180,8 @@ impl Planner {
         if arrived {
             self.strategy.arrived(fleet, &ask);
         }
+        let preferred = preferred(fleet, request, &filter, scope);
+        let scope = preferred.as_deref().map_or(scope, Scope::Only);
         let epoch = self.strategy.epoch(fleet);
         self.decisions += 1;
         let mut board = self.boards.remove(&ask.print).unwrap_or_default();
@@ -216,6 +219,24 @@ impl Planner {
             }
         }
     }
+}
+
+/// The nodes to choose from when anything states a preference: it comes before the strategy.
+fn preferred(
+    fleet: &Fleet,
+    request: &Request,
+    filter: &Filter<'_>,
+    scope: Scope<'_>,
+) -> Option<Vec<NodeId>> {
+    if !score::has_preferences(fleet, request) {
+        return None;
+    }
+    let fits = |node: &NodeId| filter.fits(*node);
+    let fitting: Vec<NodeId> = match scope {
+        Scope::All => fleet.nodes().map(|(id, _)| id).filter(fits).collect(),
+        Scope::Only(nodes) => nodes.iter().copied().filter(fits).collect(),
+    };
+    (!fitting.is_empty()).then(|| score::preferred(fleet, request, &fitting))
 }
 
 struct Search<'a> {

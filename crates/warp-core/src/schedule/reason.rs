@@ -66,6 +66,10 @@ pub enum Reason {
         port: u16,
         holder: Arc<str>,
     },
+    /// A volume it needs cannot be reached from the node.
+    Volume {
+        claim: Arc<str>,
+    },
     /// The node lacks the label a pod term or a spread constraint is about.
     NoTopologyLabel {
         key: Arc<str>,
@@ -180,6 +184,7 @@ impl Reason {
             Self::NoRoomOnCard { needed, .. } => format!("without {needed}/1000 left on a card"),
             Self::WholeCardsOnly => "handing out whole GPUs only".into(),
             Self::HostPort { port, .. } => format!("with port {port} in use"),
+            Self::Volume { claim } => format!("out of reach of the volume of claim {claim}"),
             Self::NoTopologyLabel { key } => format!("without label {key}"),
             Self::PodAffinity { key } => format!("without a wanted pod in their {key}"),
             Self::PodAntiAffinity { key, .. } => format!("with an avoided pod in their {key}"),

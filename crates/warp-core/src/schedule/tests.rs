@@ -2,3 +2,4 @@ pub(crate) mod build;
 mod choices;
 mod filters;
 mod gangs;
+mod preferences;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use tokio::time::Instant;
-use warp_core::fleet::{Effect, Request, Work, WorkState};
+use warp_core::fleet::{Request, Work, WorkState};
 
 use super::{Change, Nominee, Scheduler, is_ours, request};
 use crate::controllers::{PODS_BY_NODE, pods};
@@ -38,16 +38,8 @@ impl Scheduler {
     }
 
     fn take_node(&mut self, key: &Key) -> bool {
-        let soft = |node: &warp_core::fleet::Node| {
-            usize::from(
-                node.taints
-                    .iter()
-                    .any(|taint| taint.effect == Effect::PreferNoSchedule),
-            )
-        };
         let Some(node) = self.shared.caches.nodes.get(key) else {
-            if let Some((node, works)) = self.fleet.remove_node(&key.name) {
-                self.soft_taints -= soft(&node);
+            if let Some((_, works)) = self.fleet.remove_node(&key.name) {
                 let gone: BTreeSet<Arc<str>> = works.into_iter().map(|work| work.id).collect();
                 self.bound.retain(|_, uid| !gone.contains(uid));
                 self.nominees
@@ -65,9 +57,7 @@ impl Scheduler {
         if known.is_some_and(|known| **known == node) {
             return false;
         }
-        self.soft_taints += soft(&node);
         let before = self.fleet.set_node(node);
-        self.soft_taints -= before.as_deref().map_or(0, soft);
         if before.is_none() {
             for pod in self.shared.caches.pods.by(PODS_BY_NODE, &key.name) {
                 self.hold(&Key::of(&*pod), &pod);

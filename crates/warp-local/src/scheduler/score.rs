@@ -1,180 +1,142 @@
-//! Preferences: which of the nodes a pod fits it would rather have. Only asked when a pod, or a node, states any.
+//! Which of the nodes a pod fits it gets: the one kube-scheduler would score highest. The scores are the core's; this
+//! module adds what only the API knows, the group a pod belongs to by its Services and its controller.
 
-use k8s_openapi::api::core::v1::{Pod, PodSpec, WeightedPodAffinityTerm};
-use warp_core::fleet::{Effect, Fleet, Node, NodeId, Request};
-use warp_core::schedule::fit::Filter;
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::sync::Arc;
 
-use super::request::{selector, spread, term};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use warp_api::pod as reading;
+use warp_core::fleet::{
+    Expression, Fleet, NodeId, Operator, Request, Selector, Spread, SpreadRules,
+};
+use warp_core::schedule::score;
 
-/// Does the pod itself state a preference?
-pub(super) fn has_preferences(pod: &Pod) -> bool {
-    let Some(spec) = &pod.spec else { return false };
-    let affinity = spec.affinity.as_ref();
-    let node = affinity.and_then(|affinity| affinity.node_affinity.as_ref());
-    let soft_spread = spec
-        .topology_spread_constraints
-        .iter()
-        .flatten()
-        .any(|spread| spread.when_unsatisfiable == "ScheduleAnyway");
-    let pods = affinity.is_some_and(|affinity| {
-        let near = affinity.pod_affinity.as_ref().and_then(|near| {
-            near.preferred_during_scheduling_ignored_during_execution
-                .as_ref()
-        });
-        let apart = affinity.pod_anti_affinity.as_ref();
-        let apart = apart.and_then(|apart| {
-            apart
-                .preferred_during_scheduling_ignored_during_execution
-                .as_ref()
-        });
-        near.is_some_and(|terms| !terms.is_empty()) || apart.is_some_and(|terms| !terms.is_empty())
+use crate::controllers::Caches;
+use crate::informer::Key;
+
+/// How a group is spread when its pods say nothing of it: topology key and allowed skew.
+const DEFAULT_SPREAD: [(&str, u32); 2] = [
+    ("kubernetes.io/hostname", 3),
+    ("topology.kubernetes.io/zone", 5),
+];
+
+/// The best of the nodes a request fits. Of equal ones the one with the fewest pods, then the first by name.
+pub(super) fn best(fleet: &Fleet, request: &Request, fitting: &[NodeId]) -> Option<NodeId> {
+    if let [only] = fitting {
+        return Some(*only);
+    }
+    let scores = score::scores(fleet, request, fitting);
+    let scored = fitting.iter().zip(scores);
+    let best = scored.min_by_key(|(id, score)| {
+        let name = fleet.node(**id).map(|node| node.name.clone());
+        (Reverse(*score), fleet.works_on(**id).count(), name)
     });
-    soft_spread
-        || pods
-        || node.is_some_and(|node| {
-            node.preferred_during_scheduling_ignored_during_execution
-                .as_ref()
-                .is_some_and(|terms| !terms.is_empty())
-        })
+    best.map(|(id, _)| *id)
 }
 
-/// The best node for a pod by what it and the nodes prefer, then by free CPU.
-pub(super) fn best(fleet: &Fleet, request: &Request, pod: &Pod) -> Option<NodeId> {
-    let filter = Filter::new(fleet, request);
-    let fitting: Vec<NodeId> = fleet
-        .nodes()
-        .map(|(id, _)| id)
-        .filter(|id| filter.fits(*id))
-        .collect();
-    let spec = pod.spec.as_ref()?;
-    fitting.into_iter().max_by_key(|id| {
-        let (Some(node), Some(free)) = (fleet.node(*id), fleet.free(*id)) else {
-            return (i64::MIN, 0, String::new());
+/// The request with the spread of its group, where the pod states none of its own.
+pub(super) fn with_group_spread<'a>(
+    caches: &Caches,
+    pod: &Pod,
+    request: &'a Request,
+) -> Cow<'a, Request> {
+    let own = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.topology_spread_constraints.as_ref());
+    if own.is_some_and(|own| !own.is_empty()) {
+        return Cow::Borrowed(request);
+    }
+    let group = group(caches, pod, request);
+    if group.is_empty() {
+        return Cow::Borrowed(request);
+    }
+    let mut request = request.clone();
+    let spread = DEFAULT_SPREAD.iter().map(|(key, max_skew)| Spread {
+        max_skew: *max_skew,
+        topology_key: Arc::from(*key),
+        selector: Some(group.clone()),
+        ..Spread::default()
+    });
+    request.preferences.spread = spread.collect();
+    request.preferences.spread_by = SpreadRules::Cluster;
+    Cow::Owned(request)
+}
+
+/// Selects the pods that the Services and the controller of this one mean, too. Empty: it belongs to no group.
+fn group(caches: &Caches, pod: &Pod, request: &Request) -> Selector {
+    let mut group = Selector::default();
+    for service in caches.services.in_namespace(&request.namespace) {
+        let selector = service
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.selector.as_ref());
+        // A Service without a selector has endpoints of its own; it means no pods.
+        let Some(selector) = selector.filter(|selector| !selector.is_empty()) else {
+            continue;
         };
-        let score = tainted(node, request)
-            + wanted_node(node, spec)
-            + wanted_pods(fleet, request, spec, node)
-            + spread_out(fleet, request, spec, node);
-        (score, free.resources.cpu_milli, node.name.to_string())
-    })
-}
-
-/// A taint that prefers no pods weighs like a strong preference against.
-fn tainted(node: &Node, request: &Request) -> i64 {
-    let soft = node
-        .taints
-        .iter()
-        .filter(|taint| taint.effect == Effect::PreferNoSchedule);
-    let untolerated = soft.filter(|taint| {
-        !request
-            .constraints
-            .tolerations
+        let labels = reading::labels(Some(selector));
+        if labels
             .iter()
-            .any(|toleration| toleration.tolerates(taint))
-    });
-    -300 * i64::try_from(untolerated.count()).unwrap_or(0)
-}
-
-fn wanted_node(node: &Node, spec: &PodSpec) -> i64 {
-    let preferred = spec.affinity.as_ref().and_then(|affinity| {
-        affinity
-            .node_affinity
-            .as_ref()?
-            .preferred_during_scheduling_ignored_during_execution
-            .as_ref()
-    });
-    let weights = preferred
+            .all(|(key, value)| request.labels.get(key) == Some(value))
+        {
+            group.match_labels.extend(labels);
+        }
+    }
+    let owners = pod.metadata.owner_references.iter().flatten();
+    let Some(owner) = owners
         .into_iter()
-        .flatten()
-        .filter(|preference| term(&preference.preference).matches(&node.name, &node.labels));
-    2 * weights
-        .map(|preference| i64::from(preference.weight))
-        .sum::<i64>()
-}
-
-fn wanted_pods(fleet: &Fleet, request: &Request, spec: &PodSpec, node: &Node) -> i64 {
-    let Some(affinity) = &spec.affinity else {
-        return 0;
+        .find(|owner| owner.controller == Some(true))
+    else {
+        return group;
     };
-    let near = affinity.pod_affinity.as_ref().and_then(|near| {
-        near.preferred_during_scheduling_ignored_during_execution
-            .as_ref()
-    });
-    let apart = affinity.pod_anti_affinity.as_ref();
-    let apart = apart.and_then(|apart| {
-        apart
-            .preferred_during_scheduling_ignored_during_execution
-            .as_ref()
-    });
-    let sum = |terms: Option<&Vec<WeightedPodAffinityTerm>>| -> i64 {
-        terms
-            .into_iter()
-            .flatten()
-            .map(|term| i64::from(term.weight) * matching(fleet, request, term, node))
-            .sum()
-    };
-    sum(near) - sum(apart)
-}
-
-/// How many pods in the node's domain a term means.
-fn matching(
-    fleet: &Fleet,
-    request: &Request,
-    weighted: &WeightedPodAffinityTerm,
-    node: &Node,
-) -> i64 {
-    let term = &weighted.pod_affinity_term;
-    let Some(domain) = node.labels.get(term.topology_key.as_str()) else {
-        return 0;
-    };
-    let Some(wanted) = term.label_selector.as_ref().map(selector) else {
-        return 0;
-    };
-    let here = fleet.works().filter(|work| {
-        let namespaces = term.namespaces.as_deref().unwrap_or_default();
-        let in_namespace = if namespaces.is_empty() {
-            work.request.namespace == request.namespace
-        } else {
-            namespaces
-                .iter()
-                .any(|name| **name == *work.request.namespace)
-        };
-        in_namespace
-            && wanted.matches(&work.request.labels)
-            && fleet
-                .find(&work.node)
-                .and_then(|id| fleet.node(id))
-                .and_then(|node| node.labels.get(term.topology_key.as_str()))
-                == Some(domain)
-    });
-    i64::try_from(here.count()).unwrap_or(i64::MAX)
-}
-
-/// Soft spreading: fewer pods of the same kind in the node's domain is better.
-fn spread_out(fleet: &Fleet, request: &Request, spec: &PodSpec, node: &Node) -> i64 {
-    let soft = spec
-        .topology_spread_constraints
-        .iter()
-        .flatten()
-        .filter(|spread| spread.when_unsatisfiable == "ScheduleAnyway");
-    soft.map(|constraint| {
-        let constraint = spread(constraint);
-        let Some(domain) = node.labels.get(&constraint.topology_key) else {
-            return -1000;
-        };
-        let same = fleet.works().filter(|work| {
-            work.request.namespace == request.namespace
-                && constraint
-                    .selector
+    let key = Key::new(&request.namespace, &owner.name);
+    match (owner.api_version.as_str(), owner.kind.as_str()) {
+        ("v1", "ReplicationController") => {
+            let found = caches.replication_controllers.get(&key);
+            let selector = found
+                .as_ref()
+                .and_then(|found| found.spec.as_ref()?.selector.as_ref());
+            group.match_labels.extend(reading::labels(selector));
+        }
+        ("apps/v1", "ReplicaSet") => {
+            let found = caches.replica_sets.get(&key);
+            require(
+                &mut group,
+                found
                     .as_ref()
-                    .is_some_and(|selector| selector.matches(&work.request.labels))
-                && fleet
-                    .find(&work.node)
-                    .and_then(|id| fleet.node(id))
-                    .and_then(|node| node.labels.get(&constraint.topology_key))
-                    == Some(domain)
+                    .and_then(|found| Some(&found.spec.as_ref()?.selector)),
+            );
+        }
+        ("apps/v1", "StatefulSet") => {
+            let found = caches.stateful_sets.get(&key);
+            require(
+                &mut group,
+                found
+                    .as_ref()
+                    .and_then(|found| Some(&found.spec.as_ref()?.selector)),
+            );
+        }
+        _ => {}
+    }
+    group
+}
+
+/// Adds what a controller selects; where a Service asks another value of the same label, both must hold.
+fn require(group: &mut Selector, selector: Option<&LabelSelector>) {
+    let Some(selector) = selector.map(reading::selector) else {
+        return;
+    };
+    let equal = selector
+        .match_labels
+        .into_iter()
+        .map(|(key, value)| Expression {
+            key,
+            operator: Operator::In,
+            values: vec![value],
         });
-        -100 * i64::try_from(same.count()).unwrap_or(0)
-    })
-    .sum()
+    group.match_expressions.extend(equal);
+    group.match_expressions.extend(selector.match_expressions);
 }

@@ -3,12 +3,12 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node as KubeNode, Pod};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use warp_core::fleet::{Fleet, Work, WorkState};
+use warp_core::fleet::{Fleet, NodeId, Work, WorkState};
 use warp_core::schedule::fit::Filter;
 
 use super::preempt::{Budgets, choose};
-use super::request;
 use super::verdict::Verdict;
+use super::{request, score};
 
 fn node(name: &str, cpu: u32) -> KubeNode {
     serde_json::from_value(json!({
@@ -48,23 +48,20 @@ fn bind(fleet: &mut Fleet, pod: &Pod, node: &str) {
 }
 
 #[test]
-fn a_pod_needs_what_it_needs_at_its_widest() {
-    let needs = |cpu: &str| json!({ "requests": { "cpu": cpu, "nvidia.com/gpu": "1" } });
-    let pod = pod(
-        "p",
-        &json!({
-            "containers": [{ "name": "a", "resources": needs("1") }, { "name": "b", "resources": needs("2") }],
-            "initContainers": [
-                { "name": "sidecar", "restartPolicy": "Always", "resources": needs("500m") },
-                { "name": "init", "resources": needs("4") }
-            ],
-            "overhead": { "cpu": "100m" }
-        }),
-    );
-    let resources = request::request(&pod).resources;
-    // The init container beside the sidecar needs 4.5, the running pod 3.5; the overhead comes on top.
-    assert_eq!(resources.cpu_milli, 4600);
-    assert_eq!(resources.extended("nvidia.com/gpu"), 3);
+fn pods_without_requests_are_spread_over_equal_nodes() {
+    let mut fleet = Fleet::new();
+    for name in ["a", "b", "c", "d"] {
+        fleet.set_node(request::node(&node(name, 64)));
+    }
+    let nodes: Vec<NodeId> = fleet.nodes().map(|(id, _)| id).collect();
+    for number in 0..14 {
+        let pod = pod(&format!("silent-{number}"), &json!({}));
+        let best = score::best(&fleet, &request::request(&pod), &nodes).unwrap();
+        let name = fleet.node(best).unwrap().name.clone();
+        bind(&mut fleet, &pod, &name);
+    }
+    let counts: Vec<usize> = nodes.iter().map(|id| fleet.works_on(*id).count()).collect();
+    assert_eq!(counts, [4, 4, 3, 3]);
 }
 
 #[test]

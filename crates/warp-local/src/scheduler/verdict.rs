@@ -15,6 +15,7 @@ enum Plugin {
     Affinity,
     Ports,
     Fit,
+    Volumes,
     Spread,
     Pods,
 }
@@ -27,6 +28,7 @@ fn plugin(reason: &Reason, request: &Request) -> Plugin {
         Reason::Taint(_) => Plugin::Taints,
         Reason::Selector { .. } | Reason::Affinity | Reason::Contradiction(_) => Plugin::Affinity,
         Reason::HostPort { .. } => Plugin::Ports,
+        Reason::Volume { .. } => Plugin::Volumes,
         Reason::Spread { .. } | Reason::NoTopologyLabel { .. } => Plugin::Spread,
         Reason::PodAffinity { .. } | Reason::PodAntiAffinity { .. } | Reason::Repelled { .. } => {
             Plugin::Pods
@@ -66,6 +68,7 @@ fn words(reason: &Reason, request: &Request) -> String {
         Reason::HostPort { .. } => {
             "node(s) didn't have free ports for the requested pod ports".to_owned()
         }
+        Reason::Volume { .. } => "node(s) didn't match PersistentVolume's node affinity".to_owned(),
         Reason::TooManyPods { .. } => "Too many pods".to_owned(),
         Reason::Insufficient { resource, .. } => format!("Insufficient {resource}"),
         Reason::NoTopologyLabel { .. } => {

@@ -1,9 +1,9 @@
 //! What a pod's claims mean for where it may run.
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use warp_core::fleet::{NodeTerm, Request};
+use warp_api::pod::volumes::reach;
+use warp_core::fleet::{Reach, Request};
 
-use super::request::terms;
 use crate::controllers::Caches;
 use crate::informer::Key;
 
@@ -29,17 +29,16 @@ pub(super) fn constrain(
             (None, None) => continue,
         };
         let places = places(caches, &request.namespace, &claim)?;
-        if let Some(places) = places {
+        if !places.is_empty() {
             let request = constrained.get_or_insert_with(|| request.clone());
-            let wanted = request.constraints.node_affinity.take();
-            request.constraints.node_affinity = Some(both(wanted, &places));
+            request.constraints.volumes.extend(places);
         }
     }
     Ok(constrained)
 }
 
-/// Where the volume of a claim can be reached; none means everywhere.
-fn places(caches: &Caches, namespace: &str, claim: &str) -> Result<Option<Vec<NodeTerm>>, String> {
+/// Where the volume of a claim can be reached; empty means everywhere.
+fn places(caches: &Caches, namespace: &str, claim: &str) -> Result<Vec<Reach>, String> {
     let Some(found) = caches.claims.get(&Key::new(namespace, claim)) else {
         return Err(format!("persistentvolumeclaim \"{claim}\" not found"));
     };
@@ -61,11 +60,7 @@ fn places(caches: &Caches, namespace: &str, claim: &str) -> Result<Option<Vec<No
             "persistentvolumeclaim \"{claim}\" bound to non-existent persistentvolume \"{name}\""
         ));
     };
-    let affinity = volume
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.node_affinity.as_ref()?.required.as_ref());
-    Ok(affinity.map(terms))
+    Ok(reach(claim, &volume))
 }
 
 fn is_bound(claim: &PersistentVolumeClaim) -> bool {
@@ -79,28 +74,4 @@ fn is_bound(claim: &PersistentVolumeClaim) -> bool {
             .as_ref()
             .and_then(|status| status.phase.as_deref())
             == Some("Bound")
-}
-
-/// One of the first and one of the second: every pair of alternatives.
-fn both(first: Option<Vec<NodeTerm>>, second: &[NodeTerm]) -> Vec<NodeTerm> {
-    let Some(first) = first else {
-        return second.to_vec();
-    };
-    let joined = first.iter().flat_map(|one| {
-        second.iter().map(|other| NodeTerm {
-            match_expressions: one
-                .match_expressions
-                .iter()
-                .chain(&other.match_expressions)
-                .cloned()
-                .collect(),
-            match_fields: one
-                .match_fields
-                .iter()
-                .chain(&other.match_fields)
-                .cloned()
-                .collect(),
-        })
-    });
-    joined.collect()
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use warp_api::label;
-use warp_core::fleet::{self, Cards, DEFAULT_PODS, Effect, GpuPool, Taint, Topology};
+use warp_api::{label, pod};
+use warp_core::fleet::{self, Cards, DEFAULT_PODS, GpuPool, Topology};
 use warp_core::gpu::{self, Device, NodeGpus, Sharing};
 use warp_core::resources::Resources;
 
@@ -14,11 +14,7 @@ pub(super) fn translate(node: &Node) -> (fleet::Node, NodeGpus) {
     let spec = node.spec.as_ref();
     let allocatable = allocatable(node);
     let gpus = gpu::read(node.labels(), &counts(&allocatable));
-    let mut labels: fleet::Labels = node
-        .labels()
-        .iter()
-        .map(|(key, value)| (Arc::from(key.as_str()), Arc::from(value.as_str())))
-        .collect();
+    let mut labels = pod::labels(node.metadata.labels.as_ref());
     // A node that names no provider has one all the same; requests restrict it by this label.
     labels
         .entry(Arc::from(label::PROVIDER))
@@ -27,14 +23,7 @@ pub(super) fn translate(node: &Node) -> (fleet::Node, NodeGpus) {
         .and_then(|spec| spec.taints.as_ref())
         .into_iter()
         .flatten()
-        .filter_map(|taint| {
-            let effect = effect(&taint.effect)?;
-            Some(Taint::new(
-                &taint.key,
-                taint.value.as_deref().unwrap_or_default(),
-                effect,
-            ))
-        });
+        .filter_map(pod::taint);
     let pools = gpus
         .devices
         .iter()
@@ -100,15 +89,6 @@ fn ready(node: &Node) -> bool {
         .into_iter()
         .flatten()
         .any(|found| found.type_ == "Ready" && found.status == "True")
-}
-
-fn effect(text: &str) -> Option<Effect> {
-    match text {
-        "NoSchedule" => Some(Effect::NoSchedule),
-        "PreferNoSchedule" => Some(Effect::PreferNoSchedule),
-        "NoExecute" => Some(Effect::NoExecute),
-        _ => None,
-    }
 }
 
 /// Reads what can be read: one odd quantity must not hide a node's GPUs.

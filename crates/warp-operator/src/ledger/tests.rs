@@ -1,7 +1,6 @@
 // `json!` at the call reads best by value.
 #![allow(clippy::needless_pass_by_value)]
 
-use kube::core::ObjectMeta;
 use serde_json::{Value, json};
 
 use super::*;
@@ -105,46 +104,6 @@ fn bound_nominated_pinned_and_terminating_pods_all_hold_their_gpus() {
         free(&build(&[node("a", 8)], &[Arc::new(ending)], &[]), "a"),
         5
     );
-}
-
-#[test]
-fn requests_are_the_effective_ones() {
-    let container = |cpu: &str| json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
-    let sidecar = |cpu: &str| json!({"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": cpu}}});
-    let cases = [
-        // The hungriest init container counts when it needs more than everything after it.
-        (
-            json!({"containers": [container("2")], "initContainers": [container("5")]}),
-            5000,
-        ),
-        (
-            json!({"containers": [container("2"), container("1")]}),
-            3000,
-        ),
-        // A sidecar runs beside the containers and beside every init container after it.
-        (
-            json!({"containers": [container("2")], "initContainers": [sidecar("1"), container("4")]}),
-            5000,
-        ),
-        (
-            json!({"containers": [container("2")], "initContainers": [container("1"), sidecar("1")]}),
-            3000,
-        ),
-        (
-            json!({"containers": [container("2")], "overhead": {"cpu": "250m"}}),
-            2250,
-        ),
-        (
-            json!({"containers": [container("2")], "resources": {"requests": {"cpu": "6"}}}),
-            6000,
-        ),
-    ];
-    for (spec, want) in cases {
-        let spec: k8s_openapi::api::core::v1::PodSpec =
-            serde_json::from_value(spec.clone()).unwrap();
-        let request = request(&ObjectMeta::default(), &spec);
-        assert_eq!(request.resources.cpu_milli, want, "{spec:?}");
-    }
 }
 
 fn job(uid: &str, node: &str, conditions: Value) -> Arc<Job> {

@@ -20,6 +20,9 @@ use crate::process::Process;
 use crate::wait::{PATIENCE, until};
 use crate::{audit, binaries, stages};
 
+/// The file in a cluster's folder that kube-scheduler writes its log to.
+pub(crate) const SCHEDULER_LOG: &str = "scheduler.log";
+
 /// Ports are chosen before the programs bind them, so another program may be quicker.
 const ATTEMPTS: usize = 4;
 
@@ -266,6 +269,7 @@ fn scheduler(binaries: &Path, folder: &Path, extender: Option<u16>) -> Result<Pr
         json!([{
             "urlPrefix": format!("http://127.0.0.1:{port}"),
             "filterVerb": "filter",
+            "bindVerb": "bind",
             "nodeCacheCapable": true,
         }])
     });
@@ -285,7 +289,11 @@ fn scheduler(binaries: &Path, folder: &Path, extender: Option<u16>) -> Result<Pr
     let mut command = Command::new(binaries.join("kube-scheduler"));
     command.arg(format!("--config={}", path.display()));
     command.arg("--secure-port=0");
-    Process::start("kube-scheduler", &command, &folder.join("scheduler.log"))
+    if extender.is_some() {
+        // The only place where it says how it scored a node.
+        command.arg("--vmodule=schedule_one=10");
+    }
+    Process::start("kube-scheduler", &command, &folder.join(SCHEDULER_LOG))
 }
 
 /// Waits for a line in a program's own log.

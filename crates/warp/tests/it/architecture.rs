@@ -54,7 +54,7 @@ fn crates_depend_only_in_the_allowed_directions() {
         ("warp-apiserver", &[]),
         ("warp-api", &["warp-core"]),
         ("warp-operator", &["warp-api", "warp-cloud", "warp-core"]),
-        ("warp-local", &["warp-core", "warp-apiserver"]),
+        ("warp-local", &["warp-api", "warp-core", "warp-apiserver"]),
         (
             "warp-testkit",
             &["warp-apiserver", "warp-local", "warp-api", "warp-cloud"],

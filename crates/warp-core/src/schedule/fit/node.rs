@@ -70,6 +70,17 @@ pub(super) fn selected(node: &Node, constraints: &Constraints) -> bool {
     constraints.node_selector.iter().all(labelled) && affinity_holds(node, constraints)
 }
 
+/// Every volume must be within reach.
+pub(super) fn reaches_volumes(node: &Node, request: &Request, failures: &mut impl Failures) {
+    for reach in &request.constraints.volumes {
+        let holds = |term: &crate::fleet::NodeTerm| term.matches(&node.name, &node.labels);
+        if !reach.nodes.iter().any(holds) {
+            let claim = || Arc::clone(&reach.claim);
+            failures.fail(|| Reason::Volume { claim: claim() });
+        }
+    }
+}
+
 /// Everything but memory, which few requests share: see `Filter::fits_but_for_memory`.
 pub(super) fn has_room(node: &Node, free: &Free, request: &Request, failures: &mut impl Failures) {
     if free.pods < 1 {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::fleet::{Expression, Fleet, Labels, Node, NodeId, Operator, PodTerm, Request};
+use crate::fleet::{Expression, Fleet, Labels, Node, NodeId, Operator, PodTerm, Request, Selector};
 
 use super::Failures;
 use crate::schedule::reason::Reason;
@@ -68,7 +68,7 @@ impl<'a> OtherPods<'a> {
             pods.count_avoided(fleet, &work.request, node);
         }
         // A group's first pod would otherwise wait for itself.
-        let wants = |term: &PodTerm| selects(fleet, term, request, request);
+        let wants = |term: &PodTerm| selects(fleet, term, Side::Asking, request, request);
         pods.first_of_its_group =
             pods.wanted.is_empty() && constraints.pod_affinity.iter().all(wants);
         pods
@@ -81,7 +81,7 @@ impl<'a> OtherPods<'a> {
             };
             for term in &work.request.constraints.pod_anti_affinity {
                 if let Some(value) = node.labels.get(&term.topology_key)
-                    && selects(fleet, term, &work.request, self.request)
+                    && selects(fleet, term, Side::Bound, &work.request, self.request)
                 {
                     let domain = (Arc::clone(&term.topology_key), Arc::clone(value));
                     self.repelled.insert(domain, Arc::clone(&work.request.name));
@@ -92,7 +92,8 @@ impl<'a> OtherPods<'a> {
 
     fn count_near(&mut self, fleet: &Fleet, other: &Request, node: &Node) {
         let terms = &self.request.constraints.pod_affinity;
-        if terms.is_empty() || !terms.iter().all(|t| selects(fleet, t, self.request, other)) {
+        let wants = |term: &PodTerm| selects(fleet, term, Side::Asking, self.request, other);
+        if terms.is_empty() || !terms.iter().all(wants) {
             return;
         }
         for term in terms {
@@ -112,7 +113,7 @@ impl<'a> OtherPods<'a> {
             .zip(&mut self.avoided)
         {
             if let Some(value) = node.labels.get(&term.topology_key)
-                && selects(fleet, term, self.request, other)
+                && selects(fleet, term, Side::Asking, self.request, other)
             {
                 domains.insert(Arc::clone(value), Arc::clone(&other.name));
             }
@@ -158,12 +159,27 @@ impl<'a> OtherPods<'a> {
     }
 }
 
+/// Whose term it is: kube-scheduler reads the two differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::schedule) enum Side {
+    /// The pod that is to be placed.
+    Asking,
+    /// A pod that has its place.
+    Bound,
+}
+
 /// Whether a term of `owner` selects the pod `other`.
-fn selects(fleet: &Fleet, term: &PodTerm, owner: &Request, other: &Request) -> bool {
+pub(in crate::schedule) fn selects(
+    fleet: &Fleet,
+    term: &PodTerm,
+    side: Side,
+    owner: &Request,
+    other: &Request,
+) -> bool {
     let Some(selector) = &term.selector else {
         return false;
     };
-    in_namespaces(fleet, term, owner, &other.namespace)
+    in_namespaces(fleet, term, side, owner, &other.namespace)
         && selector.matches(&other.labels)
         && keys_match(
             &term.match_label_keys,
@@ -179,17 +195,24 @@ fn selects(fleet: &Fleet, term: &PodTerm, owner: &Request, other: &Request) -> b
         )
 }
 
-fn in_namespaces(fleet: &Fleet, term: &PodTerm, owner: &Request, namespace: &Arc<str>) -> bool {
+fn in_namespaces(
+    fleet: &Fleet,
+    term: &PodTerm,
+    side: Side,
+    owner: &Request,
+    namespace: &Arc<str>,
+) -> bool {
     if term.namespaces.is_empty() && term.namespace_selector.is_none() {
         return owner.namespace == *namespace;
     }
     let none = Labels::new();
     let labels = fleet.namespace_labels(namespace).unwrap_or(&none);
-    term.namespaces.contains(namespace)
-        || term
-            .namespace_selector
-            .as_ref()
-            .is_some_and(|selector| selector.matches(labels))
+    // As kube-scheduler has it: what a pod that asks says of namespaces is also held against no labels
+    // at all, so a selector that is true of none (`NotIn`, `DoesNotExist`) selects every namespace.
+    let selected = |selector: &Selector| {
+        selector.matches(labels) || (side == Side::Asking && selector.matches(&none))
+    };
+    term.namespaces.contains(namespace) || term.namespace_selector.as_ref().is_some_and(selected)
 }
 
 /// `matchLabelKeys` and `mismatchLabelKeys`: the owner's own value of each key becomes part of the

@@ -91,14 +91,19 @@ impl Spreads {
     }
 }
 
-fn takes_part(spread: &Spread, request: &Request, node: &Node) -> bool {
+pub(in crate::schedule) fn takes_part(spread: &Spread, request: &Request, node: &Node) -> bool {
     let constraints = &request.constraints;
     (spread.node_affinity_policy == NodePolicy::Ignore || selected(node, constraints))
         && (spread.node_taints_policy == NodePolicy::Ignore
             || untolerated(node, constraints).is_none())
 }
 
-fn matching_pods(fleet: &Fleet, spread: &Spread, request: &Request, node: NodeId) -> i64 {
+pub(in crate::schedule) fn matching_pods(
+    fleet: &Fleet,
+    spread: &Spread,
+    request: &Request,
+    node: NodeId,
+) -> i64 {
     // As kube-scheduler has it: a selector without any requirement counts no bound pod, though the
     // pod itself matches it.
     let keys = || {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 use warp_core::random::Random;
 use warp_testkit::oracle::NAMESPACE;
-use warp_testkit::{FilterOracle, PATIENCE, changes};
+use warp_testkit::{PATIENCE, SchedulerOracle, changes};
 
 use super::generate::Generator;
 use super::{is_refused, read};
@@ -154,7 +154,7 @@ fn round(generator: &mut Generator, random: &mut Random, nodes: &[String]) -> (V
 /// What both made of pods that fit nowhere, as text for people where it differs.
 pub(super) async fn differences(
     seed: u64,
-    oracle: &FilterOracle,
+    oracle: &SchedulerOracle,
     ours: &Client,
     nodes: &[String],
 ) -> Result<Vec<String>> {
@@ -175,7 +175,7 @@ pub(super) async fn differences(
                 .as_str()
                 .unwrap_or_default();
             patient["spec"]["priorityClassName"] = json!(class.replace("takes", "waits"));
-            if !oracle.ask(&read(patient)?).await?.1.is_empty() {
+            if !oracle.ask(&read(patient)?).await?.1.fits.is_empty() {
                 last = None;
                 break;
             }

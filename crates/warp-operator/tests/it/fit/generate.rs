@@ -1,7 +1,7 @@
-//! Random fleets and pods, as Kubernetes objects, that meet every filter's corners.
+//! Random fleets and pods, as Kubernetes objects, that meet every filter's and every score's corners.
 //!
 //! Owns: the shapes that are drawn. Values come from small sets so that selectors match, ports
-//! clash and nodes fill up often. Must not decide what fits.
+//! clash and nodes fill up often. Must not decide what fits or what is best.
 
 use serde_json::{Map, Value, json};
 use warp_core::random::Random;
@@ -10,6 +10,9 @@ const ZONES: [&str; 3] = ["a", "b", "c"];
 const APPS: [&str; 3] = ["web", "db", "train"];
 const TAINTS: [(&str, &str); 3] = [("team", "research"), ("team", "prod"), ("spot", "")];
 const EFFECTS: [&str; 3] = ["NoSchedule", "NoExecute", "PreferNoSchedule"];
+const WEIGHTS: [u32; 4] = [1, 10, 50, 100];
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
 /// Draws objects from a seed.
 pub(super) struct Generator {
@@ -45,7 +48,12 @@ impl Generator {
             "generation": self.random.below(6).to_string(),
         });
         if !self.chance(6) {
-            labels["zone"] = json!(self.pick(&ZONES));
+            let zone = self.pick(&ZONES);
+            labels["zone"] = json!(zone);
+            // The label that a group is spread by when its pods say nothing of it.
+            if !self.chance(8) {
+                labels["topology.kubernetes.io/zone"] = json!(zone);
+            }
         }
         if self.chance(2) {
             labels["disk"] = json!(self.pick(&["ssd", "hdd"]));
@@ -64,7 +72,7 @@ impl Generator {
         }
         let mut taints = Vec::new();
         for (key, value) in TAINTS {
-            if self.chance(5) {
+            if self.chance(4) {
                 taints.push(json!({"key": key, "value": value, "effect": self.pick(&EFFECTS)}));
             }
         }
@@ -153,11 +161,18 @@ impl Generator {
         let mut spec = self.containers();
         spec["nodeName"] = json!(node);
         spec["tolerations"] = json!([{"operator": "Exists"}]);
-        if self.chance(4) {
-            spec["affinity"] = json!({"podAntiAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": [self.pod_term()],
-            }});
+        let mut affinity = Map::new();
+        for kind in ["podAffinity", "podAntiAffinity"] {
+            let mut terms = Map::new();
+            if self.chance(5) {
+                terms.insert(REQUIRED.into(), json!([self.pod_term()]));
+            }
+            if self.chance(3) {
+                terms.insert(PREFERRED.into(), self.weighted_pod_terms());
+            }
+            affinity.insert(kind.into(), Value::Object(terms));
         }
+        spec["affinity"] = Value::Object(affinity);
         json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": format!("bound-{}", self.next_number()), "labels": self.labels()},
@@ -168,30 +183,41 @@ impl Generator {
     /// A pod to ask about.
     pub(super) fn question(&mut self, nodes: &[String]) -> Value {
         let mut spec = self.containers();
-        if self.chance(4) {
+        // Half of them have little against any node, so that the best of many is asked for.
+        let picky = self.chance(2);
+        if picky && self.chance(4) {
             spec["nodeSelector"] =
                 json!({self.pick(&["zone", "disk"]): self.pick(&["a", "b", "ssd"])});
         }
         let mut affinity = Map::new();
-        if self.chance(3) {
+        let mut node = Map::new();
+        if picky && self.chance(3) {
             let terms: Vec<Value> = (0..=self.random.below(2))
                 .map(|_| self.node_term(nodes))
                 .collect();
-            affinity.insert(
-                "nodeAffinity".into(),
-                json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}),
-            );
+            node.insert(REQUIRED.into(), json!({"nodeSelectorTerms": terms}));
         }
+        if self.chance(3) {
+            let terms: Vec<Value> = (0..=self.random.below(2))
+                .map(
+                    |_| json!({"weight": self.pick(&WEIGHTS), "preference": self.node_term(nodes)}),
+                )
+                .collect();
+            node.insert(PREFERRED.into(), json!(terms));
+        }
+        affinity.insert("nodeAffinity".into(), Value::Object(node));
         for (kind, one_in) in [("podAffinity", 5), ("podAntiAffinity", 4)] {
-            if self.chance(one_in) {
+            let mut pods = Map::new();
+            if picky && self.chance(one_in) {
                 let terms: Vec<Value> = (0..=self.random.below(2))
                     .map(|_| self.pod_term())
                     .collect();
-                affinity.insert(
-                    kind.into(),
-                    json!({"requiredDuringSchedulingIgnoredDuringExecution": terms}),
-                );
+                pods.insert(REQUIRED.into(), json!(terms));
             }
+            if self.chance(4) {
+                pods.insert(PREFERRED.into(), self.weighted_pod_terms());
+            }
+            affinity.insert(kind.into(), Value::Object(pods));
         }
         spec["affinity"] = Value::Object(affinity);
         if self.chance(2) {
@@ -200,9 +226,28 @@ impl Generator {
                 .collect();
             spec["tolerations"] = json!(some);
         }
-        if self.chance(3) {
-            spec["topologySpreadConstraints"] = json!([self.spread()]);
+        if !picky {
+            let hard = ["NoSchedule", "NoExecute"];
+            let hard = hard.map(|effect| json!({"operator": "Exists", "effect": effect}));
+            let mut all = hard.to_vec();
+            all.extend(spec["tolerations"].as_array().cloned().unwrap_or_default());
+            spec["tolerations"] = json!(all);
         }
+        let mut spreads = Vec::new();
+        if picky && self.chance(3) {
+            spreads.push(self.spread("DoNotSchedule"));
+        }
+        if self.chance(3) {
+            for _ in 0..=self.random.below(2) {
+                spreads.push(self.spread("ScheduleAnyway"));
+            }
+            // A key may appear once for each way.
+            spreads.dedup_by(|a, b| {
+                a["topologyKey"] == b["topologyKey"]
+                    && a["whenUnsatisfiable"] == b["whenUnsatisfiable"]
+            });
+        }
+        spec["topologySpreadConstraints"] = json!(spreads);
         json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": format!("question-{}", self.next_number()), "labels": self.labels()},
@@ -248,11 +293,24 @@ impl Generator {
         self.pick(&["zone", "kubernetes.io/hostname", "disk"])
     }
 
+    /// What is asked of a namespace's labels: the oracle's own has `kubernetes.io/metadata.name`.
+    fn namespace_selector(&mut self) -> Value {
+        let name = "kubernetes.io/metadata.name";
+        match self.random.below(3) {
+            0 => json!({"matchLabels": {name: "asked"}}),
+            1 => {
+                json!({"matchExpressions": [{"key": name, "operator": "NotIn", "values": ["asked"]}]})
+            }
+            _ => json!({"matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]}),
+        }
+    }
+
     fn pod_term(&mut self) -> Value {
         let mut term = json!({"labelSelector": self.selector(), "topologyKey": self.topology()});
         match self.random.below(6) {
             0 => term["namespaceSelector"] = json!({}),
             1 => term["namespaces"] = json!(["elsewhere"]),
+            3 => term["namespaceSelector"] = self.namespace_selector(),
             2 => term["matchLabelKeys"] = json!(["version"]),
             _ => {}
         }
@@ -261,6 +319,13 @@ impl Generator {
             term["labelSelector"] = json!({"matchLabels": {"app": self.pick(&APPS)}});
         }
         term
+    }
+
+    fn weighted_pod_terms(&mut self) -> Value {
+        let terms: Vec<Value> = (0..=self.random.below(2))
+            .map(|_| json!({"weight": self.pick(&WEIGHTS), "podAffinityTerm": self.pod_term()}))
+            .collect();
+        json!(terms)
     }
 
     fn toleration(&mut self) -> Value {
@@ -275,14 +340,14 @@ impl Generator {
         }
     }
 
-    fn spread(&mut self) -> Value {
+    fn spread(&mut self, when_unsatisfiable: &str) -> Value {
         let mut spread = json!({
             "maxSkew": 1 + self.random.below(2),
             "topologyKey": self.topology(),
-            "whenUnsatisfiable": "DoNotSchedule",
+            "whenUnsatisfiable": when_unsatisfiable,
             "labelSelector": self.selector(),
         });
-        if self.chance(3) {
+        if when_unsatisfiable == "DoNotSchedule" && self.chance(3) {
             spread["minDomains"] = json!(1 + self.random.below(4));
         }
         if self.chance(3) {
