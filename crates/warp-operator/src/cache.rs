@@ -18,7 +18,7 @@ use parking_lot::RwLock;
 
 use crate::clock;
 
-pub(crate) use trim::{event, job, node, pod, quota, workload};
+pub(crate) use trim::{as_it_is, event, job, node, pod, workload};
 pub(crate) use watch::{Source, follow};
 
 /// Longest time an own write is believed without the watch confirming it.

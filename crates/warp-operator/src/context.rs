@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Event, Node, Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::{
+    Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota,
+};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::Client;
 use tokio::sync::Notify;
 use warp_api::GPUWorkload;
@@ -29,6 +32,10 @@ pub(crate) struct Context {
     pub(crate) jobs: Arc<Cache<Job>>,
     pub(crate) pods: Arc<Cache<Pod>>,
     pub(crate) nodes: Arc<Cache<Node>>,
+    pub(crate) namespaces: Arc<Cache<Namespace>>,
+    pub(crate) claims: Arc<Cache<PersistentVolumeClaim>>,
+    pub(crate) volumes: Arc<Cache<PersistentVolume>>,
+    pub(crate) classes: Arc<Cache<StorageClass>>,
     /// `FailedCreate` Events of Jobs, by the Job's uid.
     pub(crate) refusals: Arc<Cache<Event>>,
     pub(crate) quotas: Arc<Cache<ResourceQuota>>,
@@ -55,8 +62,12 @@ impl Context {
             jobs: Arc::new(Cache::new(cache::job())),
             pods: Arc::new(Cache::new(cache::pod())),
             nodes: Arc::new(Cache::new(cache::node())),
+            namespaces: Arc::new(Cache::new(cache::as_it_is())),
+            claims: Arc::new(Cache::new(cache::as_it_is())),
+            volumes: Arc::new(Cache::new(cache::as_it_is())),
+            classes: Arc::new(Cache::new(cache::as_it_is())),
             refusals: Arc::new(Cache::new(cache::event())),
-            quotas: Arc::new(Cache::new(cache::quota())),
+            quotas: Arc::new(Cache::new(cache::as_it_is())),
             queue: Queue::default(),
             verdicts: Verdicts::default(),
             arrivals: Arrivals::default(),
@@ -71,6 +82,10 @@ impl Context {
             && self.pods.synced()
             && self.nodes.synced()
             && self.refusals.synced()
+            && self.namespaces.synced()
+            && self.claims.synced()
+            && self.volumes.synced()
+            && self.classes.synced()
             && self.quotas.synced()
     }
 
@@ -83,6 +98,10 @@ impl Context {
             self.nodes.stuck(),
             self.refusals.stuck(),
             self.quotas.stuck(),
+            self.namespaces.stuck(),
+            self.claims.stuck(),
+            self.volumes.stuck(),
+            self.classes.stuck(),
         ];
         all.into_iter().flatten().collect()
     }

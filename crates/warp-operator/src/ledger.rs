@@ -5,12 +5,14 @@
 
 mod node;
 mod pod;
+mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, PodSpec};
+use kube::core::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use warp_core::fleet::{Fleet, Request, Work, WorkState};
 use warp_core::gpu::{Device, NodeGpus};
@@ -20,6 +22,7 @@ use crate::workload::{node_of, over, waits_for_volume};
 
 pub(crate) use node::{model_name, provider_of};
 pub(crate) use pod::pinned_to;
+pub(crate) use volumes::Storage;
 pub use warp_api::pod::request;
 
 /// A snapshot to decide on.
@@ -28,9 +31,32 @@ pub struct Ledger {
     pub fleet: Fleet,
     /// Devices by node name, with what the fleet does not model (labels that told a model).
     pub gpus: BTreeMap<String, NodeGpus>,
+    storage: Storage,
 }
 
 impl Ledger {
+    /// Adds what pods may ask of namespaces and of volumes.
+    pub(crate) fn with_surroundings(
+        mut self,
+        namespaces: &[Arc<Namespace>],
+        storage: Storage,
+    ) -> Self {
+        for namespace in namespaces {
+            let labels = warp_api::pod::labels(namespace.metadata.labels.as_ref());
+            self.fleet.set_namespace(&namespace.name_any(), labels);
+        }
+        self.storage = storage;
+        self
+    }
+
+    /// A pod's request, with where its volumes can be reached.
+    pub(crate) fn request(&self, meta: &ObjectMeta, spec: &PodSpec) -> Request {
+        let mut request = request(meta, spec);
+        let namespace = meta.namespace.as_deref().unwrap_or_default();
+        request.constraints.volumes = self.storage.reach(namespace, spec);
+        request
+    }
+
     /// The exclusive devices of a node under one resource name.
     pub(crate) fn device(&self, node: &str, resource: &str) -> Option<&Device> {
         self.gpus
@@ -75,7 +101,11 @@ pub fn build(nodes: &[Arc<Node>], pods: &[Arc<Pod>], jobs: &[Arc<Job>]) -> Ledge
             bind(&mut fleet, work);
         }
     }
-    Ledger { fleet, gpus }
+    Ledger {
+        fleet,
+        gpus,
+        storage: Storage::default(),
+    }
 }
 
 /// Whether a node's change can change a decision: heartbeats cannot.

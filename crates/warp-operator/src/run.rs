@@ -1,5 +1,6 @@
 //! Starts everything under one lease and ends it in order.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -7,7 +8,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_controller::LeaderElection;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Event, Node, Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::{
+    Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota,
+};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
@@ -17,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use warp_api::{GPUWorkload, label};
 
-use crate::cache::{Changed, Key, Source, follow};
+use crate::cache::{Cache, Changed, Key, Source, follow};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::context::Context;
@@ -258,6 +262,7 @@ fn watch_all(
         parts,
         follow(source, cache, Arc::clone(&cx.metrics), touched),
     );
+    watch_surroundings(parts, client, namespace, cx);
 
     let source = plain(Api::<Node>::all(client.clone()), everything(), "nodes");
     let (here, cache) = (Arc::clone(cx), Arc::clone(&cx.nodes));
@@ -278,6 +283,45 @@ fn watch_all(
         parts,
         follow(source, cache, Arc::clone(&cx.metrics), touched),
     );
+}
+
+/// What pods may ask of namespaces and of volumes. Every change may open a place.
+fn watch_surroundings(
+    parts: &mut JoinSet<Result<(), RunError>>,
+    client: &Client,
+    namespace: Option<&str>,
+    cx: &Arc<Context>,
+) {
+    let cluster = client.clone();
+    let source = (Api::<Namespace>::all(cluster.clone()), "namespaces");
+    watch_surrounding(parts, cx, source, &cx.namespaces);
+    let source = (
+        scoped::<PersistentVolumeClaim>(client, namespace),
+        "persistentvolumeclaims",
+    );
+    watch_surrounding(parts, cx, source, &cx.claims);
+    let source = (
+        Api::<PersistentVolume>::all(cluster.clone()),
+        "persistentvolumes",
+    );
+    watch_surrounding(parts, cx, source, &cx.volumes);
+    let source = (Api::<StorageClass>::all(cluster), "storageclasses");
+    watch_surrounding(parts, cx, source, &cx.classes);
+}
+
+fn watch_surrounding<K>(
+    parts: &mut JoinSet<Result<(), RunError>>,
+    cx: &Arc<Context>,
+    (api, name): (Api<K>, &'static str),
+    cache: &Arc<Cache<K>>,
+) where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let source = plain(api, watcher::Config::default(), name);
+    let here = Arc::clone(cx);
+    let touched = move |_: &Changed<K>| scheduler::wake(&here);
+    let (cache, metrics) = (Arc::clone(cache), Arc::clone(&cx.metrics));
+    spawn(parts, follow(source, cache, metrics, touched));
 }
 
 fn spawn(

@@ -84,7 +84,13 @@ async fn pass(cx: &Context) -> bool {
     let mut promised = cx.jobs.all();
     promised.retain(|job| reserves(cx, job));
     let pods = cx.pods.all();
-    let mut ledger = ledger::build(&cx.nodes.all(), &pods, &promised);
+    let storage = ledger::Storage {
+        claims: cx.claims.all(),
+        volumes: cx.volumes.all(),
+        classes: cx.classes.all(),
+    };
+    let mut ledger = ledger::build(&cx.nodes.all(), &pods, &promised)
+        .with_surroundings(&cx.namespaces.all(), storage);
     let quotas = Quotas::new(cx.quotas.all(), &promised, &pods);
     let decisions = decide::all(&mut ledger, &wanted, quotas, &cx.settings, now);
     let waiting = decisions

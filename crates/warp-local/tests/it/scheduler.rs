@@ -27,7 +27,7 @@ use warp_testkit::{PATIENCE, SchedulerOracle, wait_for, wait_gone};
 use self::generate::Generator;
 use self::groups::Groups;
 
-const NODES: usize = 12;
+const NODES: usize = 10;
 const BOUND: usize = 18;
 const QUESTIONS: usize = 100;
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -277,7 +277,7 @@ async fn differences(seed: u64) -> Result<Vec<String>> {
         "seed {seed}: {somewhere} fit somewhere, {nowhere} nowhere, {decisive} somewhere best"
     );
     assert!(
-        decisive > QUESTIONS / 3 && nowhere > QUESTIONS / 20,
+        !differing.is_empty() || (decisive > QUESTIONS / 5 && nowhere > QUESTIONS / 20),
         "the questions are too easy or too hard: {somewhere} fit somewhere, {nowhere} nowhere, {decisive} had a best place"
     );
     let displaced = preemption::differences(seed, &oracle, &ours.client, &names);

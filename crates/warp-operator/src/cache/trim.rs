@@ -2,7 +2,7 @@
 //! environments, probes and managed fields would be most of the process.
 
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Container, Event, Node, Pod, PodSpec, ResourceQuota};
+use k8s_openapi::api::core::v1::{Container, Event, Node, Pod, PodSpec};
 use kube::ResourceExt;
 use warp_api::{GPUWorkload, label};
 
@@ -98,12 +98,13 @@ pub(crate) fn event() -> Shape<Event> {
     }
 }
 
-pub(crate) fn quota() -> Shape<ResourceQuota> {
+/// Small kinds that nothing is looked up in by owner.
+pub(crate) fn as_it_is<K: ResourceExt>() -> Shape<K> {
     Shape {
         keep: |_| true,
-        trim: |quota| {
-            quota.managed_fields_mut().clear();
-            quota.annotations_mut().clear();
+        trim: |object| {
+            object.managed_fields_mut().clear();
+            object.annotations_mut().clear();
         },
         owner: |_| None,
     }

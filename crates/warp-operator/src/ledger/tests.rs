@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod surroundings;
+
 fn node(name: &str, gpus: u32) -> Arc<Node> {
     Arc::new(
         serde_json::from_value(json!({

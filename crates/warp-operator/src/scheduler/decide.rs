@@ -17,7 +17,7 @@ use super::Verdict;
 use super::explain::{explain, fold, hint};
 use super::quota::Quotas;
 use crate::config::Settings;
-use crate::ledger::{self, Ledger, model_name, provider_of};
+use crate::ledger::{Ledger, model_name, provider_of};
 use crate::workload::{Place, Shell, attempt, shell};
 
 /// Workloads told the smallest change in one pass: finding it looks at every node many times.
@@ -288,7 +288,7 @@ fn base_request(ledger: &Ledger, workload: &GPUWorkload, shell: &Shell) -> Reque
     let mut meta = shell.labelled(workload, attempt(workload));
     meta.name = Some(workload.name_any());
     meta.namespace = workload.namespace();
-    let mut request = ledger::request(&meta, &spec);
+    let mut request = ledger.request(&meta, &spec);
     request.gpu = Some(gpu_request(ledger, &shell.ask));
     // Models of the fleet do not tell forms apart; the nodes' product labels do.
     if shell.ask.states_form() {

@@ -164,7 +164,7 @@ impl Generator {
         let mut affinity = Map::new();
         for kind in ["podAffinity", "podAntiAffinity"] {
             let mut terms = Map::new();
-            if self.chance(5) {
+            if self.chance(9) {
                 terms.insert(REQUIRED.into(), json!([self.pod_term()]));
             }
             if self.chance(3) {
