@@ -139,7 +139,7 @@ fn round(generator: &mut Generator, random: &mut Random, nodes: &[String]) -> (V
     let bound = bound.collect();
     let mut asked = generator.question(nodes);
     // Large enough to fit nowhere as it is, most of the time, and often with nothing else against it.
-    asked["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("1500m");
+    asked["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("3");
     if random.below(3) > 0 {
         for field in ["affinity", "nodeSelector", "topologySpreadConstraints"] {
             asked["spec"][field] = Value::Null;
