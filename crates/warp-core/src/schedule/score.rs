@@ -72,7 +72,9 @@ impl Rule {
             Self::LeastAllocated => load::least_allocated(fleet, request, nodes),
             Self::Balance => load::balance(fleet, request, nodes),
         };
-        scores.iter_mut().for_each(|score| *score *= self.weight());
+        for score in &mut scores {
+            *score *= self.weight();
+        }
         scores
     }
 }
