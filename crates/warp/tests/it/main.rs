@@ -13,6 +13,7 @@ mod apiserver;
 mod architecture;
 mod docs;
 mod doctor;
+mod model;
 mod process;
 mod security;
 mod soak;
