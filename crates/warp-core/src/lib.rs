@@ -15,3 +15,4 @@ pub mod random;
 pub mod resources;
 pub mod schedule;
 pub mod simulate;
+pub mod size;

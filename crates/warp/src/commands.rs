@@ -10,6 +10,7 @@ pub(crate) mod exec;
 pub(crate) mod get;
 pub(crate) mod install;
 pub(crate) mod logs;
+pub(crate) mod model;
 pub(crate) mod node;
 pub(crate) mod operator;
 pub(crate) mod restore;

@@ -41,6 +41,8 @@ enum Command {
     Install(commands::install::Args),
     /// Replay traces and request lists against a fleet, policies side by side
     Simulate(commands::simulate::Args),
+    /// Ask about models: which GPUs one needs, and why
+    Model(commands::model::Args),
     /// Serve the embedded Kubernetes API alone
     Apiserver(commands::apiserver::Args),
     /// Show objects
@@ -88,6 +90,7 @@ fn main() -> ExitCode {
         Command::Operator(args) => commands::operator::run(args),
         Command::Install(args) => commands::install::run(&args),
         Command::Simulate(args) => commands::simulate::run(args),
+        Command::Model(args) => commands::model::run(args),
         Command::Apiserver(args) => commands::apiserver::run(args),
         Command::Get(args) => commands::get::run(args),
         Command::Apply(args) => commands::apply::run(args),

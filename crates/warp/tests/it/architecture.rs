@@ -34,17 +34,9 @@ pub(crate) fn files(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// The `warp-*` crates named in one section of a manifest.
 fn own_crates(manifest: &str, section: &str) -> Vec<String> {
-    manifest
-        .split("\n[")
-        .filter_map(|part| {
-            part.trim_start_matches('[')
-                .strip_prefix(&format!("{section}]"))
-        })
-        .flat_map(str::lines)
-        .filter_map(|line| line.split(['.', ' ', '=']).next())
-        .filter(|name| name.starts_with("warp-"))
-        .map(str::to_owned)
-        .collect()
+    let mut named = dependencies(manifest, section);
+    named.retain(|name| name.starts_with("warp-"));
+    named
 }
 
 #[test]
@@ -86,6 +78,94 @@ fn crates_depend_only_in_the_allowed_directions() {
             );
         }
     }
+}
+
+/// What one section of a manifest names.
+fn dependencies(manifest: &str, section: &str) -> Vec<String> {
+    let named = |line: &str| {
+        line.split(['.', ' ', '='])
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    manifest
+        .split("\n[")
+        .filter_map(|part| {
+            part.trim_start_matches('[')
+                .strip_prefix(&format!("{section}]"))
+        })
+        .flat_map(str::lines)
+        .filter(|line| line.starts_with(|letter: char| letter.is_ascii_lowercase()))
+        .map(named)
+        .collect()
+}
+
+/// Whether any of `sources` names the crate as code does.
+fn names(sources: &[String], dependency: &str) -> bool {
+    let name = dependency.replace('-', "_");
+    let boundary = |letter: Option<char>| {
+        !letter.is_some_and(|letter| letter.is_alphanumeric() || letter == '_')
+    };
+    sources.iter().any(|text| {
+        text.match_indices(&name).any(|(at, _)| {
+            boundary(text[..at].chars().next_back())
+                && boundary(text[at + name.len()..].chars().next())
+        })
+    })
+}
+
+fn sources(crate_folder: &Path, folders: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    for folder in folders
+        .iter()
+        .map(|name| crate_folder.join(name))
+        .filter(|folder| folder.is_dir())
+    {
+        files(&folder, &mut found);
+    }
+    let code = found
+        .iter()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    code.map(|path| fs::read_to_string(path).expect("source is text"))
+        .collect()
+}
+
+#[test]
+fn every_dependency_is_used_where_it_is_named() {
+    let mut unused = Vec::new();
+    let mut named = Vec::new();
+    for entry in fs::read_dir(root().join("crates")).expect("crates/") {
+        let folder = entry.expect("a crate").path();
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("a manifest");
+        let shipped = dependencies(&manifest, "dependencies");
+        let tests = dependencies(&manifest, "dev-dependencies");
+        let source = sources(&folder, &["src"]);
+        let all = sources(&folder, &["src", "tests", "benches", "examples"]);
+        unused.extend(
+            shipped
+                .iter()
+                .filter(|name| !names(&source, name))
+                .map(|name| format!("{}: {name}", folder.display())),
+        );
+        unused.extend(
+            tests
+                .iter()
+                .filter(|name| !names(&all, name))
+                .map(|name| format!("{}: {name} (tests)", folder.display())),
+        );
+        named.extend(shipped);
+        named.extend(tests);
+    }
+    let workspace = fs::read_to_string(root().join("Cargo.toml")).expect("a manifest");
+    let shared = dependencies(&workspace, "workspace.dependencies");
+    assert!(shared.len() > 20, "the manifest is read: {shared:?}");
+    unused.extend(
+        shared
+            .into_iter()
+            .filter(|name| !named.contains(name))
+            .map(|name| format!("workspace: {name}")),
+    );
+    assert!(unused.is_empty(), "take these out: {unused:#?}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod data;
 mod docs;
 mod doctor;
 mod install;
+mod model;
 mod operator;
 mod process;
 mod security;

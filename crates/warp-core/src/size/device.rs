@@ -1,0 +1,166 @@
+//! What sizing knows of a device beyond the catalogue: memory as drivers report it, how devices of one machine are
+//! connected, and which kinds of weights its generation runs.
+
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::gpu;
+
+const MIB: u64 = 1 << 20;
+
+/// How devices of one machine talk to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Link {
+    /// NVLink, XGMI and the like: splitting every layer over devices pays off.
+    Fast,
+    /// PCIe only: a chain of devices, each with some of the layers, moves less.
+    Pcie,
+}
+
+/// Hardware generations as far as weights formats depend on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Generation {
+    Volta,
+    Turing,
+    Ampere,
+    Ada,
+    Hopper,
+    Blackwell,
+    Cdna1,
+    Cdna2,
+    Cdna3,
+    Cdna4,
+    Intel,
+    Gaudi,
+}
+
+/// Why a device cannot serve a model whatever its memory.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Unsupported {
+    #[error("vLLM does not support {gpu} ({target})")]
+    Device { gpu: String, target: &'static str },
+    #[error("weights quantised with {method} do not run on {gpu}: {why}")]
+    Weights {
+        gpu: String,
+        method: String,
+        why: &'static str,
+    },
+}
+
+/// One kind of device a model may be served on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    pub name: String,
+    pub memory_bytes: u64,
+    pub link: Link,
+    generation: Option<Generation>,
+}
+
+/// Memory in MiB as drivers report it, where that differs from the data sheet.
+const READINGS: &[(&str, u64)] = &[
+    ("T4", 15_360),
+    ("A10", 23_028),
+    ("L4", 23_034),
+    ("L40", 46_068),
+    ("L40S", 46_068),
+    ("H100-80GB", 81_559),
+    ("H200", 143_771),
+    ("B200", 183_359),
+    ("MI300X", 196_300),
+];
+
+/// Words a model's name begins with, its generation, and how its devices are connected.
+const GENERATIONS: &[(&str, Generation, Link)] = &[
+    ("V100", Generation::Volta, Link::Fast),
+    ("T4", Generation::Turing, Link::Pcie),
+    ("A100", Generation::Ampere, Link::Fast),
+    ("A10", Generation::Ampere, Link::Pcie),
+    ("A16", Generation::Ampere, Link::Pcie),
+    ("A2", Generation::Ampere, Link::Pcie),
+    ("A30", Generation::Ampere, Link::Pcie),
+    ("A40", Generation::Ampere, Link::Pcie),
+    ("A6000", Generation::Ampere, Link::Pcie),
+    ("RTX-3090", Generation::Ampere, Link::Pcie),
+    ("L40", Generation::Ada, Link::Pcie),
+    ("L4", Generation::Ada, Link::Pcie),
+    ("RTX-4090", Generation::Ada, Link::Pcie),
+    ("RTX-5090", Generation::Blackwell, Link::Pcie),
+    ("H100", Generation::Hopper, Link::Fast),
+    ("H200", Generation::Hopper, Link::Fast),
+    ("H20", Generation::Hopper, Link::Fast),
+    ("GH200", Generation::Hopper, Link::Fast),
+    ("B", Generation::Blackwell, Link::Fast),
+    ("GB", Generation::Blackwell, Link::Fast),
+    ("MI100", Generation::Cdna1, Link::Fast),
+    ("MI21", Generation::Cdna2, Link::Fast),
+    ("MI25", Generation::Cdna2, Link::Fast),
+    ("MI30", Generation::Cdna3, Link::Fast),
+    ("MI32", Generation::Cdna3, Link::Fast),
+    ("MI35", Generation::Cdna4, Link::Fast),
+    ("Max", Generation::Intel, Link::Fast),
+    ("Flex", Generation::Intel, Link::Pcie),
+    ("Arc", Generation::Intel, Link::Pcie),
+    ("Gaudi", Generation::Gaudi, Link::Fast),
+];
+
+impl Device {
+    /// A device of the catalogue.
+    pub fn of(model: &gpu::Model) -> Self {
+        let reading = READINGS.iter().find(|(name, _)| *name == model.name);
+        let memory_mib = reading.map_or(u64::from(model.memory_gib) * 1024, |(_, mib)| *mib);
+        Self::known(model.name, memory_mib * MIB)
+    }
+
+    /// A device by name and the memory its node reports.
+    pub fn known(name: &str, memory_bytes: u64) -> Self {
+        let longest = GENERATIONS
+            .iter()
+            .filter(|(prefix, ..)| name.starts_with(prefix))
+            .max_by_key(|(prefix, ..)| prefix.len());
+        Self {
+            name: name.to_owned(),
+            memory_bytes,
+            link: longest.map_or(Link::Pcie, |(_, _, link)| *link),
+            generation: longest.map(|(_, generation, _)| *generation),
+        }
+    }
+
+    /// Whether vLLM runs weights of this kind here. What is not known is not refused.
+    pub fn supports(&self, quantization: Option<&str>) -> Result<(), Unsupported> {
+        use Generation::{Blackwell, Cdna1, Cdna2, Cdna3, Cdna4, Gaudi, Intel, Volta};
+        let Some(generation) = self.generation else {
+            return Ok(());
+        };
+        if generation == Cdna1 {
+            return Err(Unsupported::Device {
+                gpu: self.name.clone(),
+                target: "gfx908",
+            });
+        }
+        let Some(method) = quantization else {
+            return Ok(());
+        };
+        let amd = matches!(generation, Cdna2 | Cdna3 | Cdna4);
+        let why = match method {
+            "bitsandbytes" if amd || matches!(generation, Intel | Gaudi) => {
+                "bitsandbytes is for NVIDIA only"
+            }
+            "fp8" | "fbgemm_fp8" | "modelopt" if generation == Cdna2 => {
+                "gfx90a cannot compute with FP8"
+            }
+            "fp8" | "fbgemm_fp8" | "awq" | "mxfp4" if generation == Volta => {
+                "it needs compute capability 7.5 or newer"
+            }
+            "mxfp4" if matches!(generation, Cdna2 | Gaudi) => "it cannot compute with MXFP4",
+            "nvfp4" | "modelopt_fp4" if generation != Blackwell => "NVFP4 needs Blackwell",
+            "quark" if !amd => "Quark's formats are AMD's",
+            _ => return Ok(()),
+        };
+        Err(Unsupported::Weights {
+            gpu: self.name.clone(),
+            method: method.to_owned(),
+            why,
+        })
+    }
+}

@@ -1,0 +1,230 @@
+//! `warp model plan`, on folders and on a hub made for it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
+
+use serde_json::{Value, json};
+
+const CONFIG: &str = r#"{"model_type": "llama", "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "hidden_size": 4096, "max_position_embeddings": 131072, "limit": Infinity}"#;
+const GIB: u64 = 1 << 30;
+
+fn plan(arguments: &[&str], hub: Option<&str>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warp"));
+    command
+        .args(["model", "plan"])
+        .args(arguments)
+        .stdin(Stdio::null());
+    command.env_remove("HF_TOKEN").env_remove("HF_ENDPOINT");
+    if let Some(hub) = hub {
+        command
+            .env("HF_ENDPOINT", hub)
+            .env("HF_TOKEN", "hf_planted");
+    }
+    command.output().unwrap()
+}
+
+fn printed(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A folder as a model is kept in; the weights are holes of the right size.
+fn folder(at: &Path, config: &str, weights_gib: u64) {
+    std::fs::write(at.join("config.json"), config).unwrap();
+    let weights = std::fs::File::create(at.join("model.safetensors")).unwrap();
+    weights.set_len(weights_gib * GIB).unwrap();
+}
+
+#[test]
+fn a_folder_is_planned_for_every_gpu_and_for_one() {
+    let at = tempfile::tempdir().unwrap();
+    folder(at.path(), CONFIG, 15);
+    let name = at.path().display().to_string();
+    let output = plan(&[&name, "-o", "json"], None);
+    assert!(output.status.success(), "{}", said(&output));
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["weightsBytes"], json!(15 * GIB));
+    assert_eq!(answer["kvBytesPerToken"], 131_072);
+    let layouts = answer["layouts"].as_array().unwrap();
+    let on = |gpu: &str| {
+        layouts
+            .iter()
+            .find(|layout| layout["gpu"] == gpu)
+            .unwrap()
+            .clone()
+    };
+    assert_eq!(
+        (&on("T4")["count"], &on("T4")["fits"]),
+        (&json!(4), &json!(true))
+    );
+    assert_eq!(
+        (&on("MI300X")["count"], &on("MI300X")["tensorParallel"]),
+        (&json!(1), &json!(1))
+    );
+    assert!(on("MI100")["reason"].as_str().unwrap().contains("gfx908"));
+
+    let output = plan(
+        &[
+            &name,
+            "--gpu",
+            "mi300x",
+            "--context",
+            "32k",
+            "--concurrency",
+            "64",
+        ],
+        None,
+    );
+    assert!(output.status.success(), "{}", said(&output));
+    let text = printed(&output);
+    assert!(
+        text.contains("MI300X")
+            && text.contains("do not fit:")
+            && text.contains("fits with --concurrency"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_cannot_be_planned_is_told_with_its_name() {
+    let at = tempfile::tempdir().unwrap();
+    let name = at.path().display().to_string();
+    let refused = |arguments: &[&str], words: &[&str]| {
+        let output = plan(arguments, None);
+        assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
+        for word in words {
+            assert!(said(&output).contains(word), "{word}: {}", said(&output));
+        }
+    };
+    refused(&[&name], &["config.json", &name]);
+    std::fs::write(at.path().join("config.json"), "{").unwrap();
+    refused(&[&name], &["config.json", &name]);
+    std::fs::write(at.path().join("config.json"), "{}").unwrap();
+    refused(&[&name], &["num_hidden_layers"]);
+    std::fs::write(at.path().join("config.json"), CONFIG).unwrap();
+    refused(&[&name], &["no .safetensors"]);
+    folder(at.path(), CONFIG, 15);
+    refused(&[&name, "--gpu", "H1000"], &["H1000", "H100-80GB"]);
+    refused(&["./no-such-folder"], &["./no-such-folder"]);
+    refused(
+        &["no such model"],
+        &["no such model", "ORG", "neither"]
+            .map(|word| if word == "ORG" { "Qwen/Qwen3-8B" } else { word }),
+    );
+    // Nothing fits: said, and in the exit code.
+    folder(at.path(), CONFIG, 9000);
+    let output = plan(&[&name, "--gpu", "T4"], None);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        printed(&output).contains("do not fit:"),
+        "{}",
+        printed(&output)
+    );
+}
+
+/// Answers like the hub until its test ends, and keeps its files at another place, as the hub does; tells what was
+/// asked for, and whether with the token.
+fn hub(files: &str) -> (String, mpsc::Receiver<(String, bool)>) {
+    let files = files.to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let (tell, asked) = mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (path, token) = answer(stream.unwrap(), &files);
+            if tell.send((path, token)).is_err() {
+                return;
+            }
+        }
+    });
+    (address, asked)
+}
+
+fn answer(mut stream: TcpStream, files: &str) -> (String, bool) {
+    let lines: Vec<String> = BufReader::new(stream.try_clone().unwrap())
+        .lines()
+        .map_while(Result::ok)
+        .take_while(|line| !line.is_empty())
+        .collect();
+    let path = lines[0].split(' ').nth(1).unwrap().to_owned();
+    let token = lines
+        .iter()
+        .any(|line| line == "authorization: Bearer hf_planted");
+    let shard = |number: u32| json!({"type": "file", "path": format!("model-{number}.safetensors"), "size": 130, "lfs": {"size": 8 * GIB}});
+    let (status, headers, body) = match path.as_str() {
+        "/api/models/org/name/revision/main" => (
+            "200 OK",
+            String::new(),
+            json!({"sha": "c0ffee"}).to_string(),
+        ),
+        "/api/models/org/name/tree/c0ffee" => {
+            let next = "Link: <http://elsewhere.invalid/api/models/org/name/tree/c0ffee?cursor=2>; rel=\"next\"\r\n";
+            (
+                "200 OK",
+                next.to_owned(),
+                json!([shard(1), {"type": "directory", "path": "original"}]).to_string(),
+            )
+        }
+        "/api/models/org/name/tree/c0ffee?cursor=2" => {
+            let copy =
+                json!({"type": "file", "path": "original/model.safetensors", "size": 16 * GIB});
+            ("200 OK", String::new(), json!([shard(2), copy]).to_string())
+        }
+        "/org/name/resolve/c0ffee/config.json" => (
+            "307 Temporary Redirect",
+            format!("Location: {files}/cdn/config.json\r\n"),
+            String::new(),
+        ),
+        "/cdn/config.json" => ("200 OK", String::new(), CONFIG.to_owned()),
+        "/api/models/org/gated/revision/main" => {
+            ("401 Unauthorized", String::new(), "{}".to_owned())
+        }
+        _ => ("404 Not Found", String::new(), "{}".to_owned()),
+    };
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    (path, token)
+}
+
+#[test]
+fn a_model_of_the_hub_is_planned_without_its_weights() {
+    let (files, elsewhere) = hub("");
+    let (address, asked) = hub(&files);
+    let output = plan(&["org/name", "-o", "json"], Some(&address));
+    assert!(output.status.success(), "{}", said(&output));
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["model"], "org/name@c0ffee");
+    assert_eq!(answer["weightsBytes"], json!(16 * GIB));
+    let asked: Vec<(String, bool)> = asked.try_iter().collect();
+    assert_eq!(asked.len(), 5, "{asked:?}");
+    assert!(
+        asked.iter().all(|(_, token)| *token),
+        "the hub itself gets the token"
+    );
+}
+
+#[test]
+fn a_refusal_of_the_hub_says_what_to_do_and_never_the_token() {
+    let (address, _asked) = hub("");
+    for (name, word) in [("org/gated", "licence"), ("org/missing", "check the name")] {
+        let output = plan(&[name], Some(&address));
+        assert_eq!(output.status.code(), Some(1));
+        assert!(
+            said(&output).contains(word) && said(&output).contains(name),
+            "{}",
+            said(&output)
+        );
+        assert!(!said(&output).contains("hf_planted"), "{}", said(&output));
+    }
+}
