@@ -371,9 +371,7 @@ impl Store {
         let tables = self.0.tables.write();
         let oldest = &self.0.progress.oldest;
         oldest.fetch_max(revision, Ordering::AcqRel);
-        for table in tables.values() {
-            table.forget(revision);
-        }
+        tables.values().for_each(|table| table.forget(revision));
     }
 
     /// The newest version of an object, including one whose write is still on its way to disk:
