@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Group, resource, verb of everything the operator needs besides its first lists; a test compares it
 /// with the shipped role.
-const NEEDED: [(&str, &str, &str); 13] = [
+const NEEDED: [(&str, &str, &str); 17] = [
     ("", "nodes", "watch"),
     ("", "pods", "watch"),
     ("", "events", "watch"),
@@ -42,6 +42,15 @@ const NEEDED: [(&str, &str, &str); 13] = [
     ("batch", "jobs", "patch"),
     ("events.k8s.io", "events", "create"),
     ("events.k8s.io", "events", "patch"),
+];
+
+/// What is read everywhere, whatever namespace is served.
+const EVERYWHERE: [&str; 5] = [
+    "nodes",
+    "pods",
+    "namespaces",
+    "persistentvolumes",
+    "storageclasses",
 ];
 
 pub(crate) struct Readiness {
@@ -107,11 +116,10 @@ impl Readiness {
                     resource: Some(resource.to_owned()),
                     subresource,
                     verb: Some(verb.to_owned()),
-                    // Nodes and pods are read everywhere, whatever namespace is served.
                     namespace: self
                         .namespace
                         .clone()
-                        .filter(|_| !matches!(resource, "nodes" | "pods")),
+                        .filter(|_| !EVERYWHERE.contains(&resource)),
                     ..ResourceAttributes::default()
                 }),
                 ..SelfSubjectAccessReviewSpec::default()

@@ -1,8 +1,8 @@
-//! The scheduler's verdict is complete and changes nothing.
+//! The scheduler's answer is complete and changes nothing.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
-use warp_testkit::FilterOracle;
+use warp_testkit::SchedulerOracle;
 
 fn node(name: &str, cpu: &str, taints: &Value) -> Node {
     let amount = json!({"cpu": cpu, "memory": "8Gi", "pods": "10"});
@@ -31,8 +31,8 @@ fn pod(cpu: &str, selector: &Value) -> Pod {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_scheduler_names_every_node_that_fits_and_binds_none() {
-    let oracle = FilterOracle::start().await.unwrap();
+async fn the_scheduler_names_and_scores_every_node_that_fits_and_binds_none() {
+    let oracle = SchedulerOracle::start().await.unwrap();
     let taint = json!([{"key": "k", "value": "v", "effect": "NoSchedule"}]);
     oracle
         .add_node(&node("large", "4", &json!([])))
@@ -56,11 +56,14 @@ async fn the_scheduler_names_every_node_that_fits_and_binds_none() {
         // Asked again: nothing was taken by the questions before.
         ("4", json!({}), vec!["large"]),
     ] {
-        let (_, passed) = oracle.ask(&pod(cpu, &selector)).await.unwrap();
-        assert_eq!(
-            passed.into_iter().collect::<Vec<_>>(),
-            fits,
-            "{cpu} {selector}"
-        );
+        let (_, answer) = oracle.ask(&pod(cpu, &selector)).await.unwrap();
+        let passed: Vec<_> = answer.fits.iter().collect();
+        assert_eq!(passed, fits, "{cpu} {selector}");
+        // Scores are given where there is a choice, and the choice is one of the best.
+        let scored: Vec<_> = answer.scores.keys().collect();
+        assert_eq!(scored, if fits.len() > 1 { passed } else { vec![] });
+        let chosen = answer.chosen.iter();
+        assert!(chosen.clone().all(|node| answer.best().contains(node)));
+        assert_eq!(chosen.count(), fits.len().min(1), "{cpu} {selector}");
     }
 }
