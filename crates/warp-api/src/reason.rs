@@ -10,6 +10,8 @@ pub const NODES_CORDONED: &str = "NodesCordoned";
 pub const NODES_TAINTED: &str = "NodesTainted";
 /// Waiting: the nodes that could hold it are not ready or not well.
 pub const NODES_NOT_READY: &str = "NodesNotReady";
+/// Waiting: the nodes that could hold it do not reach a volume it needs.
+pub const VOLUME_OUT_OF_REACH: &str = "VolumeOutOfReach";
 /// Waiting: a ResourceQuota of its namespace leaves too little.
 pub const QUOTA_EXCEEDED: &str = "QuotaExceeded";
 /// Waiting: the operator itself lacks a right.

@@ -106,6 +106,8 @@ pub enum Obstacle {
     Health,
     /// Whoever tainted the node, or a toleration.
     Taint,
+    /// A volume that can be reached from here.
+    Storage,
     /// Nobody: even empty, this node could not hold this request.
     Request,
 }
@@ -130,6 +132,7 @@ impl Reason {
             Self::Taint(taint) if &*taint.key == UNSCHEDULABLE => Obstacle::Cordon,
             Self::Taint(taint) if states_condition(taint) => Obstacle::Health,
             Self::Taint(_) => Obstacle::Taint,
+            Self::Volume { .. } => Obstacle::Storage,
             Self::Insufficient { needed, total, .. } if needed > total => Obstacle::Request,
             Self::FewGpus { needed, total, .. } if needed > total => Obstacle::Request,
             Self::TooManyPods { limit } if *limit < 1 => Obstacle::Request,

@@ -138,6 +138,13 @@ fn by_reasons(
             Some(format!("repair or replace {}", names(nodes))),
         ),
         Some((Obstacle::Taint, nodes)) => (reason::NODES_TAINTED, Some(untaint(nodes))),
+        Some((Obstacle::Storage, nodes)) => (
+            reason::VOLUME_OUT_OF_REACH,
+            Some(format!(
+                "make a volume that {} can reach, or add nodes where the volume is",
+                names(nodes)
+            )),
+        ),
         Some((Obstacle::Request, _)) | None => (
             reason::NEVER_FITS,
             Some("change what the workload requires or add nodes".to_owned()),
@@ -212,11 +219,12 @@ fn inventory(ledger: &Ledger) -> String {
 }
 
 /// Reasons that may pass without a change of the workload, the most hopeful first.
-const HOPEFUL: [&str; 4] = [
+const HOPEFUL: [&str; 5] = [
     reason::WAITING_FOR_CAPACITY,
     reason::NODES_CORDONED,
     reason::NODES_NOT_READY,
     reason::NODES_TAINTED,
+    reason::VOLUME_OUT_OF_REACH,
 ];
 
 /// One verdict for all providers tried: the most hopeful reason, every explanation.

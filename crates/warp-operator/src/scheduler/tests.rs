@@ -560,3 +560,36 @@ fn the_cheapest_of_nodes_without_a_price_says_so() {
     let priced = why(&[node("a", 8, json!({"gpu.warp.dev/gpu-hour-price": "2.5"}))]);
     assert!(!priced.contains("no node has a price"), "{priced}");
 }
+
+#[test]
+fn a_workload_whose_volume_is_elsewhere_waits_for_storage_and_is_told_which() {
+    let read = |spec: Value| {
+        let meta = json!({"name": "data", "namespace": "default"});
+        json!({"metadata": meta, "spec": spec})
+    };
+    let elsewhere = json!({"required": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "host", "operator": "In", "values": ["b"]}]},
+    ]}});
+    let storage = ledger::Storage {
+        claims: vec![Arc::new(
+            serde_json::from_value(read(json!({"volumeName": "data"}))).unwrap(),
+        )],
+        volumes: vec![Arc::new(
+            serde_json::from_value(read(json!({"nodeAffinity": elsewhere}))).unwrap(),
+        )],
+        classes: Vec::new(),
+    };
+    let mut ledger =
+        ledger::build(&[node("a", 8, json!({}))], &[], &[]).with_surroundings(&[], storage);
+    let mounting = json!({"image": null, "podTemplate": {"spec": {
+        "containers": [{"name": "main", "image": "a"}],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+    }}});
+    let decisions = decide(&mut ledger, &[workload("w", mounting)]);
+    let (found, message) = verdict(&decisions[0]);
+    assert_eq!(found, reason::VOLUME_OUT_OF_REACH, "{message}");
+    assert!(
+        message.contains("1 out of reach of the volume of claim data"),
+        "{message}"
+    );
+}
