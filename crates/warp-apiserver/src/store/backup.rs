@@ -11,6 +11,7 @@ use bytes::Bytes;
 use ring::digest::{Context, SHA256, SHA256_OUTPUT_LEN};
 
 use super::disk::{self, row_key};
+use super::table::Still;
 use super::{Store, Stored};
 
 const MAGIC: &[u8; 8] = b"warpback";
@@ -64,7 +65,7 @@ impl Store {
         // Changes are applied one after the other: while no table can change, they are all at the same one.
         let still: Vec<_> = tables.values().map(|table| table.still()).collect();
         let published = self.revision();
-        let revision = still.iter().map(|table| table.last()).max();
+        let revision = still.iter().map(Still::last).max();
         let mut found: Vec<_> = tables
             .keys()
             .zip(&still)

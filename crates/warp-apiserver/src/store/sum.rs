@@ -4,8 +4,9 @@ use ring::digest::{Context, Digest, SHA256};
 
 /// Enough to notice damage to one block.
 pub(super) fn short(parts: &[&[u8]]) -> u64 {
-    let [a, b, c, d, e, f, g, h, ..] = *array(&digest(parts));
-    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    let mut quarter = [0; 8];
+    quarter.copy_from_slice(&array(&digest(parts))[..8]);
+    u64::from_le_bytes(quarter)
 }
 
 /// Enough to add up over many rows.
