@@ -152,13 +152,17 @@ pub(super) async fn a_pod_left_by_its_job_is_followed_to_its_end(world: &World) 
     ensure!(phase(&object) == "Running", "{:?}", object.data["status"]);
     scene.canary("canary").await?;
     ensure!(scene.pods_of("left").await?.len() == 1, "it runs twice");
-    scene.release("left", &Behaviour::succeed()).await?;
-    let object = scene.until_phase("left", "Succeeded").await?;
-    ensure!(retries(&object) == 0);
-    ensure!(
-        scene.jobs_of("left").await?.is_empty(),
-        "another Job was made"
-    );
+    // How it ends is how the attempt ends; the next one has a Job again.
+    scene.release("left", &Behaviour::exit(3)).await?;
+    let text = told(&scene, "left", "NonZeroExit").await?;
+    ensure!(text.contains("exit code 3"), "{text}");
+    let object = scene
+        .until("left", "in its second attempt", |object| {
+            reason(object) == "Running" && retries(object) == 1
+        })
+        .await?;
+    let next = self::text(&object, "/status/jobName");
+    ensure!(next != job, "{:?}", object.data["status"]);
     Ok(())
 }
 
