@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::plan::{Backoff, Seen, plan};
 use super::{FINALIZER, status};
 use crate::controllers::ownership::controller_reference;
-use crate::controllers::plan::{Action, Plan};
+use warp_runtime::plan::{Action, Plan};
 
 fn job(spec: &Value) -> Job {
     let mut whole = json!({

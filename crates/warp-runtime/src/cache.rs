@@ -18,8 +18,10 @@ use kube::api::Resource;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) mod feed;
-pub(crate) mod store;
+use crate::queue::Queue;
+
+pub mod feed;
+pub mod store;
 #[cfg(test)]
 mod tests;
 
@@ -45,7 +47,7 @@ impl Key {
         Self::in_meta(object.meta())
     }
 
-    pub(crate) fn in_meta(meta: &ObjectMeta) -> Self {
+    pub fn in_meta(meta: &ObjectMeta) -> Self {
         Self::new(
             meta.namespace.as_deref().unwrap_or_default(),
             meta.name.as_deref().unwrap_or_default(),
@@ -113,7 +115,7 @@ impl<K: Resource + Send + Sync + 'static> Cache<K> {
     }
 
     /// What the cache keeps its objects in, for those who need not know their kind.
-    pub(crate) fn store(&self) -> &Arc<Store> {
+    pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
@@ -155,22 +157,41 @@ impl<K: Resource + Send + Sync + 'static> Cache<K> {
         typed(self.store.by(index, value))
     }
 
+    /// Adds the key that `of` gives for the old or the new state of every object that changes.
+    pub fn on_key<Q>(
+        &self,
+        queue: &Arc<Queue<Q>>,
+        of: impl Fn(&K) -> Option<Q> + Send + Sync + 'static,
+    ) where
+        Q: Ord + Clone + std::fmt::Debug + Send + Sync + 'static,
+    {
+        let queue = queue.clone();
+        self.listen(move |old, new| {
+            let (old, new) = (old.and_then(&of), new.and_then(&of));
+            if old != new
+                && let Some(key) = old
+            {
+                queue.add(key);
+            }
+            if let Some(key) = new {
+                queue.add(key);
+            }
+        });
+    }
+
     /// Takes one object as the newest state of its key.
-    #[cfg(test)]
-    pub(crate) fn put(&self, object: K) {
+    pub fn put(&self, object: K) {
         let entry: Arc<dyn Entry> = Arc::new(object);
         self.store.put(&entry);
     }
 
     /// Takes the last state of an object that no longer exists.
-    #[cfg(test)]
-    pub(crate) fn remove(&self, last: &K) {
+    pub fn remove(&self, last: &K) {
         self.store.remove(last);
     }
 
     /// Takes a whole list: what it does not name is gone.
-    #[cfg(test)]
-    pub(crate) fn replace(&self, objects: Vec<K>, version: Option<&str>) {
+    pub fn replace(&self, objects: Vec<K>, version: Option<&str>) {
         let entries = objects.into_iter().map(|object| Arc::new(object) as _);
         self.store.replace(entries.collect(), version);
     }

@@ -12,8 +12,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::Clock;
-use super::plan::Note;
+use crate::Clock;
+use crate::plan::Note;
 
 /// Events one component may say about one object in a burst, and how long it takes to earn the next.
 const BURST: u32 = 25;
@@ -25,13 +25,13 @@ const WAITING: usize = 65_536;
 const PARALLEL: usize = 8;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Recorder {
+pub struct Recorder {
     send: mpsc::Sender<(&'static str, Note)>,
 }
 
 impl Recorder {
     /// A recorder and the task that writes what it records.
-    pub(crate) fn new(
+    pub fn new(
         client: kube::Client,
         clock: Clock,
         shutdown: CancellationToken,
@@ -40,7 +40,7 @@ impl Recorder {
         (Self { send }, write(client, clock, receive, shutdown))
     }
 
-    pub(crate) fn record(&self, component: &'static str, note: Note) {
+    pub fn record(&self, component: &'static str, note: Note) {
         if self.send.try_send((component, note)).is_err() {
             tracing::debug!("event dropped: too many are waiting");
         }

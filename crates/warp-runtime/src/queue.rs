@@ -16,7 +16,7 @@ const LAST_DELAY: Duration = Duration::from_mins(1);
 
 /// How the work on a key ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
     Done,
     Failed,
     /// The server said no.
@@ -67,13 +67,13 @@ struct State<K> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Queue<K> {
+pub struct Queue<K> {
     state: Mutex<State<K>>,
     wake: Notify,
 }
 
 impl<K: Ord + Clone + Debug> Queue<K> {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             state: Mutex::new(State {
                 ready: VecDeque::new(),
@@ -84,13 +84,13 @@ impl<K: Ord + Clone + Debug> Queue<K> {
         }
     }
 
-    pub(crate) fn add(&self, key: K) {
+    pub fn add(&self, key: K) {
         self.state.lock().add(key);
         self.wake.notify_one();
     }
 
     /// Adds `key` after `delay`; an earlier time already set for it stays.
-    pub(crate) fn add_after(&self, key: K, delay: Duration) {
+    pub fn add_after(&self, key: K, delay: Duration) {
         if delay.is_zero() {
             return self.add(key);
         }
@@ -99,7 +99,7 @@ impl<K: Ord + Clone + Debug> Queue<K> {
     }
 
     /// Ends the work on `key`: a failure is tried again after a growing delay.
-    pub(crate) fn done(&self, key: &K, end: End) {
+    pub fn done(&self, key: &K, end: End) {
         let mut state = self.state.lock();
         state.done(key, end);
         drop(state);
@@ -107,7 +107,7 @@ impl<K: Ord + Clone + Debug> Queue<K> {
     }
 
     /// The next key to work on. The caller must call [`Queue::done`] for it.
-    pub(crate) async fn next(&self) -> K {
+    pub async fn next(&self) -> K {
         loop {
             let until = match self.state.lock().take(Instant::now()) {
                 Ok(key) => return key,

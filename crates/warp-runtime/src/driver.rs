@@ -10,13 +10,13 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::Clock;
-use super::execute::{ExecuteError, status_of};
-use super::queue::{End, Queue};
+use crate::Clock;
 use crate::background;
+use crate::execute::{ExecuteError, status_of};
+use crate::queue::{End, Queue};
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SyncError {
+pub enum SyncError {
     #[error(transparent)]
     Execute(#[from] ExecuteError),
     #[error("failed to read {what}: {source}")]
@@ -46,7 +46,7 @@ impl SyncError {
 }
 
 /// One controller: a name, and what to do about one key.
-pub(crate) trait Controller: Send + Sync + 'static {
+pub trait Controller: Send + Sync + 'static {
     type Key: Ord + Clone + Debug + Send + Sync + 'static;
     const NAME: &'static str;
     const WORKERS: usize = 8;
@@ -96,7 +96,7 @@ impl<C: Controller> Drop for Work<C> {
 }
 
 /// Works off `queue` until `shutdown`, then waits for the workers to end.
-pub(crate) async fn drive<C: Controller>(
+pub async fn drive<C: Controller>(
     controller: Arc<C>,
     queue: Arc<Queue<C::Key>>,
     clock: Clock,
@@ -132,12 +132,12 @@ pub(crate) async fn drive<C: Controller>(
 }
 
 /// `at` and some time more. Users may ask for any time: what lies past the end of time is the end of time.
-pub(crate) fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
+pub fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
     at.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
 /// The time from `now` to `at`; a moment more, so that the clock has passed `at` when the key comes back.
-pub(crate) fn until(at: Timestamp, now: Timestamp) -> Duration {
+pub fn until(at: Timestamp, now: Timestamp) -> Duration {
     let left = at.duration_since(now);
     Duration::try_from(left).map_or(Duration::from_millis(1), |left| {
         left + Duration::from_millis(1)

@@ -88,7 +88,7 @@ impl Source {
 
 /// What a feed says, in the order it happened.
 #[derive(Debug)]
-pub(crate) enum Change {
+pub enum Change {
     /// All there is, and the version at which it was so.
     Listed(Vec<Arc<dyn Entry>>, Option<String>),
     Set(Arc<dyn Entry>),
@@ -98,10 +98,10 @@ pub(crate) enum Change {
     Reached(String),
 }
 
-pub(crate) type Feed = BoxStream<'static, Change>;
+pub type Feed = BoxStream<'static, Change>;
 
 /// The changes of objects of `K`; it never ends, and a failure is a pause.
-pub(crate) fn of<K>(client: kube::Client, source: Source) -> Feed
+pub fn of<K>(client: kube::Client, source: Source) -> Feed
 where
     K: Resource + DeserializeOwned + Send + Sync + 'static,
 {

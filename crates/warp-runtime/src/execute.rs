@@ -13,36 +13,36 @@ use kube::core::Request;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::events::Recorder;
-use super::plan::{Action, Encoding, Kind, Note, Outcome, Plan, Propagation, Removal};
-use crate::informer::store::Store;
-use crate::informer::{Cache, Key};
+use crate::cache::store::Store;
+use crate::cache::{Cache, Key};
+use crate::events::Recorder;
+use crate::plan::{Action, Encoding, Kind, Note, Outcome, Plan, Propagation, Removal};
 
 /// Why a plan was not carried out to its end. What was done before stays done; the next plan sees it.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {verb} {kind} {name}: {source}")]
-pub(crate) struct ExecuteError {
-    pub(crate) verb: &'static str,
-    pub(crate) kind: String,
-    pub(crate) name: String,
+pub struct ExecuteError {
+    pub verb: &'static str,
+    pub kind: String,
+    pub name: String,
     #[source]
-    pub(crate) source: Box<kube::Error>,
+    pub source: Box<kube::Error>,
 }
 
 impl ExecuteError {
     /// Somebody else changed the object first: nothing to report, only to plan again.
-    pub(crate) fn is_conflict(&self) -> bool {
+    pub fn is_conflict(&self) -> bool {
         status_of(&self.source).is_some_and(kube::core::Status::is_conflict)
     }
 
     /// The API server's own words, without this process's.
-    pub(crate) fn reason(&self) -> String {
+    pub fn reason(&self) -> String {
         status_of(&self.source)
             .map_or_else(|| self.source.to_string(), |status| status.message.clone())
     }
 }
 
-pub(crate) fn status_of(error: &kube::Error) -> Option<&kube::core::Status> {
+pub fn status_of(error: &kube::Error) -> Option<&kube::core::Status> {
     match error {
         kube::Error::Api(status) => Some(status),
         _ => None,
@@ -66,7 +66,7 @@ const ECHO_LIMIT: Duration = Duration::from_secs(10);
 const PARALLEL: usize = 32;
 
 #[derive(Clone)]
-pub(crate) struct Executor {
+pub struct Executor {
     client: kube::Client,
     events: Recorder,
     caches: Arc<BTreeMap<Kind, Arc<Store>>>,
@@ -79,20 +79,17 @@ impl std::fmt::Debug for Executor {
 }
 
 /// Collects the caches an executor waits on.
-#[derive(Default)]
-pub(crate) struct Followed(BTreeMap<Kind, Arc<Store>>);
+#[derive(Debug, Default)]
+pub struct Followed(BTreeMap<Kind, Arc<Store>>);
 
 impl Followed {
-    pub(crate) fn add<K: Resource<DynamicType = ()> + Send + Sync + 'static>(
-        &mut self,
-        cache: &Cache<K>,
-    ) {
+    pub fn add<K: Resource<DynamicType = ()> + Send + Sync + 'static>(&mut self, cache: &Cache<K>) {
         self.0.insert(Kind::of::<K>(), cache.store().clone());
     }
 }
 
 impl Executor {
-    pub(crate) fn new(client: kube::Client, events: Recorder, caches: Followed) -> Self {
+    pub fn new(client: kube::Client, events: Recorder, caches: Followed) -> Self {
         Self {
             client,
             events,
@@ -100,17 +97,13 @@ impl Executor {
         }
     }
 
-    pub(crate) fn client(&self) -> &kube::Client {
+    pub fn client(&self) -> &kube::Client {
         &self.client
     }
 
     /// Carries `plan` out. Creates that follow each other run in batches that double (1, 2, 4 …), so that a quota or an
     /// admission that refuses one is not asked a thousand times; deletes that follow each other run together.
-    pub(crate) async fn execute(
-        &self,
-        component: &'static str,
-        plan: Plan,
-    ) -> Result<(), ExecuteError> {
+    pub async fn execute(&self, component: &'static str, plan: Plan) -> Result<(), ExecuteError> {
         let mut traces = Vec::new();
         let mut outcome = Ok(());
         let mut actions = plan.actions.into_iter().peekable();

@@ -15,7 +15,7 @@ use super::Key;
 use super::feed::Change;
 
 /// An object whose kind only its cache knows.
-pub(crate) trait Entry: Any + Send + Sync {
+pub trait Entry: Any + Send + Sync {
     fn meta(&self) -> &ObjectMeta;
 }
 
@@ -34,19 +34,19 @@ impl Debug for dyn Entry {
 const ONE_KIND: &str = "a store holds objects of the kind its cache puts in";
 
 /// An entry as the kind it is of.
-pub(crate) fn typed<K: Send + Sync + 'static>(entry: Arc<dyn Entry>) -> Arc<K> {
+pub fn typed<K: Send + Sync + 'static>(entry: Arc<dyn Entry>) -> Arc<K> {
     let any: Arc<dyn Any + Send + Sync> = entry;
     any.downcast().expect(ONE_KIND)
 }
 
 /// A look at an entry as the kind it is of.
-pub(super) fn seen_as<K: 'static>(entry: &dyn Entry) -> &K {
+pub fn seen_as<K: 'static>(entry: &dyn Entry) -> &K {
     let any: &dyn Any = entry;
     any.downcast_ref().expect(ONE_KIND)
 }
 
-pub(super) type IndexBy = Box<dyn Fn(&dyn Entry) -> Option<String> + Send + Sync>;
-pub(crate) type Listener = Box<dyn Fn(Option<&dyn Entry>, Option<&dyn Entry>) + Send + Sync>;
+pub type IndexBy = Box<dyn Fn(&dyn Entry) -> Option<String> + Send + Sync>;
+pub type Listener = Box<dyn Fn(Option<&dyn Entry>, Option<&dyn Entry>) + Send + Sync>;
 type Objects = BTreeMap<Key, Arc<dyn Entry>>;
 
 struct State {
@@ -55,7 +55,7 @@ struct State {
     indexes: Vec<(IndexBy, BTreeMap<String, Objects>)>,
 }
 
-pub(crate) struct Store {
+pub struct Store {
     state: RwLock<State>,
     listeners: RwLock<Vec<Listener>>,
     /// 0 until the first list has arrived.
@@ -71,7 +71,7 @@ impl Debug for Store {
 }
 
 impl Store {
-    pub(super) fn new(indexes: Vec<IndexBy>) -> Self {
+    pub fn new(indexes: Vec<IndexBy>) -> Self {
         let state = State {
             objects: BTreeMap::new(),
             indexes: indexes
@@ -86,41 +86,41 @@ impl Store {
         }
     }
 
-    pub(crate) fn listen(&self, listener: Listener) {
+    pub fn listen(&self, listener: Listener) {
         self.listeners.write().push(listener);
     }
 
-    pub(super) fn watermark(&self) -> u64 {
+    pub fn watermark(&self) -> u64 {
         *self.watermark.borrow()
     }
 
-    pub(super) fn get(&self, key: &Key) -> Option<Arc<dyn Entry>> {
+    pub fn get(&self, key: &Key) -> Option<Arc<dyn Entry>> {
         self.state.read().objects.get(key).cloned()
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<dyn Entry>> {
+    pub fn all(&self) -> Vec<Arc<dyn Entry>> {
         self.state.read().objects.values().cloned().collect()
     }
 
-    pub(super) fn any(&self, holds: &dyn Fn(&dyn Entry) -> bool) -> bool {
+    pub fn any(&self, holds: &dyn Fn(&dyn Entry) -> bool) -> bool {
         let state = self.state.read();
         state.objects.values().any(|entry| holds(&**entry))
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.state.read().objects.len()
     }
 
-    pub(super) fn in_namespace(&self, namespace: &str) -> Vec<Arc<dyn Entry>> {
+    pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<dyn Entry>> {
         let state = self.state.read();
         state.within(namespace).cloned().collect()
     }
 
-    pub(crate) fn count_in(&self, namespace: &str) -> usize {
+    pub fn count_in(&self, namespace: &str) -> usize {
         self.state.read().within(namespace).count()
     }
 
-    pub(super) fn by(&self, index: usize, value: &str) -> Vec<Arc<dyn Entry>> {
+    pub fn by(&self, index: usize, value: &str) -> Vec<Arc<dyn Entry>> {
         let state = self.state.read();
         let found = state.indexes.get(index).and_then(|(_, by)| by.get(value));
         found
@@ -129,19 +129,19 @@ impl Store {
     }
 
     /// Waits until the first list has arrived.
-    pub(crate) async fn synced(&self) {
+    pub async fn synced(&self) {
         self.seen(1).await;
     }
 
     /// Waits until `version` and everything before it has been seen.
-    pub(crate) async fn seen(&self, version: u64) {
+    pub async fn seen(&self, version: u64) {
         let mut watermark = self.watermark.subscribe();
         // An error means the sender is gone, and this store holds the sender.
         let _ = watermark.wait_for(|seen| *seen >= version).await;
     }
 
     /// Waits until the object `uid` under `key` is gone or marked as being deleted.
-    pub(crate) async fn gone(&self, key: &Key, uid: &str) {
+    pub async fn gone(&self, key: &Key, uid: &str) {
         let mut changes = self.watermark.subscribe();
         loop {
             changes.mark_unchanged();
@@ -155,7 +155,7 @@ impl Store {
         }
     }
 
-    pub(super) fn take(&self, change: Change) {
+    pub fn take(&self, change: Change) {
         match change {
             Change::Listed(entries, version) => self.replace(entries, version.as_deref()),
             Change::Set(entry) => self.put(&entry),
@@ -180,13 +180,13 @@ impl Store {
             .send_modify(|seen| *seen = (*seen).max(version));
     }
 
-    pub(super) fn put(&self, entry: &Arc<dyn Entry>) {
+    pub fn put(&self, entry: &Arc<dyn Entry>) {
         let old = self.state.write().put(entry);
         self.notify(old.as_ref(), Some(entry));
         self.advance(entry.meta().resource_version.as_deref());
     }
 
-    pub(super) fn remove(&self, last: &dyn Entry) {
+    pub fn remove(&self, last: &dyn Entry) {
         let old = self.state.write().remove(&Key::in_meta(last.meta()));
         if old.is_some() {
             self.notify(old.as_ref(), None);
@@ -194,7 +194,7 @@ impl Store {
         self.advance(last.meta().resource_version.as_deref());
     }
 
-    pub(crate) fn replace(&self, entries: Vec<Arc<dyn Entry>>, version: Option<&str>) {
+    pub fn replace(&self, entries: Vec<Arc<dyn Entry>>, version: Option<&str>) {
         let mut stale: BTreeSet<Key> = self.state.read().objects.keys().cloned().collect();
         for entry in entries {
             let key = Key::in_meta(entry.meta());

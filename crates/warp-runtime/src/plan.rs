@@ -6,7 +6,7 @@ use kube::Resource;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::informer::Key;
+use crate::cache::Key;
 
 /// Names a kind for requests.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,14 +14,14 @@ use crate::informer::Key;
     clippy::struct_field_names,
     reason = "the API's own words: a kind has a field `kind`"
 )]
-pub(crate) struct Kind {
-    pub(crate) api_version: String,
-    pub(crate) kind: String,
-    pub(crate) plural: String,
+pub struct Kind {
+    pub api_version: String,
+    pub kind: String,
+    pub plural: String,
 }
 
 impl Kind {
-    pub(crate) fn of<K: Resource<DynamicType = ()>>() -> Self {
+    pub fn of<K: Resource<DynamicType = ()>>() -> Self {
         Self {
             api_version: K::api_version(&()).into_owned(),
             kind: K::kind(&()).into_owned(),
@@ -30,7 +30,7 @@ impl Kind {
     }
 
     /// The path of the collection this kind has in `namespace`, or in the whole cluster.
-    pub(crate) fn path(&self, namespace: Option<&str>) -> String {
+    pub fn path(&self, namespace: Option<&str>) -> String {
         let root = if self.api_version.contains('/') {
             "apis"
         } else {
@@ -48,30 +48,30 @@ impl Kind {
 
 /// An event for users, as `kubectl describe` shows it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Note {
-    pub(crate) about: ObjectReference,
-    pub(crate) warning: bool,
-    pub(crate) reason: String,
-    pub(crate) message: String,
+pub struct Note {
+    pub about: ObjectReference,
+    pub warning: bool,
+    pub reason: String,
+    pub message: String,
 }
 
 /// What is told about one create or delete once its outcome is known. `{}` in a text becomes the object's name, or the
 /// error.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Outcome {
-    pub(crate) about: ObjectReference,
-    pub(crate) done: (&'static str, &'static str),
-    pub(crate) failed: (&'static str, &'static str),
+pub struct Outcome {
+    pub about: ObjectReference,
+    pub done: (&'static str, &'static str),
+    pub failed: (&'static str, &'static str),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Encoding {
+pub enum Encoding {
     Merge,
     Strategic,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Action {
+pub enum Action {
     Create {
         kind: Kind,
         namespace: Option<String>,
@@ -105,13 +105,13 @@ pub(crate) enum Action {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Removal {
-    pub(crate) grace_seconds: Option<u32>,
-    pub(crate) propagation: Option<Propagation>,
+pub struct Removal {
+    pub grace_seconds: Option<u32>,
+    pub propagation: Option<Propagation>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Propagation {
+pub enum Propagation {
     Background,
     Foreground,
     Orphan,
@@ -119,27 +119,21 @@ pub(crate) enum Propagation {
 
 /// What to do, in this order, and when to look again.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Plan {
-    pub(crate) actions: Vec<Action>,
-    pub(crate) again: Option<Timestamp>,
+pub struct Plan {
+    pub actions: Vec<Action>,
+    pub again: Option<Timestamp>,
 }
 
 impl Plan {
-    pub(crate) fn push(&mut self, action: Action) {
+    pub fn push(&mut self, action: Action) {
         self.actions.push(action);
     }
 
-    pub(crate) fn look_again(&mut self, at: Timestamp) {
+    pub fn look_again(&mut self, at: Timestamp) {
         self.again = Some(self.again.map_or(at, |known| known.min(at)));
     }
 
-    pub(crate) fn note(
-        &mut self,
-        about: ObjectReference,
-        warning: bool,
-        reason: &str,
-        message: String,
-    ) {
+    pub fn note(&mut self, about: ObjectReference, warning: bool, reason: &str, message: String) {
         self.push(Action::Note(Note {
             about,
             warning,
@@ -150,7 +144,7 @@ impl Plan {
 
     /// Writes `new` as the status of `object`, if it differs from `old`; refused by the server when the object changed
     /// in between.
-    pub(crate) fn status<K, S>(&mut self, object: &K, old: Option<&S>, new: &S)
+    pub fn status<K, S>(&mut self, object: &K, old: Option<&S>, new: &S)
     where
         K: Resource<DynamicType = ()>,
         S: Serialize,
@@ -159,7 +153,7 @@ impl Plan {
     }
 
     /// Like [`Plan::status`], with annotations in the same write: through the status they change no generation.
-    pub(crate) fn status_and_annotations<K, S>(
+    pub fn status_and_annotations<K, S>(
         &mut self,
         object: &K,
         old: Option<&S>,
@@ -194,7 +188,7 @@ impl Plan {
     }
 
     /// Merges `patch` into `object` if it is still the same object (by uid).
-    pub(crate) fn patch<K: Resource<DynamicType = ()>>(
+    pub fn patch<K: Resource<DynamicType = ()>>(
         &mut self,
         object: &K,
         encoding: Encoding,
@@ -213,7 +207,7 @@ impl Plan {
         });
     }
 
-    pub(crate) fn delete<K: Resource<DynamicType = ()>>(
+    pub fn delete<K: Resource<DynamicType = ()>>(
         &mut self,
         object: &K,
         options: Removal,
@@ -229,7 +223,7 @@ impl Plan {
         });
     }
 
-    pub(crate) fn create<K>(&mut self, object: &K, outcome: Option<Outcome>)
+    pub fn create<K>(&mut self, object: &K, outcome: Option<Outcome>)
     where
         K: Resource<DynamicType = ()> + Serialize,
     {
@@ -244,7 +238,7 @@ impl Plan {
 }
 
 /// A reference to `object` for events.
-pub(crate) fn about<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
+pub fn about<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
     let meta = object.meta();
     ObjectReference {
         api_version: Some(K::api_version(&()).into_owned()),
@@ -258,13 +252,13 @@ pub(crate) fn about<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReferenc
 }
 
 /// The JSON of a value of the Kubernetes API.
-pub(crate) fn as_json<S: Serialize>(value: &S) -> Value {
+pub fn as_json<S: Serialize>(value: &S) -> Value {
     serde_json::to_value(value)
         .expect("kubernetes API types have string keys and no failing serialisers")
 }
 
 /// The JSON merge patch that turns `old` into `new`; none when they are equal.
-pub(crate) fn merge_difference(old: &Value, new: &Value) -> Option<Value> {
+pub fn merge_difference(old: &Value, new: &Value) -> Option<Value> {
     if old == new {
         return None;
     }
