@@ -30,6 +30,7 @@ use warp_runtime::cache::{Cache, Source, fill};
 use warp_runtime::driver::{Controller, SyncError, drive};
 use warp_runtime::events::Recorder;
 use warp_runtime::execute::{Executor, Followed};
+use warp_runtime::pass::Pass;
 use warp_runtime::plan::{Note, Plan};
 use warp_runtime::queue::Queue;
 
@@ -248,11 +249,8 @@ impl Shared {
         component: &'static str,
         plan: Plan,
     ) -> Result<Option<Timestamp>, SyncError> {
-        let again = plan.again;
-        if !plan.actions.is_empty() {
-            self.executor.execute(component, plan).await?;
-        }
-        Ok(again)
+        let pass = Pass::of_component(component);
+        Ok(self.executor.execute(&pass, plan).await?)
     }
 
     fn fill<K>(&self, source: Source, cache: &Cache<K>)
@@ -308,7 +306,12 @@ pub async fn run(
 ) {
     let (events, writer) = Recorder::new(client.clone(), time_of_day(&clock), shutdown.clone());
     let caches = Arc::new(Caches::new());
-    let executor = Executor::new(client, events.clone(), caches.followed());
+    let executor = Executor::new(
+        client,
+        time_of_day(&clock),
+        events.clone(),
+        caches.followed(),
+    );
     let options = Arc::new(options);
     let tasks = TaskTracker::new();
     background::tracked(&tasks, writer);

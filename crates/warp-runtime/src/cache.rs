@@ -79,6 +79,48 @@ impl Debug for Key {
 /// What an object is found under in one index; `None` leaves it out.
 pub type IndexBy<K> = fn(&K) -> Option<String>;
 
+/// Which objects a cache keeps, how much of them, and what they are found under.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape<K: 'static> {
+    pub keep: fn(&K) -> bool,
+    pub trim: fn(&mut K),
+    pub indexes: &'static [IndexBy<K>],
+}
+
+/// How reading one kind from the API server goes, for `/readyz`, metrics and people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// The first list has not been answered.
+    Starting,
+    Current,
+    /// The API server does not serve the kind: its CRD is not installed.
+    Missing,
+    /// The API server does not let us read it; with its own words.
+    Refused(String),
+    /// It did not answer, or not well; with the error.
+    Failing(String),
+}
+
+impl Health {
+    pub fn is_current(&self) -> bool {
+        *self == Self::Current
+    }
+}
+
+impl Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Starting => f.write_str("waiting for the first list"),
+            Self::Current => f.write_str("current"),
+            Self::Missing => {
+                f.write_str("the API server does not serve this kind: install its CRD")
+            }
+            Self::Refused(reason) => write!(f, "no right to read it: {reason}"),
+            Self::Failing(error) => write!(f, "cannot be read at the moment: {error}"),
+        }
+    }
+}
+
 /// The newest state seen of one kind.
 pub struct Cache<K> {
     store: Arc<Store>,
@@ -109,9 +151,39 @@ impl<K: Resource + Send + Sync + 'static> Cache<K> {
             Box::new(move |entry: &dyn Entry| by(store::seen_as(entry))) as store::IndexBy
         });
         Self {
-            store: Arc::new(Store::new(indexes.collect())),
+            store: Arc::new(Store::new(indexes.collect(), None)),
             kind: PhantomData,
         }
+    }
+
+    /// A cache that keeps some objects, and some of each.
+    pub fn shaped(shape: Shape<K>) -> Self {
+        let indexes = shape.indexes.iter().map(|by| {
+            let by = *by;
+            Box::new(move |entry: &dyn Entry| by(store::seen_as(entry))) as store::IndexBy
+        });
+        let admit = move |mut entry: Arc<dyn Entry>| {
+            if !(shape.keep)(store::seen_as(&*entry)) {
+                return None;
+            }
+            // A fresh entry has one holder; one that others hold already is as it should be.
+            if let Some(entry) = Arc::get_mut(&mut entry) {
+                let any: &mut dyn std::any::Any = entry;
+                if let Some(object) = any.downcast_mut() {
+                    (shape.trim)(object);
+                }
+            }
+            Some(entry)
+        };
+        Self {
+            store: Arc::new(Store::new(indexes.collect(), Some(Box::new(admit)))),
+            kind: PhantomData,
+        }
+    }
+
+    /// How reading it goes.
+    pub fn health(&self) -> Health {
+        self.store.health()
     }
 
     /// What the cache keeps its objects in, for those who need not know their kind.
@@ -181,8 +253,7 @@ impl<K: Resource + Send + Sync + 'static> Cache<K> {
 
     /// Takes one object as the newest state of its key.
     pub fn put(&self, object: K) {
-        let entry: Arc<dyn Entry> = Arc::new(object);
-        self.store.put(&entry);
+        self.store.put(Arc::new(object));
     }
 
     /// Takes the last state of an object that no longer exists.
@@ -211,7 +282,10 @@ pub fn fill<K>(
 where
     K: Resource + DeserializeOwned + Send + Sync + 'static,
 {
-    let changes = feed::of::<K>(client, source);
+    if source.is_selective() {
+        cache.store.set_selective();
+    }
+    let changes = feed::into_store::<K>(client, source, cache.store.clone());
     Box::pin(keep(cache.store.clone(), changes, shutdown))
 }
 

@@ -1,5 +1,8 @@
-//! Events for users. Recording never blocks and never fails a controller; repeats raise a count instead of making a new
+//! Events for users, in two ways: as kube-controller-manager writes them ([`Recorder::new`]), and under names that follow
+//! from what they say ([`Recorder::stable`]). Recording never blocks and never fails a controller; repeats raise a count instead of making a new
 //! object, and one object that says too much is cut short, as client-go does.
+
+mod stable;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -38,6 +41,18 @@ impl Recorder {
     ) -> (Self, impl Future<Output = ()>) {
         let (send, receive) = mpsc::channel(WAITING);
         (Self { send }, write(client, clock, receive, shutdown))
+    }
+
+    /// A recorder whose Events a restarted process finds again, and the task that writes them.
+    pub fn stable(
+        client: kube::Client,
+        clock: Clock,
+        identity: &str,
+        shutdown: CancellationToken,
+    ) -> (Self, impl Future<Output = ()> + use<>) {
+        let (send, receive) = mpsc::channel(WAITING);
+        let writer = stable::write(client, clock, identity.to_owned(), receive, shutdown);
+        (Self { send }, writer)
     }
 
     pub fn record(&self, component: &'static str, note: Note) {

@@ -1,22 +1,36 @@
-//! The one place that writes to the API. It makes no choices: it does what a plan says, in order, and then waits until
-//! the caches have seen it, so that the next plan is made from a state that includes it.
+//! The one place that writes to the API. It makes no choices: it asks whether the premises hold, does what a plan says in
+//! order, and sees to it that the next plan is made from a state that includes it.
+//!
+//! Every request has a deadline. Nothing is repeated here: a pass that failed is planned again from what is then true,
+//! because a request without an answer may have been carried out.
+
+mod applied;
+mod contest;
+mod request;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use jiff::Timestamp;
 use kube::Resource;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
-use kube::core::Request;
-use serde::Deserialize;
+use parking_lot::RwLock;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use crate::cache::store::Store;
-use crate::cache::{Cache, Key};
+use self::applied::Applied;
+use self::contest::Contests;
+use crate::Clock;
+use crate::cache::store::{self, Entry, Store};
+use crate::cache::{Cache, Key, feed};
 use crate::events::Recorder;
-use crate::plan::{Action, Encoding, Kind, Note, Outcome, Plan, Propagation, Removal};
+use crate::outside::Outside;
+use crate::pass::{Observer, Pass, Unobserved};
+use crate::plan::{Action, Kind, Plan, as_json};
 
 /// Why a plan was not carried out to its end. What was done before stays done; the next plan sees it.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +44,7 @@ pub struct ExecuteError {
 }
 
 impl ExecuteError {
-    /// Somebody else changed the object first: nothing to report, only to plan again.
+    /// Another writer changed the object first: nothing to report, only to plan again.
     pub fn is_conflict(&self) -> bool {
         status_of(&self.source).is_some_and(kube::core::Status::is_conflict)
     }
@@ -49,27 +63,51 @@ pub fn status_of(error: &kube::Error) -> Option<&kube::core::Status> {
     }
 }
 
-#[derive(Deserialize)]
-struct Written {
-    #[serde(default)]
-    metadata: ObjectMeta,
-}
-
+/// What a write left behind, for those who wait until the watch brings it.
 #[derive(Debug)]
 enum Trace {
     Version(Kind, u64),
     Gone(Kind, Key, String),
+    /// A status that another writer keeps changing is not written before then.
+    Held(Timestamp),
+}
+
+/// How a controller comes to see its own writes in the caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnWrites {
+    /// A pass ends when the watch has brought them: whatever happened before them is then known too.
+    Awaited,
+    /// What a write returned is taken into the cache at once.
+    TakenIn,
 }
 
 /// The longest a controller waits for its own write to come back before it plans again without it.
 const ECHO_LIMIT: Duration = Duration::from_secs(10);
+/// The longest one request may take, unless a controller says otherwise.
+const REQUEST_DEADLINE: Duration = Duration::from_secs(15);
 const PARALLEL: usize = 32;
 
 #[derive(Clone)]
 pub struct Executor {
     client: kube::Client,
+    clock: Clock,
     events: Recorder,
-    caches: Arc<BTreeMap<Kind, Arc<Store>>>,
+    caches: Arc<BTreeMap<Kind, FollowedCache>>,
+    own_writes: OwnWrites,
+    deadline: Duration,
+    observer: Arc<dyn Observer>,
+    memory: Arc<Memory>,
+    outsides: Outsides,
+}
+
+/// What is outside the cluster, by the name it was registered under.
+pub type Outsides = Arc<RwLock<BTreeMap<&'static str, Outside>>>;
+
+/// What the executor remembers of objects between passes; all of it may be lost.
+#[derive(Debug, Default)]
+struct Memory {
+    contests: Contests,
+    applied: Applied,
 }
 
 impl std::fmt::Debug for Executor {
@@ -78,34 +116,113 @@ impl std::fmt::Debug for Executor {
     }
 }
 
-/// Collects the caches an executor waits on.
-#[derive(Debug, Default)]
-pub struct Followed(BTreeMap<Kind, Arc<Store>>);
+struct FollowedCache {
+    store: Arc<Store>,
+    decode: feed::Decode,
+    encode: fn(&dyn Entry) -> Value,
+}
+
+/// The caches an executor keeps in step with what it writes.
+#[derive(Default)]
+pub struct Followed(BTreeMap<Kind, FollowedCache>);
+
+impl std::fmt::Debug for Followed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.0.keys()).finish()
+    }
+}
 
 impl Followed {
-    pub fn add<K: Resource<DynamicType = ()> + Send + Sync + 'static>(&mut self, cache: &Cache<K>) {
-        self.0.insert(Kind::of::<K>(), cache.store().clone());
+    pub fn add<K>(&mut self, cache: &Cache<K>)
+    where
+        K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Send + Sync + 'static,
+    {
+        let cache = FollowedCache {
+            store: cache.store().clone(),
+            decode: feed::decode_whole::<K>,
+            encode: |entry| as_json(store::seen_as::<K>(entry)),
+        };
+        self.0.insert(Kind::of::<K>(), cache);
     }
 }
 
 impl Executor {
-    pub fn new(client: kube::Client, events: Recorder, caches: Followed) -> Self {
+    pub fn new(client: kube::Client, clock: Clock, events: Recorder, caches: Followed) -> Self {
         Self {
             client,
+            clock,
             events,
             caches: Arc::new(caches.0),
+            own_writes: OwnWrites::Awaited,
+            deadline: REQUEST_DEADLINE,
+            observer: Arc::new(Unobserved),
+            memory: Arc::default(),
+            outsides: Outsides::default(),
         }
+    }
+
+    #[must_use]
+    pub fn own_writes(mut self, how: OwnWrites) -> Self {
+        self.own_writes = how;
+        self
+    }
+
+    #[must_use]
+    pub fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = observer;
+        self
+    }
+
+    /// The same executor with another deadline for each request.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Lets plans call what is outside the cluster.
+    #[must_use]
+    pub fn calling(mut self, outsides: Outsides) -> Self {
+        self.outsides = outsides;
+        self
     }
 
     pub fn client(&self) -> &kube::Client {
         &self.client
     }
 
-    /// Carries `plan` out. Creates that follow each other run in batches that double (1, 2, 4 …), so that a quota or an
-    /// admission that refuses one is not asked a thousand times; deletes that follow each other run together.
-    pub async fn execute(&self, component: &'static str, plan: Plan) -> Result<(), ExecuteError> {
+    /// Forgets what it remembers of an object that is gone.
+    pub fn forget(&self, kind: &Kind, key: &Key) {
+        self.memory.contests.forget(kind, key);
+    }
+
+    /// Carries `plan` out; when it wants to be looked at again. Creates that follow each other run in batches that
+    /// double (1, 2, 4 …), so that a quota or an admission that refuses one is not asked a thousand times; deletes that
+    /// follow each other run together.
+    pub async fn execute(
+        &self,
+        pass: &Pass,
+        plan: Plan,
+    ) -> Result<Option<Timestamp>, ExecuteError> {
+        let mut again = plan.again;
+        // Premises guard writes; without any there is nothing to be wrong about.
+        if !plan.actions.is_empty() {
+            for premise in &plan.premises {
+                self.check(premise).await?;
+            }
+        }
+        if plan.actions.is_empty() {
+            for call in plan.calls {
+                let outside = self.outsides.read().get(call.outside).cloned();
+                match outside {
+                    Some(outside) => outside.begin(call),
+                    None => tracing::error!(outside = call.outside, "a call to nothing registered"),
+                }
+            }
+        }
         let mut traces = Vec::new();
         let mut outcome = Ok(());
+        let why = plan.why;
         let mut actions = plan.actions.into_iter().peekable();
         while let Some(first) = actions.next() {
             let run = kind_of_run(&first);
@@ -113,18 +230,32 @@ impl Executor {
             while run > 0 && actions.peek().is_some_and(|next| kind_of_run(next) == run) {
                 batch.extend(actions.next());
             }
-            outcome = self.run(component, batch, run == 1, &mut traces).await;
+            outcome = self.run(pass, &why, batch, run == 1, &mut traces).await;
             if outcome.is_err() {
                 break;
             }
+            let held = traces.iter().find_map(|trace| match trace {
+                Trace::Held(until) => Some(*until),
+                _ => None,
+            });
+            // What comes after the status, Events about it above all, waits with it.
+            if let Some(until) = held {
+                let now = self.clock.now();
+                let sooner = again.filter(|again| now < *again && *again < until);
+                again = sooner.or(Some(until));
+                break;
+            }
         }
-        self.settle(traces).await;
-        outcome
+        if self.own_writes == OwnWrites::Awaited {
+            self.settle(traces).await;
+        }
+        outcome.map(|()| again)
     }
 
     async fn run(
         &self,
-        component: &'static str,
+        pass: &Pass,
+        why: &str,
         batch: Vec<Action>,
         slow_start: bool,
         traces: &mut Vec<Trace>,
@@ -137,7 +268,7 @@ impl Executor {
                 return Ok(());
             }
             let results: Vec<_> = stream::iter(now)
-                .map(|action| self.act(component, action))
+                .map(|action| self.act(pass, why, action))
                 .buffer_unordered(PARALLEL)
                 .collect()
                 .await;
@@ -155,177 +286,6 @@ impl Executor {
         }
     }
 
-    async fn act(
-        &self,
-        component: &'static str,
-        action: Action,
-    ) -> Result<Option<Trace>, ExecuteError> {
-        match action {
-            Action::Note(note) => {
-                self.events.record(component, note);
-                Ok(None)
-            }
-            Action::Create {
-                kind,
-                namespace,
-                object,
-                outcome,
-            } => {
-                self.create(component, kind, namespace.as_deref(), &object, outcome)
-                    .await
-            }
-            Action::Sub {
-                kind,
-                key,
-                sub,
-                put,
-                object,
-            } => {
-                let request = Request::new(kind.path(key.scope()));
-                let body = bytes_of(&object);
-                let params = PostParams::default();
-                let request = if put {
-                    request.replace_subresource(sub, &key.name, &params, body)
-                } else {
-                    request.create_subresource(sub, &key.name, &params, body)
-                };
-                let written = self.send::<serde::de::IgnoredAny>(request).await;
-                finish(written, "write", &kind, &key.name).map(|_| None)
-            }
-            Action::Patch {
-                kind,
-                key,
-                sub,
-                encoding,
-                patch,
-            } => {
-                let request = Request::new(kind.path(key.scope()));
-                let params = PatchParams::default();
-                let patch = match encoding {
-                    Encoding::Merge => Patch::Merge(patch),
-                    Encoding::Strategic => Patch::Strategic(patch),
-                };
-                let request = match sub {
-                    Some(sub) => request.patch_subresource(sub, &key.name, &params, &patch),
-                    None => request.patch(&key.name, &params, &patch),
-                };
-                match self.send::<Written>(request).await {
-                    Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
-                    written => finish(written, "patch", &kind, &key.name)
-                        .map(|written| trace(kind, &written)),
-                }
-            }
-            Action::Delete {
-                kind,
-                key,
-                uid,
-                version,
-                options,
-                outcome,
-            } => {
-                self.delete(component, kind, key, uid, version, options, outcome)
-                    .await
-            }
-        }
-    }
-
-    async fn create(
-        &self,
-        component: &'static str,
-        kind: Kind,
-        namespace: Option<&str>,
-        object: &serde_json::Value,
-        outcome: Option<Outcome>,
-    ) -> Result<Option<Trace>, ExecuteError> {
-        let request =
-            Request::new(kind.path(namespace)).create(&PostParams::default(), bytes_of(object));
-        let written = self.send::<Written>(request).await;
-        if let Err(kube::Error::Api(status)) = &written
-            && refused_by_ending_namespace(status)
-        {
-            return Ok(None);
-        }
-        let name = object["metadata"]["name"]
-            .as_str()
-            .or(object["metadata"]["generateName"].as_str());
-        let name = name.unwrap_or_default().to_owned();
-        let written = finish(written, "create", &kind, &name);
-        if let Some(outcome) = outcome {
-            let made = written
-                .as_ref()
-                .map(|written| written.metadata.name.clone().unwrap_or_default());
-            self.tell(component, outcome, made.map_err(ExecuteError::reason));
-        }
-        written.map(|written| trace(kind, &written))
-    }
-
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "the fields of one action, taken apart by the caller's match"
-    )]
-    async fn delete(
-        &self,
-        component: &'static str,
-        kind: Kind,
-        key: Key,
-        uid: String,
-        version: Option<String>,
-        options: Removal,
-        outcome: Option<Outcome>,
-    ) -> Result<Option<Trace>, ExecuteError> {
-        let params = DeleteParams {
-            grace_period_seconds: options.grace_seconds,
-            propagation_policy: options.propagation.map(|propagation| match propagation {
-                Propagation::Background => PropagationPolicy::Background,
-                Propagation::Foreground => PropagationPolicy::Foreground,
-                Propagation::Orphan => PropagationPolicy::Orphan,
-            }),
-            preconditions: Some(Preconditions {
-                uid: Some(uid.clone()),
-                resource_version: version,
-            }),
-            ..DeleteParams::default()
-        };
-        let request = Request::new(kind.path(key.scope())).delete(&key.name, &params);
-        let deleted = match self.send::<serde::de::IgnoredAny>(request).await {
-            Err(kube::Error::Api(status)) if status.is_not_found() => {
-                return Ok(Some(Trace::Gone(kind, key, uid)));
-            }
-            deleted => finish(deleted, "delete", &kind, &key.name),
-        };
-        if let Some(outcome) = outcome {
-            let made = deleted.as_ref().map(|_| key.name.to_string());
-            self.tell(component, outcome, made.map_err(ExecuteError::reason));
-        }
-        deleted.map(|_| Some(Trace::Gone(kind, key, uid)))
-    }
-
-    fn tell(&self, component: &'static str, outcome: Outcome, made: Result<String, String>) {
-        let (warning, (reason, text), subject) = match made {
-            Ok(name) => (false, outcome.done, name),
-            Err(error) => (true, outcome.failed, error),
-        };
-        let message = text.replacen("{}", &subject, 1);
-        self.events.record(
-            component,
-            Note {
-                about: outcome.about,
-                warning,
-                reason: reason.to_owned(),
-                message,
-            },
-        );
-    }
-
-    async fn send<T: DeserializeOwned>(
-        &self,
-        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
-    ) -> Result<T, kube::Error> {
-        self.client
-            .request(request.map_err(kube::Error::BuildRequest)?)
-            .await
-    }
-
     /// Waits until every write is visible in its cache.
     async fn settle(&self, traces: Vec<Trace>) {
         let echoes = async {
@@ -333,14 +293,15 @@ impl Executor {
                 match trace {
                     Trace::Version(kind, version) => {
                         if let Some(cache) = self.caches.get(&kind) {
-                            cache.seen(version).await;
+                            cache.store.seen(version).await;
                         }
                     }
                     Trace::Gone(kind, key, uid) => {
                         if let Some(cache) = self.caches.get(&kind) {
-                            cache.gone(&key, &uid).await;
+                            cache.store.gone(&key, &uid).await;
                         }
                     }
+                    Trace::Held(_) => {}
                 }
             }
         };
@@ -354,40 +315,6 @@ fn kind_of_run(action: &Action) -> u8 {
         Action::Create { .. } => 1,
         Action::Delete { .. } => 2,
         Action::Note(_) => 3,
-        Action::Sub { .. } | Action::Patch { .. } => 0,
+        Action::Sub { .. } | Action::Patch { .. } | Action::Apply { .. } | Action::Status(_) => 0,
     }
-}
-
-fn bytes_of(value: &serde_json::Value) -> Vec<u8> {
-    value.to_string().into_bytes()
-}
-
-fn trace(kind: Kind, written: &Written) -> Option<Trace> {
-    let version = written.metadata.resource_version.as_deref()?.parse().ok()?;
-    Some(Trace::Version(kind, version))
-}
-
-fn finish<T>(
-    written: Result<T, kube::Error>,
-    verb: &'static str,
-    kind: &Kind,
-    name: &str,
-) -> Result<T, ExecuteError> {
-    written.map_err(|source| ExecuteError {
-        verb,
-        kind: kind.kind.clone(),
-        name: name.to_owned(),
-        source: Box::new(source),
-    })
-}
-
-/// Creating inside a namespace that is being deleted is refused with this cause; nobody needs to hear of it.
-fn refused_by_ending_namespace(status: &kube::core::Status) -> bool {
-    status.is_forbidden()
-        && status.details.as_ref().is_some_and(|details| {
-            details
-                .causes
-                .iter()
-                .any(|cause| cause.reason == "NamespaceTerminating")
-        })
 }

@@ -5,13 +5,21 @@
 //! should happen is a plan made by a controller.
 
 pub mod background;
+mod backoff;
 pub mod cache;
 mod clock;
+pub mod connection;
 pub mod driver;
 pub mod events;
 pub mod execute;
+mod fingerprint;
+mod kind;
 pub mod object_memory;
+pub mod outside;
+pub mod pass;
 pub mod plan;
 pub mod queue;
+pub mod reconcile;
+pub mod runtime;
 
 pub use clock::Clock;

@@ -1,4 +1,9 @@
 //! What a controller wants done, as plain data. Deciding makes a [`Plan`]; only the executor acts on one.
+//!
+//! This file has the data; `plan/children.rs` has the ways to say what should be so of other objects, of finalizers and
+//! of the status.
+
+mod children;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -6,45 +11,10 @@ use kube::Resource;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+pub use self::children::is_controlled_by;
 use crate::cache::Key;
-
-/// Names a kind for requests.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(
-    clippy::struct_field_names,
-    reason = "the API's own words: a kind has a field `kind`"
-)]
-pub struct Kind {
-    pub api_version: String,
-    pub kind: String,
-    pub plural: String,
-}
-
-impl Kind {
-    pub fn of<K: Resource<DynamicType = ()>>() -> Self {
-        Self {
-            api_version: K::api_version(&()).into_owned(),
-            kind: K::kind(&()).into_owned(),
-            plural: K::plural(&()).into_owned(),
-        }
-    }
-
-    /// The path of the collection this kind has in `namespace`, or in the whole cluster.
-    pub fn path(&self, namespace: Option<&str>) -> String {
-        let root = if self.api_version.contains('/') {
-            "apis"
-        } else {
-            "api"
-        };
-        match namespace {
-            Some(namespace) => format!(
-                "/{root}/{}/namespaces/{namespace}/{}",
-                self.api_version, self.plural
-            ),
-            None => format!("/{root}/{}/{}", self.api_version, self.plural),
-        }
-    }
-}
+pub use crate::kind::Kind;
+pub use crate::outside::{Call, What};
 
 /// An event for users, as `kubectl describe` shows it.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,6 +46,8 @@ pub enum Action {
         kind: Kind,
         namespace: Option<String>,
         object: Value,
+        /// Finding it there already is success: its name says what it is.
+        or_found: bool,
         outcome: Option<Outcome>,
     },
     /// Posts to or replaces a subresource (`binding`, `finalize`).
@@ -102,6 +74,64 @@ pub enum Action {
         outcome: Option<Outcome>,
     },
     Note(Note),
+    /// Makes the fields `manager` has of an object exactly those of `object`, by server-side apply. Not sent when the
+    /// cache shows that it is so.
+    Apply {
+        kind: Kind,
+        key: Key,
+        manager: &'static str,
+        object: Value,
+    },
+    /// Makes `status` the whole of what `manager` has in the status of one version of an object.
+    Status(Box<Status>),
+}
+
+/// A status to write, and the one the object has: they differ.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Status {
+    pub seen: Seen,
+    pub manager: &'static str,
+    pub before: Value,
+    pub after: Value,
+}
+
+/// An object as it was seen: what carries this goes through only if it has not changed since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub kind: Kind,
+    pub key: Key,
+    pub uid: String,
+    pub version: String,
+}
+
+impl Seen {
+    pub fn of<K: Resource<DynamicType = ()>>(object: &K) -> Self {
+        let meta = object.meta();
+        Self {
+            kind: Kind::of::<K>(),
+            key: Key::of(object),
+            uid: meta.uid.clone().unwrap_or_default(),
+            version: meta.resource_version.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// What must be so for a plan to be carried out. The executor asks the API server itself: a watch may be behind, and
+/// some beliefs cannot be acted on and taken back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Premise {
+    /// This object is still as it was seen.
+    Unchanged(Seen),
+    /// There is no object of this name.
+    Absent(Kind, Key),
+}
+
+/// A key of a controller that is to be looked at again because of what this plan did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wake {
+    /// The controller, by its name.
+    pub controller: &'static str,
+    pub key: Key,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,14 +147,27 @@ pub enum Propagation {
     Orphan,
 }
 
-/// What to do, in this order, and when to look again.
+/// What to do, in this order, if the premises hold; whom to wake; and when to look again.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
+    /// Asked before the first action; one that does not hold ends the pass.
+    pub premises: Vec<Premise>,
     pub actions: Vec<Action>,
+    /// Why, for the audit trail.
+    pub why: String,
+    pub wake: Vec<Wake>,
+    /// Calls outside the cluster. They begin only in a pass that writes nothing: what they are for has then been
+    /// recorded by a pass before.
+    pub calls: Vec<Call>,
     pub again: Option<Timestamp>,
 }
 
 impl Plan {
+    /// Whether carrying it out asks or tells the API server nothing.
+    pub fn is_idle(&self) -> bool {
+        self.actions.is_empty() && self.wake.is_empty() && self.calls.is_empty()
+    }
+
     pub fn push(&mut self, action: Action) {
         self.actions.push(action);
     }
@@ -232,6 +275,7 @@ impl Plan {
             kind: Kind::of::<K>(),
             namespace,
             object: as_json(object),
+            or_found: false,
             outcome,
         });
     }

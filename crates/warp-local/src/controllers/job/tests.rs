@@ -109,7 +109,9 @@ impl World {
                     .get_or_insert_default()
                     .retain(|name| name != FINALIZER);
             }
-            Action::Sub { .. } => panic!("a Job has no business there"),
+            Action::Sub { .. } | Action::Apply { .. } | Action::Status(_) => {
+                panic!("a Job has no business there")
+            }
             Action::Note(_) => {}
         }
         self.pods.retain(|_, pod| {
