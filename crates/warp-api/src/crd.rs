@@ -4,6 +4,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
+use crate::kinds::KINDS;
 use crate::{GPUWorkload, pod_template, workload};
 
 /// A CEL rule and where it hangs: a path of property names from the root, `[]` for list items.
@@ -16,7 +17,7 @@ pub struct Rule {
 
 /// The CRD of every kind, as JSON, ready to be applied.
 pub fn all() -> Vec<Value> {
-    vec![gpu_workload()]
+    KINDS.iter().map(|entry| (entry.crd)()).collect()
 }
 
 /// `gpuworkloads.gpu.warp.dev`.

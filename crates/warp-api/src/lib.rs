@@ -6,6 +6,7 @@
 
 pub mod condition;
 pub mod crd;
+pub mod kinds;
 pub mod label;
 pub mod pod;
 mod pod_template;

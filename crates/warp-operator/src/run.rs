@@ -20,7 +20,9 @@ use thiserror::Error;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use warp_api::{GPUWorkload, label};
+use warp_runtime::runtime::Runtime;
 
+use crate::audit::Trail;
 use crate::cache::{Cache, Changed, Key, Source, follow};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -63,19 +65,30 @@ pub async fn run(
     ));
     let mut parts: JoinSet<Result<(), RunError>> = JoinSet::new();
     let quiet = CancellationToken::new();
+    let mut runtime = Runtime::new(
+        client.clone(),
+        time_of_day(&cx.clock),
+        &config.identity,
+        Arc::new(Trail(Arc::clone(&cx.metrics))),
+        quiet.clone(),
+    );
     if config.health_addr.is_some() || config.metrics_addr.is_some() {
         let (cx, quiet) = (Arc::clone(&cx), quiet.clone());
         let (health, metrics) = (config.health_addr.clone(), config.metrics_addr.clone());
         let readiness = Readiness::new(client.clone(), config.namespace.clone());
+        let kinds = runtime.readiness();
         parts.spawn(async move {
-            serve::listen(health, metrics, cx, Arc::new(readiness), quiet)
+            serve::listen(health, metrics, cx, Arc::new(readiness), kinds, quiet)
                 .await
                 .map_err(RunError::Serve)
         });
     }
     // Watches run on every replica, so that a new leader starts warm.
     watch_all(&mut parts, &client, config.namespace.as_deref(), &cx);
-    let lead = lead(client, &config, Arc::clone(&cx), stop.clone());
+    for feed in runtime.feeds() {
+        spawn(&mut parts, feed);
+    }
+    let lead = lead(client, &config, Arc::clone(&cx), runtime, stop.clone());
     let outcome = tokio::select! {
         outcome = lead => outcome,
         part = ended(&mut parts) => part,
@@ -101,17 +114,18 @@ async fn lead(
     client: Client,
     config: &Config,
     cx: Arc<Context>,
+    runtime: Runtime,
     stop: CancellationToken,
 ) -> Result<(), RunError> {
     let Some(leader) = &config.leader else {
-        act(cx, stop).await;
+        act(cx, runtime, stop).await;
         return Ok(());
     };
     let election = LeaderElection::new(client, &leader.namespace, &leader.lease, &config.identity);
     let acting = AtomicBool::new(false);
     let work = async {
         acting.store(true, Ordering::Relaxed);
-        act(Arc::clone(&cx), stop.clone()).await;
+        act(Arc::clone(&cx), runtime, stop.clone()).await;
     };
     // While waiting for the lease nothing of ours runs and the end may come at once; while acting,
     // `act` sees the same token and ends by itself, after which the lease is given back.
@@ -134,7 +148,7 @@ async fn lead(
 }
 
 /// Runs controllers and scheduler until `stop`, once the caches are full.
-async fn act(cx: Arc<Context>, stop: CancellationToken) {
+async fn act(cx: Arc<Context>, runtime: Runtime, stop: CancellationToken) {
     while !cx.synced() {
         tokio::select! {
             () = cx.clock.sleep(SYNC_POLL) => {}
@@ -158,6 +172,7 @@ async fn act(cx: Arc<Context>, stop: CancellationToken) {
     tokio::join!(
         driver::run(controller, Arc::clone(&cx), stop.clone()),
         scheduler::run(Arc::clone(&cx), stop.clone()),
+        runtime.act(stop.clone()),
         forget(&cx, stop),
     );
 }
@@ -322,6 +337,12 @@ fn watch_surrounding<K>(
     let touched = move |_: &Changed<K>| scheduler::wake(&here);
     let (cache, metrics) = (Arc::clone(cache), Arc::clone(&cx.metrics));
     spawn(parts, follow(source, cache, metrics, touched));
+}
+
+/// The operator's clock as the runtime reads it.
+fn time_of_day(clock: &Clock) -> warp_runtime::Clock {
+    let clock = clock.clone();
+    warp_runtime::Clock::reading(move || clock.now())
 }
 
 fn spawn(

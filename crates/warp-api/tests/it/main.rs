@@ -2,3 +2,4 @@
 
 mod cel;
 mod golden;
+mod kinds;
