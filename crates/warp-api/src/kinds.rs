@@ -31,6 +31,15 @@ pub const KINDS: &[KindEntry] = &[
         example: "train.yaml",
         controller: "workload",
     },
+    KindEntry {
+        kind: "Tenant",
+        plural: "tenants",
+        short_name: "gten",
+        namespaced: false,
+        crd: crd::tenant,
+        example: "tenant.yaml",
+        controller: "tenant",
+    },
 ];
 
 impl KindEntry {

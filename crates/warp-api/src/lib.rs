@@ -12,8 +12,10 @@ pub mod pod;
 mod pod_template;
 pub mod reason;
 pub mod reference;
+pub mod tenant;
 pub mod workload;
 
+pub use tenant::{Tenant, TenantSpec, TenantStatus};
 pub use workload::{GPUWorkload, GPUWorkloadSpec, GPUWorkloadStatus, Phase};
 
 /// The API group of every kind.

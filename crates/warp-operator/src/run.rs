@@ -28,6 +28,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::context::Context;
 use crate::readiness::Readiness;
+use crate::tenant::{Notice, Tenants};
 use crate::workload::{self, Controller};
 use crate::{driver, ledger, scheduler, serve};
 
@@ -72,6 +73,11 @@ pub async fn run(
         Arc::new(Trail(Arc::clone(&cx.metrics))),
         quiet.clone(),
     );
+    // Tenants are the cluster's: an operator of one namespace has no business with them.
+    let tenants = match config.namespace {
+        None => Some(Tenants::register(&mut runtime, &cx)),
+        Some(_) => None,
+    };
     if config.health_addr.is_some() || config.metrics_addr.is_some() {
         let (cx, quiet) = (Arc::clone(&cx), quiet.clone());
         let (health, metrics) = (config.health_addr.clone(), config.metrics_addr.clone());
@@ -84,7 +90,13 @@ pub async fn run(
         });
     }
     // Watches run on every replica, so that a new leader starts warm.
-    watch_all(&mut parts, &client, config.namespace.as_deref(), &cx);
+    watch_all(
+        &mut parts,
+        &client,
+        config.namespace.as_deref(),
+        &cx,
+        tenants.as_ref(),
+    );
     for feed in runtime.feeds() {
         spawn(&mut parts, feed);
     }
@@ -199,6 +211,7 @@ fn watch_all(
     client: &Client,
     namespace: Option<&str>,
     cx: &Arc<Context>,
+    tenants: Option<&Notice>,
 ) {
     let jobs = watcher::Config::default().labels(&format!(
         "{}={}",
@@ -215,11 +228,14 @@ fn watch_all(
         convert: readable,
     };
     let (here, cache) = (Arc::clone(cx), Arc::clone(&cx.workloads));
+    let tenants = tenants.cloned();
+    let told = tenants.clone();
     let touched = move |change: &Changed<GPUWorkload>| {
         if let Some(uid) = change.after.as_ref().and_then(|workload| workload.uid()) {
             here.arrivals.note(&uid);
         }
         enqueue(&here, change.latest().map(Key::of));
+        told.iter().for_each(Notice::usage_changed);
     };
     spawn(
         parts,
@@ -267,9 +283,11 @@ fn watch_all(
 
     let source = plain(Api::<Pod>::all(client.clone()), everything(), "pods");
     let (here, cache) = (Arc::clone(cx), Arc::clone(&cx.pods));
+    let told = tenants.clone();
     let touched = move |change: &Changed<Pod>| {
         enqueue(&here, change.latest().and_then(workload::owner_key));
         if ledger::pod_matters(change) {
+            told.iter().for_each(Notice::usage_changed);
             scheduler::wake(&here);
         }
     };
@@ -284,6 +302,7 @@ fn watch_all(
     let touched = move |change: &Changed<Node>| {
         // Heartbeats change a node's status all the time and mean nothing here.
         if ledger::node_matters(change) {
+            tenants.iter().for_each(Notice::usage_changed);
             for key in change
                 .latest()
                 .into_iter()

@@ -3,3 +3,4 @@
 mod cel;
 mod golden;
 mod kinds;
+mod tenant;
