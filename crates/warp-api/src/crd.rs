@@ -4,7 +4,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
-use crate::{GPUWorkload, pod_template, workload};
+use crate::kinds::KINDS;
+use crate::{GPUWorkload, Tenant, pod_template, tenant as tenant_kind, workload};
 
 /// A CEL rule and where it hangs: a path of property names from the root, `[]` for list items.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +17,7 @@ pub struct Rule {
 
 /// The CRD of every kind, as JSON, ready to be applied.
 pub fn all() -> Vec<Value> {
-    vec![gpu_workload()]
+    KINDS.iter().map(|entry| (entry.crd)()).collect()
 }
 
 /// `gpuworkloads.gpu.warp.dev`.
@@ -43,6 +44,20 @@ pub fn gpu_workload() -> Value {
         json!("set"),
     );
     attach(schema, workload::RULES);
+    crd
+}
+
+/// `tenants.gpu.warp.dev`.
+pub fn tenant() -> Value {
+    let mut crd = plain(&Tenant::crd());
+    let schema = schema_mut(&mut crd);
+    walk(schema, &mut without_null);
+    list_map(schema, "status.conditions", &["type"]);
+    list_map(schema, "status.gpus", &["model"]);
+    for path in ["spec.namespaces.names", "status.namespaces"] {
+        set(schema, path, "x-kubernetes-list-type", json!("set"));
+    }
+    attach(schema, tenant_kind::RULES);
     crd
 }
 

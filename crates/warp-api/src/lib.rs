@@ -6,13 +6,16 @@
 
 pub mod condition;
 pub mod crd;
+pub mod kinds;
 pub mod label;
 pub mod pod;
 mod pod_template;
 pub mod reason;
 pub mod reference;
+pub mod tenant;
 pub mod workload;
 
+pub use tenant::{Tenant, TenantSpec, TenantStatus};
 pub use workload::{GPUWorkload, GPUWorkloadSpec, GPUWorkloadStatus, Phase};
 
 /// The API group of every kind.

@@ -89,3 +89,12 @@ pub const EVENT_SCHEDULED: &str = "Scheduled";
 pub const EVENT_MAX_RETRIES: &str = "MaxRetriesExceeded";
 /// Event: it was disrupted more often than `maxDisruptions` allows.
 pub const EVENT_MAX_DISRUPTIONS: &str = "MaxDisruptionsExceeded";
+
+/// Tenant: its namespaces are known and its own.
+pub const NAMESPACES_FOUND: &str = "NamespacesFound";
+/// Tenant: no namespace that exists belongs to it.
+pub const NO_NAMESPACE: &str = "NoNamespace";
+/// Tenant: another tenant claims one of its namespaces too.
+pub const NAMESPACE_CONTESTED: &str = "NamespaceContested";
+/// Tenant: the selector of its namespaces cannot be read.
+pub const INVALID_SELECTOR: &str = "InvalidSelector";

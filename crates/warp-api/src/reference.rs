@@ -91,6 +91,7 @@ fn fields(out: &mut String, schema: &Value, prefix: &str) {
             "conditions",
             "securityContext",
             "podSecurityContext",
+            "selector",
         ]
         .contains(&name.as_str());
         if !foreign {

@@ -24,41 +24,38 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::census::Census;
-use self::drive::{Controller, SyncError, drive};
-use self::events::Recorder;
-use self::execute::{Executor, Followed};
-use self::plan::{Note, Plan};
-use self::queue::Queue;
-use crate::background;
-use crate::informer::store::Store;
-use crate::informer::{Cache, Source, fill};
+use warp_runtime::background;
+use warp_runtime::cache::store::Store;
+use warp_runtime::cache::{Cache, Source, fill};
+use warp_runtime::driver::{Controller, SyncError, drive};
+use warp_runtime::events::Recorder;
+use warp_runtime::execute::{Executor, Followed};
+use warp_runtime::pass::Pass;
+use warp_runtime::plan::{Note, Plan};
+use warp_runtime::queue::Queue;
+
+use self::object_counts::ObjectCounts;
 
 mod accounts;
-mod census;
 mod deployment;
 mod disruption;
-pub(crate) mod drive;
 mod endpoints;
-pub(crate) mod events;
-mod execute;
 mod garbage;
 mod job;
 mod namespace;
 mod node;
+mod object_counts;
 pub(crate) mod ownership;
-pub(crate) mod plan;
 mod pod_gc;
 pub(crate) mod pods;
-mod queue;
 mod quota;
-mod remembered;
 mod replicaset;
-mod served;
+mod served_kinds;
 mod volumes;
 
 pub use self::volumes::PROVISIONER;
 pub use warp_apiserver::clock::Clock;
+pub(crate) use warp_runtime::{driver as drive, events, plan};
 
 /// What can be chosen about the controllers.
 #[derive(Clone, Debug)]
@@ -226,7 +223,7 @@ pub(crate) struct Shared {
     pub(crate) options: Arc<Options>,
     pub(crate) tasks: TaskTracker,
     pub(crate) shutdown: CancellationToken,
-    census: Arc<Census>,
+    object_counts: Arc<ObjectCounts>,
     executor: Executor,
     events: Recorder,
 }
@@ -252,11 +249,8 @@ impl Shared {
         component: &'static str,
         plan: Plan,
     ) -> Result<Option<Timestamp>, SyncError> {
-        let again = plan.again;
-        if !plan.actions.is_empty() {
-            self.executor.execute(component, plan).await?;
-        }
-        Ok(again)
+        let pass = Pass::of_component(component);
+        Ok(self.executor.execute(&pass, plan).await?)
     }
 
     fn fill<K>(&self, source: Source, cache: &Cache<K>)
@@ -270,6 +264,12 @@ impl Shared {
             self.shutdown.clone(),
         ));
     }
+}
+
+/// The engine's clock as the runtime reads it.
+pub(crate) fn time_of_day(clock: &Clock) -> warp_runtime::Clock {
+    let clock = clock.clone();
+    warp_runtime::Clock::reading(move || clock.now())
 }
 
 /// Starts a controller on a queue of its own.
@@ -290,35 +290,11 @@ pub(crate) fn launch<C: Controller>(shared: &Shared, controller: C, queue: Arc<Q
         drive(
             Arc::new(controller),
             queue,
-            shared.clock.clone(),
+            time_of_day(&shared.clock),
             shared.shutdown.clone(),
         )
         .await;
     });
-}
-
-impl<K: Resource + Send + Sync + 'static> Cache<K> {
-    /// Adds the key that `of` gives for the old or the new state of every object that changes.
-    pub(crate) fn on_key<Q>(
-        &self,
-        queue: &Arc<Queue<Q>>,
-        of: impl Fn(&K) -> Option<Q> + Send + Sync + 'static,
-    ) where
-        Q: Ord + Clone + std::fmt::Debug + Send + Sync + 'static,
-    {
-        let queue = queue.clone();
-        self.listen(move |old, new| {
-            let (old, new) = (old.and_then(&of), new.and_then(&of));
-            if old != new
-                && let Some(key) = old
-            {
-                queue.add(key);
-            }
-            if let Some(key) = new {
-                queue.add(key);
-            }
-        });
-    }
 }
 
 /// Runs every controller until `shutdown`, and returns when all have ended.
@@ -328,9 +304,14 @@ pub async fn run(
     options: Options,
     shutdown: CancellationToken,
 ) {
-    let (events, writer) = Recorder::new(client.clone(), clock.clone(), shutdown.clone());
+    let (events, writer) = Recorder::new(client.clone(), time_of_day(&clock), shutdown.clone());
     let caches = Arc::new(Caches::new());
-    let executor = Executor::new(client, events.clone(), caches.followed());
+    let executor = Executor::new(
+        client,
+        time_of_day(&clock),
+        events.clone(),
+        caches.followed(),
+    );
     let options = Arc::new(options);
     let tasks = TaskTracker::new();
     background::tracked(&tasks, writer);
@@ -340,7 +321,7 @@ pub async fn run(
         options,
         tasks,
         shutdown,
-        census: Arc::default(),
+        object_counts: Arc::default(),
         executor,
         events,
     };

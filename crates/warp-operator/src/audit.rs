@@ -6,10 +6,15 @@
 //! that last wrote its spec (`kubectl-client-side-apply`, `argocd` …), the best the API offers.
 //! Bodies are never logged: they may hold secrets from a pod's environment.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use kube::ResourceExt;
 use warp_api::{GPUWorkload, Phase, condition};
+use warp_runtime::pass::Observer;
+
+use crate::metrics::Metrics;
 
 /// Log target of the audit trail.
 pub const TARGET: &str = "warp::audit";
@@ -83,6 +88,34 @@ pub(crate) fn transition(workload: &GPUWorkload) {
             tracing::info!(workload = %object, phase = %phase, node, reason, "workload ended");
         }
         _ => tracing::debug!(workload = %object, phase = %phase, node, "workload moved on"),
+    }
+}
+
+/// Counters and the audit trail of the kinds that stand on the runtime.
+#[derive(Debug)]
+pub(crate) struct Trail(pub(crate) Arc<Metrics>);
+
+impl Observer for Trail {
+    fn sends(&self, verb: &'static str, resource: &str) {
+        self.0.wrote(verb, resource);
+    }
+
+    fn wrote(&self, pass: &warp_runtime::pass::Pass, verb: &'static str, what: &str, why: &str) {
+        tracing::info!(
+            target: TARGET,
+            object = %pass.object,
+            generation = pass.generation,
+            cause = %pass.cause,
+            manager = pass.manager,
+            verb,
+            what,
+            why,
+            correlation = %pass.correlation,
+        );
+    }
+
+    fn reconciled(&self, controller: &'static str, took: Duration, ok: bool) {
+        self.0.kind_reconciled(controller, took, ok);
     }
 }
 

@@ -21,6 +21,7 @@ mod retry;
 mod run;
 mod scheduler;
 mod serve;
+mod tenant;
 mod workload;
 
 pub use audit::TARGET as AUDIT_TARGET;

@@ -1,5 +1,6 @@
 //! Counters of the process. The four `warp_gpuworkload_*` names and labels are the first design's.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
@@ -8,6 +9,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+
+/// Kinds that are run by the runtime, by the name of their controller.
+const ON_THE_RUNTIME: [&str; 1] = [crate::tenant::NAME];
 
 type Labels = Vec<(&'static str, String)>;
 
@@ -24,22 +28,37 @@ pub(crate) struct Metrics {
     writes: Family<Labels, Counter>,
     watch_errors: Family<Labels, Counter>,
     leader: Gauge,
+    /// Passes of every kind on the runtime, by its controller.
+    kinds: BTreeMap<&'static str, Family<Labels, Histogram>>,
+    kind_ready: Family<Labels, Gauge>,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        let buckets = || Histogram::new(exponential_buckets(0.001, 2.5, 11));
+        fn buckets() -> Histogram {
+            Histogram::new(exponential_buckets(0.001, 2.5, 11))
+        }
         let mut metrics = Self {
             registry: Registry::default(),
             scheduled: Family::default(),
             failed: Family::default(),
             retries: Counter::default(),
-            reconcile: Family::new_with_constructor(buckets),
+            reconcile: Family::new_with_constructor(buckets as fn() -> Histogram),
             placement: buckets(),
             pending: Gauge::default(),
             writes: Family::default(),
             watch_errors: Family::default(),
             leader: Gauge::default(),
+            kinds: ON_THE_RUNTIME
+                .iter()
+                .map(|name| {
+                    (
+                        *name,
+                        Family::new_with_constructor(buckets as fn() -> Histogram),
+                    )
+                })
+                .collect(),
+            kind_ready: Family::default(),
         };
         metrics.register();
         metrics
@@ -94,6 +113,18 @@ impl Metrics {
             "1 while this replica acts",
             self.leader.clone(),
         );
+        to.register(
+            "warp_operator_kind_ready",
+            "1 while a kind can be read and acted on",
+            self.kind_ready.clone(),
+        );
+        for (name, passes) in &self.kinds {
+            to.register(
+                format!("warp_{name}_reconcile_duration_seconds"),
+                "Time of one pass over one object",
+                passes.clone(),
+            );
+        }
     }
 
     pub(crate) fn scheduled(&self, strategy: &str) {
@@ -118,6 +149,20 @@ impl Metrics {
         self.reconcile
             .get_or_create(&labels)
             .observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn kind_reconciled(&self, controller: &str, took: Duration, ok: bool) {
+        let result = if ok { "success" } else { "error" };
+        if let Some(passes) = self.kinds.get(controller) {
+            let labels = vec![("result", result.to_owned())];
+            passes.get_or_create(&labels).observe(took.as_secs_f64());
+        }
+    }
+
+    pub(crate) fn kind_ready(&self, controller: &str, ready: bool) {
+        self.kind_ready
+            .get_or_create(&vec![("kind", controller.to_owned())])
+            .set(i64::from(ready));
     }
 
     pub(crate) fn placed(&self, took: Duration, pending: usize) {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode, header};
-use kube::client::{Body, ClientBuilder};
+use kube::client::Body;
 use kube::{Client, Config};
 use tower::buffer::Buffer;
 use tower::{BoxError, Layer, Service, ServiceExt};
@@ -23,10 +23,8 @@ const IN_FLIGHT: usize = 1024;
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// A client with this policy instead of kube's own, which repeats every method for minutes.
-pub fn client(mut config: Config) -> Result<Client, kube::Error> {
-    config.default_retry = false;
-    config.connect_timeout = Some(Duration::from_secs(10));
-    Ok(ClientBuilder::try_from(config)?
+pub fn client(config: Config) -> Result<Client, kube::Error> {
+    Ok(warp_runtime::connection::builder(config)?
         .with_layer(&Patient)
         .build())
 }

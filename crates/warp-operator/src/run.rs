@@ -20,12 +20,15 @@ use thiserror::Error;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use warp_api::{GPUWorkload, label};
+use warp_runtime::runtime::Runtime;
 
+use crate::audit::Trail;
 use crate::cache::{Cache, Changed, Key, Source, follow};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::context::Context;
 use crate::readiness::Readiness;
+use crate::tenant::{Notice, Tenants};
 use crate::workload::{self, Controller};
 use crate::{driver, ledger, scheduler, serve};
 
@@ -63,19 +66,41 @@ pub async fn run(
     ));
     let mut parts: JoinSet<Result<(), RunError>> = JoinSet::new();
     let quiet = CancellationToken::new();
+    let mut runtime = Runtime::new(
+        client.clone(),
+        time_of_day(&cx.clock),
+        &config.identity,
+        Arc::new(Trail(Arc::clone(&cx.metrics))),
+        quiet.clone(),
+    );
+    // Tenants are the cluster's: an operator of one namespace has no business with them.
+    let tenants = match config.namespace {
+        None => Some(Tenants::register(&mut runtime, &cx)),
+        Some(_) => None,
+    };
     if config.health_addr.is_some() || config.metrics_addr.is_some() {
         let (cx, quiet) = (Arc::clone(&cx), quiet.clone());
         let (health, metrics) = (config.health_addr.clone(), config.metrics_addr.clone());
         let readiness = Readiness::new(client.clone(), config.namespace.clone());
+        let kinds = runtime.readiness();
         parts.spawn(async move {
-            serve::listen(health, metrics, cx, Arc::new(readiness), quiet)
+            serve::listen(health, metrics, cx, Arc::new(readiness), kinds, quiet)
                 .await
                 .map_err(RunError::Serve)
         });
     }
     // Watches run on every replica, so that a new leader starts warm.
-    watch_all(&mut parts, &client, config.namespace.as_deref(), &cx);
-    let lead = lead(client, &config, Arc::clone(&cx), stop.clone());
+    watch_all(
+        &mut parts,
+        &client,
+        config.namespace.as_deref(),
+        &cx,
+        tenants.as_ref(),
+    );
+    for feed in runtime.feeds() {
+        spawn(&mut parts, feed);
+    }
+    let lead = lead(client, &config, Arc::clone(&cx), runtime, stop.clone());
     let outcome = tokio::select! {
         outcome = lead => outcome,
         part = ended(&mut parts) => part,
@@ -101,17 +126,18 @@ async fn lead(
     client: Client,
     config: &Config,
     cx: Arc<Context>,
+    runtime: Runtime,
     stop: CancellationToken,
 ) -> Result<(), RunError> {
     let Some(leader) = &config.leader else {
-        act(cx, stop).await;
+        act(cx, runtime, stop).await;
         return Ok(());
     };
     let election = LeaderElection::new(client, &leader.namespace, &leader.lease, &config.identity);
     let acting = AtomicBool::new(false);
     let work = async {
         acting.store(true, Ordering::Relaxed);
-        act(Arc::clone(&cx), stop.clone()).await;
+        act(Arc::clone(&cx), runtime, stop.clone()).await;
     };
     // While waiting for the lease nothing of ours runs and the end may come at once; while acting,
     // `act` sees the same token and ends by itself, after which the lease is given back.
@@ -134,7 +160,7 @@ async fn lead(
 }
 
 /// Runs controllers and scheduler until `stop`, once the caches are full.
-async fn act(cx: Arc<Context>, stop: CancellationToken) {
+async fn act(cx: Arc<Context>, runtime: Runtime, stop: CancellationToken) {
     while !cx.synced() {
         tokio::select! {
             () = cx.clock.sleep(SYNC_POLL) => {}
@@ -158,6 +184,7 @@ async fn act(cx: Arc<Context>, stop: CancellationToken) {
     tokio::join!(
         driver::run(controller, Arc::clone(&cx), stop.clone()),
         scheduler::run(Arc::clone(&cx), stop.clone()),
+        runtime.act(stop.clone()),
         forget(&cx, stop),
     );
 }
@@ -184,6 +211,7 @@ fn watch_all(
     client: &Client,
     namespace: Option<&str>,
     cx: &Arc<Context>,
+    tenants: Option<&Notice>,
 ) {
     let jobs = watcher::Config::default().labels(&format!(
         "{}={}",
@@ -200,11 +228,14 @@ fn watch_all(
         convert: readable,
     };
     let (here, cache) = (Arc::clone(cx), Arc::clone(&cx.workloads));
+    let tenants = tenants.cloned();
+    let told = tenants.clone();
     let touched = move |change: &Changed<GPUWorkload>| {
         if let Some(uid) = change.after.as_ref().and_then(|workload| workload.uid()) {
             here.arrivals.note(&uid);
         }
         enqueue(&here, change.latest().map(Key::of));
+        told.iter().for_each(Notice::usage_changed);
     };
     spawn(
         parts,
@@ -252,9 +283,11 @@ fn watch_all(
 
     let source = plain(Api::<Pod>::all(client.clone()), everything(), "pods");
     let (here, cache) = (Arc::clone(cx), Arc::clone(&cx.pods));
+    let told = tenants.clone();
     let touched = move |change: &Changed<Pod>| {
         enqueue(&here, change.latest().and_then(workload::owner_key));
         if ledger::pod_matters(change) {
+            told.iter().for_each(Notice::usage_changed);
             scheduler::wake(&here);
         }
     };
@@ -269,6 +302,7 @@ fn watch_all(
     let touched = move |change: &Changed<Node>| {
         // Heartbeats change a node's status all the time and mean nothing here.
         if ledger::node_matters(change) {
+            tenants.iter().for_each(Notice::usage_changed);
             for key in change
                 .latest()
                 .into_iter()
@@ -322,6 +356,12 @@ fn watch_surrounding<K>(
     let touched = move |_: &Changed<K>| scheduler::wake(&here);
     let (cache, metrics) = (Arc::clone(cache), Arc::clone(&cx.metrics));
     spawn(parts, follow(source, cache, metrics, touched));
+}
+
+/// The operator's clock as the runtime reads it.
+fn time_of_day(clock: &Clock) -> warp_runtime::Clock {
+    let clock = clock.clone();
+    warp_runtime::Clock::reading(move || clock.now())
 }
 
 fn spawn(

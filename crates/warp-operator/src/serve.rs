@@ -7,6 +7,7 @@ use axum::http::{StatusCode, header};
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use warp_runtime::runtime::Readiness as Kinds;
 
 use crate::config::Endpoint;
 use crate::context::Context;
@@ -18,17 +19,18 @@ pub(crate) async fn listen(
     metrics: Option<Endpoint>,
     cx: Arc<Context>,
     readiness: Arc<Readiness>,
+    kinds: Kinds,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
-    let health_pages = || health_routes(&cx, &readiness);
+    let health_pages = || health_routes(&cx, &readiness, &kinds);
     let mut routes: Vec<(Endpoint, Router)> = Vec::new();
     match (health, metrics) {
         (Some(one), Some(other)) if one.is_same(&other) => {
-            routes.push((one, health_pages().merge(metric_routes(&cx))));
+            routes.push((one, health_pages().merge(metric_routes(&cx, &kinds))));
         }
         (health, metrics) => {
             routes.extend(health.map(|place| (place, health_pages())));
-            routes.extend(metrics.map(|place| (place, metric_routes(&cx))));
+            routes.extend(metrics.map(|place| (place, metric_routes(&cx, &kinds))));
         }
     }
     let mut servers = tokio::task::JoinSet::new();
@@ -60,14 +62,16 @@ async fn bound(place: Endpoint) -> std::io::Result<TcpListener> {
     }
 }
 
-fn health_routes(cx: &Arc<Context>, readiness: &Arc<Readiness>) -> Router {
-    let (cx, readiness) = (Arc::clone(cx), Arc::clone(readiness));
+/// Ready means that workloads can be acted on. Another kind that cannot be read stops alone and is named: to call the
+/// whole process unready for it would take the others down with it.
+fn health_routes(cx: &Arc<Context>, readiness: &Arc<Readiness>, kinds: &Kinds) -> Router {
+    let (cx, readiness, kinds) = (Arc::clone(cx), Arc::clone(readiness), kinds.clone());
     let ready = move || async move {
         let missing = readiness.missing(&cx).await;
         if missing.is_empty() {
-            return (StatusCode::OK, "ok\n".to_owned());
+            return (StatusCode::OK, format!("ok\n{}", lines(&kinds)));
         }
-        let text = format!("not ready: {}\n", missing.join("; "));
+        let text = format!("not ready: {}\n{}", missing.join("; "), lines(&kinds));
         (StatusCode::SERVICE_UNAVAILABLE, text)
     };
     Router::new()
@@ -75,9 +79,18 @@ fn health_routes(cx: &Arc<Context>, readiness: &Arc<Readiness>) -> Router {
         .route("/readyz", get(ready))
 }
 
-fn metric_routes(cx: &Arc<Context>) -> Router {
-    let metrics = Arc::clone(&cx.metrics);
+/// How each kind on the runtime is doing, one line each.
+fn lines(kinds: &Kinds) -> String {
+    let kinds = kinds.kinds();
+    kinds.iter().map(|kind| format!("{kind}\n")).collect()
+}
+
+fn metric_routes(cx: &Arc<Context>, kinds: &Kinds) -> Router {
+    let (metrics, kinds) = (Arc::clone(&cx.metrics), kinds.clone());
     let print = move || async move {
+        for kind in kinds.kinds() {
+            metrics.kind_ready(kind.name, kind.is_ready());
+        }
         let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
         ([(header::CONTENT_TYPE, kind)], metrics.render())
     };

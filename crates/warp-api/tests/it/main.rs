@@ -2,3 +2,5 @@
 
 mod cel;
 mod golden;
+mod kinds;
+mod tenant;

@@ -7,10 +7,10 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
-use super::drive::{Controller, SyncError};
-use super::plan::{Encoding, Plan};
 use super::{Shared, wired};
-use crate::informer::Key;
+use warp_runtime::cache::Key;
+use warp_runtime::driver::{Controller, SyncError};
+use warp_runtime::plan::{Encoding, Plan};
 
 pub(crate) const ROOT_CA: &str = "kube-root-ca.crt";
 const DEFAULT: &str = "default";
@@ -128,7 +128,7 @@ fn plan(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controllers::plan::Action;
+    use warp_runtime::plan::Action;
 
     fn namespace() -> Namespace {
         Namespace {

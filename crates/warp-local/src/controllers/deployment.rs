@@ -7,11 +7,11 @@ use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::Pod;
 
 use self::plan::{Seen, plan};
-use super::drive::{Controller, SyncError};
 use super::ownership::{controller_of, orphans_of, selects};
-use super::plan::Plan;
 use super::{BY_OWNER, PODS_BY_OWNER, Shared, pods, wired};
-use crate::informer::{Cache, Key};
+use warp_runtime::cache::{Cache, Key};
+use warp_runtime::driver::{Controller, SyncError};
+use warp_runtime::plan::Plan;
 
 mod plan;
 mod replicas;
@@ -114,7 +114,7 @@ impl Controller for Deployments {
         let outcome = self.0.execute(Self::NAME, plan(&seen, self.0.now())).await;
         if let Err(SyncError::Execute(error)) = &outcome
             && error.verb == "create"
-            && super::execute::status_of(&error.source)
+            && warp_runtime::execute::status_of(&error.source)
                 .is_some_and(kube::core::Status::is_already_exists)
         {
             return self.0.execute(Self::NAME, collision(&deployment)).await;

@@ -9,11 +9,11 @@ use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatu
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::drive::{Controller, SyncError};
 use super::ownership::{controller_of, selects};
-use super::plan::{Plan, about};
 use super::{Caches, Shared, pods, wired};
-use crate::informer::{Cache, Key};
+use warp_runtime::cache::{Cache, Key};
+use warp_runtime::driver::{Controller, SyncError};
+use warp_runtime::plan::{Plan, about};
 
 /// An eviction the API server allowed must be seen as a deletion within this time, or it did not happen.
 const EVICTION_LIMIT: SignedDuration = SignedDuration::from_mins(2);

@@ -11,11 +11,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::json;
 
-use super::drive::{Controller, SyncError};
 use super::ownership::{Labels, controller_reference};
-use super::plan::{Encoding, Plan, Removal};
 use super::{Shared, pods, wired};
-use crate::informer::{Cache, Key};
+use warp_runtime::cache::{Cache, Key};
+use warp_runtime::driver::{Controller, SyncError};
+use warp_runtime::plan::{Encoding, Plan, Removal};
 
 const SERVICE: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
@@ -307,7 +307,7 @@ fn slice(service: &Service, ports: Vec<EndpointPort>, endpoints: Vec<Endpoint>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controllers::plan::Action;
+    use warp_runtime::plan::Action;
 
     fn service() -> Service {
         serde_json::from_value(json!({

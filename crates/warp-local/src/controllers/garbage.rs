@@ -17,13 +17,13 @@ use tokio_util::sync::CancellationToken;
 
 use self::graph::{Graph, Node, Owner, group_of};
 use super::Shared;
-use super::drive::{Controller, SyncError};
-use super::plan::{Kind, Note};
-use super::queue::Queue;
-use super::served::{Served, served};
-use crate::background;
-use crate::informer::store::{Entry, Store};
-use crate::informer::{Cache, Source, fill};
+use super::served_kinds::{Served, served};
+use warp_runtime::background;
+use warp_runtime::cache::store::{Entry, Store};
+use warp_runtime::cache::{Cache, Source, fill};
+use warp_runtime::driver::{Controller, SyncError};
+use warp_runtime::plan::{Kind, Note};
+use warp_runtime::queue::Queue;
 
 mod graph;
 #[cfg(test)]
@@ -308,7 +308,7 @@ impl Monitor {
             }
         }
         self.shared
-            .census
+            .object_counts
             .forget(group_of(&kind.api_version), &kind.plural);
     }
 
@@ -322,10 +322,10 @@ impl Monitor {
         cache.store().clone()
     }
 
-    /// Brings what a cache of `kind` hears into the graph and the census.
+    /// Brings what a cache of `kind` hears into the graph and the counts.
     fn listen(&self, kind: &Kind, store: &Arc<Store>) {
-        let census = self.shared.census.clone();
-        census.watch(group_of(&kind.api_version), &kind.plural, store.clone());
+        let counts = self.shared.object_counts.clone();
+        counts.watch(group_of(&kind.api_version), &kind.plural, store.clone());
         let (graph, queue, changed) =
             (self.graph.clone(), self.queue.clone(), self.changed.clone());
         let is_crd = kind.kind == "CustomResourceDefinition";
@@ -335,7 +335,7 @@ impl Monitor {
             if old.is_some() != new.is_some()
                 && let Some(namespace) = new.or(old).and_then(|meta| meta.namespace.as_deref())
             {
-                census.changed(namespace);
+                counts.changed(namespace);
             }
             let uid_of = |meta: &ObjectMeta| meta.uid.clone().unwrap_or_default();
             let mut look = Vec::new();

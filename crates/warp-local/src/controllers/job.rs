@@ -12,12 +12,12 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
 use self::plan::{Backoff, Seen, plan};
-use super::drive::{Controller, SyncError};
 use super::ownership::controller_of;
-use super::plan::{Encoding, Plan};
-use super::remembered::Remembered;
 use super::{PODS_BY_OWNER, Shared, wired};
-use crate::informer::Key;
+use warp_runtime::cache::Key;
+use warp_runtime::driver::{Controller, SyncError};
+use warp_runtime::object_memory::ObjectMemory;
+use warp_runtime::plan::{Encoding, Plan};
 
 mod index;
 mod plan;
@@ -43,7 +43,7 @@ pub(crate) enum Subject {
 pub(crate) struct Jobs {
     shared: Shared,
     /// Back-off of failed pods. Lost on restart, as the real controller's is.
-    backoffs: Remembered<Job, Backoff>,
+    backoffs: ObjectMemory<Job, Backoff>,
 }
 
 impl Jobs {
@@ -52,7 +52,7 @@ impl Jobs {
             shared,
             Self {
                 shared: shared.clone(),
-                backoffs: Remembered::of(&shared.caches.jobs),
+                backoffs: ObjectMemory::of(&shared.caches.jobs),
             },
         );
         shared
@@ -164,9 +164,9 @@ impl Controller for Jobs {
 
 /// A pod without a controller may be one a Job's selector chooses.
 fn enqueue_adopters(
-    jobs: &crate::informer::Cache<Job>,
+    jobs: &warp_runtime::cache::Cache<Job>,
     pod: &Pod,
-    queue: &super::queue::Queue<Subject>,
+    queue: &warp_runtime::queue::Queue<Subject>,
 ) {
     if pod.metadata.labels.is_none() {
         return;

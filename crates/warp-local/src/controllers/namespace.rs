@@ -11,11 +11,11 @@ use kube::core::Request;
 use kube::discovery::verbs;
 use serde_json::Value;
 
-use super::drive::{Controller, SyncError, later};
-use super::plan::{Action, Kind, Plan, as_json};
-use super::served::{Served, served};
+use super::served_kinds::{Served, served};
 use super::{Shared, wired};
-use crate::informer::Key;
+use warp_runtime::cache::Key;
+use warp_runtime::driver::{Controller, SyncError, later};
+use warp_runtime::plan::{Action, Kind, Plan, as_json};
 
 const FINALIZER: &str = "kubernetes";
 /// How long to wait for others' finalizers before looking again.

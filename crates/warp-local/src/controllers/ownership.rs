@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
 use kube::Resource;
 use serde_json::json;
 
-use super::plan::{Encoding, Plan};
+use warp_runtime::plan::{Encoding, Plan};
 
 pub(crate) type Labels = BTreeMap<String, String>;
 

@@ -11,10 +11,10 @@ use kube::Api;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::drive::{Controller, SyncError};
-use super::plan::{Action, Encoding, Kind, Plan, Removal};
 use super::{Shared, pods, wired};
-use crate::informer::Key;
+use warp_runtime::cache::Key;
+use warp_runtime::driver::{Controller, SyncError};
+use warp_runtime::plan::{Action, Encoding, Kind, Plan, Removal};
 
 const PERIOD: SignedDuration = SignedDuration::from_secs(20);
 /// How long a node must be missing before its pods are taken as lost.

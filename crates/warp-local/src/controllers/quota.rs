@@ -12,11 +12,11 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use warp_core::resources::Resources;
 
-use super::drive::{Controller, SyncError};
-use super::plan::Plan;
 use super::{Caches, Shared, pods, wired};
-use crate::informer::Key;
 use crate::scheduler::request;
+use warp_runtime::cache::Key;
+use warp_runtime::driver::{Controller, SyncError};
+use warp_runtime::plan::Plan;
 
 /// Objects change in crowds: one look a moment later sees them all.
 const GATHER: Duration = Duration::from_millis(100);
@@ -29,13 +29,13 @@ impl Quotas {
         let queue = wired(shared, Self(shared.clone()));
         let caches = &shared.caches;
         caches.quotas.on_key(&queue, |quota| Some(Key::of(quota)));
-        let (quotas, census_queue) = (caches.quotas.clone(), queue.clone());
-        shared.census.listen(move |namespace| {
+        let (quotas, recount) = (caches.quotas.clone(), queue.clone());
+        shared.object_counts.listen(move |namespace| {
             if !quotas.is_empty() {
                 quotas
                     .in_namespace(namespace)
                     .iter()
-                    .for_each(|quota| census_queue.add_after(Key::of(&**quota), GATHER));
+                    .for_each(|quota| recount.add_after(Key::of(&**quota), GATHER));
             }
         });
         // A pod stops counting when it ends, not only when it goes.
@@ -147,7 +147,7 @@ fn other(name: &str, requests: &Resources, shared: &Shared, namespace: &str) -> 
     ];
     if CORE.contains(&name) {
         return shared
-            .census
+            .object_counts
             .count("", name, namespace)
             .unwrap_or(0)
             .to_string();
@@ -155,7 +155,7 @@ fn other(name: &str, requests: &Resources, shared: &Shared, namespace: &str) -> 
     if let Some(resource) = name.strip_prefix("count/") {
         let (plural, group) = resource.split_once('.').unwrap_or((resource, ""));
         return shared
-            .census
+            .object_counts
             .count(group, plural, namespace)
             .unwrap_or(0)
             .to_string();

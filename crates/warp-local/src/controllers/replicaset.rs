@@ -9,12 +9,12 @@ use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStat
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::drive::{Controller, SyncError};
 use super::ownership::{claim, controller_of, controller_reference, orphans_of, selects};
-use super::plan::{Outcome, Plan, Removal, about};
-use super::remembered::Remembered;
 use super::{BY_OWNER, PODS_BY_OWNER, Shared, pods, wired};
-use crate::informer::Key;
+use warp_runtime::cache::Key;
+use warp_runtime::driver::{Controller, SyncError};
+use warp_runtime::object_memory::ObjectMemory;
+use warp_runtime::plan::{Outcome, Plan, Removal, about};
 
 #[cfg(test)]
 mod tests;
@@ -28,7 +28,7 @@ const GATHER: Duration = Duration::from_millis(20);
 pub(crate) struct ReplicaSets {
     shared: Shared,
     /// Why pods could last not be created or deleted.
-    failures: Remembered<ReplicaSet, Failure>,
+    failures: ObjectMemory<ReplicaSet, Failure>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl ReplicaSets {
             shared,
             Self {
                 shared: shared.clone(),
-                failures: Remembered::of(&shared.caches.replica_sets),
+                failures: ObjectMemory::of(&shared.caches.replica_sets),
             },
         );
         shared

@@ -14,10 +14,10 @@ use kube::api::Api;
 use serde_json::json;
 
 use self::facts::{capacity, fits, is_default, is_ours, policy, refers_to};
-use super::drive::{Controller, SyncError};
-use super::plan::{Action, Encoding, Kind, Plan, Removal, about};
 use super::{Shared, pods, wired};
-use crate::informer::Key;
+use warp_runtime::cache::Key;
+use warp_runtime::driver::{Controller, SyncError};
+use warp_runtime::plan::{Action, Encoding, Kind, Plan, Removal, about};
 
 mod facts;
 #[cfg(test)]
@@ -399,8 +399,10 @@ fn phase(volume: &PersistentVolume, phase: &str, message: &str, plan: &mut Plan)
         message: (!message.is_empty()).then(|| message.to_owned()),
         ..old.clone()
     };
-    let change =
-        super::plan::merge_difference(&super::plan::as_json(&old), &super::plan::as_json(&new));
+    let change = warp_runtime::plan::merge_difference(
+        &warp_runtime::plan::as_json(&old),
+        &warp_runtime::plan::as_json(&new),
+    );
     if let Some(change) = change {
         plan.push(Action::Patch {
             kind: Kind::of::<PersistentVolume>(),

@@ -21,6 +21,7 @@ use super::fleet::Shape;
 use super::runtime::{Report, Runtime};
 use crate::controllers::Clock;
 use crate::controllers::events::Recorder;
+use crate::controllers::time_of_day;
 
 /// What can be chosen about a host.
 #[derive(Clone, Debug)]
@@ -83,8 +84,11 @@ impl Host {
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), HostError> {
         nodes::register(&self).await?;
         let silent = Silent::default();
-        let (recorder, events) =
-            Recorder::new(self.client.clone(), self.clock.clone(), shutdown.clone());
+        let (recorder, events) = Recorder::new(
+            self.client.clone(),
+            time_of_day(&self.clock),
+            shutdown.clone(),
+        );
         let leases = leases::keep(
             self.client.clone(),
             self.clock.clone(),

@@ -30,6 +30,7 @@ mod role;
 mod run;
 mod security;
 mod stop;
+mod tenant;
 mod world;
 
 use std::collections::BTreeSet;
@@ -92,6 +93,9 @@ const SHARED: &[Scenario] = &scenarios![
     stop::a_workload_that_runs_too_long_fails_for_good,
     stop::a_finished_workload_goes_after_its_ttl,
     delete::nothing_is_left_in_any_phase,
+    tenant::a_tenant_counts_what_its_namespaces_use,
+    tenant::the_example_waits_for_its_namespaces,
+    tenant::a_namespace_that_two_tenants_claim_is_said_on_both,
     input::what_cannot_work_is_explained_once,
     input::bad_objects_are_refused_by_the_api,
 ];

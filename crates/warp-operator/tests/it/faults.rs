@@ -51,13 +51,15 @@ async fn one(client: kube::Client, stop: CancellationToken, identity: &str) {
 }
 
 /// What every test run takes a sample of; the rest is for `make faults`.
-const DAILY: [&str; 8] = [
+const DAILY: [&str; 10] = [
     "gpuworkload runs_to_success",
     "gpuworkload exhausts_its_retries",
     "gpuworkload is_suspended_while_running_and_resumed",
     "gpuworkload is_deleted_while_running",
     "gpuworkload is_made_again_under_its_name",
     "gpuworkload loses_its_node",
+    "tenant counts_what_its_namespaces_use",
+    "tenant is_contested_and_then_alone",
     "two leaders exhausts_its_retries",
     "two leaders is_suspended_while_running_and_resumed",
 ];

@@ -219,7 +219,9 @@ impl World {
         let cluster = matches!(
             kind,
             "Namespace" | "Node" | "PersistentVolume" | "StorageClass" | "CustomResourceDefinition"
-        );
+        ) || warp_api::kinds::KINDS
+            .iter()
+            .any(|entry| entry.kind == kind && !entry.namespaced);
         Ok(if cluster {
             Api::all_with(self.client.clone(), &resource)
         } else {

@@ -45,11 +45,24 @@ fn crates_depend_only_in_the_allowed_directions() {
         ("warp-core", &[][..]),
         ("warp-apiserver", &[]),
         ("warp-api", &["warp-core"]),
-        ("warp-operator", &["warp-api", "warp-cloud", "warp-core"]),
-        ("warp-local", &["warp-api", "warp-core", "warp-apiserver"]),
+        ("warp-runtime", &[]),
+        (
+            "warp-operator",
+            &["warp-runtime", "warp-api", "warp-cloud", "warp-core"],
+        ),
+        (
+            "warp-local",
+            &["warp-runtime", "warp-api", "warp-core", "warp-apiserver"],
+        ),
         (
             "warp-testkit",
-            &["warp-apiserver", "warp-local", "warp-api", "warp-cloud"],
+            &[
+                "warp-apiserver",
+                "warp-local",
+                "warp-runtime",
+                "warp-api",
+                "warp-cloud",
+            ],
         ),
     ]);
     for entry in fs::read_dir(root().join("crates")).expect("crates/") {

@@ -10,9 +10,7 @@ use serde_json::{Value, json};
 
 use super::{replicas, revision, status};
 use crate::controllers::ownership::{claim, is_empty};
-use crate::controllers::plan::{
-    Encoding, Plan, Propagation, Removal, about, as_json, merge_difference,
-};
+use warp_runtime::plan::{Encoding, Plan, Propagation, Removal, about, as_json, merge_difference};
 
 pub(super) struct Seen<'a> {
     pub(super) deployment: &'a Deployment,

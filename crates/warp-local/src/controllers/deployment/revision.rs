@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
 use super::replicas;
 use crate::controllers::ownership::{Labels, controller_reference};
-use crate::controllers::plan::as_json;
+use warp_runtime::plan::as_json;
 
 pub(super) const HASH: &str = "pod-template-hash";
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";

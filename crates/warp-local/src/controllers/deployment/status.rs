@@ -7,7 +7,7 @@ use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStat
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::replicas;
-use crate::controllers::plan::{Plan, about};
+use warp_runtime::plan::{Plan, about};
 
 pub(super) const PROGRESSING: &str = "Progressing";
 const AVAILABLE: &str = "Available";

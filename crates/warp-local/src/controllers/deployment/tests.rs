@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::plan::{Seen, plan};
 use super::{replicas, revision};
-use crate::controllers::plan::{Action, Plan};
+use warp_runtime::plan::{Action, Plan};
 
 fn deployment(size: i32, surge: i32, unavailable: i32) -> Deployment {
     serde_json::from_value(json!({

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde_json::json;
 
-use crate::controllers::plan::{Action, Encoding, Kind, Plan, Propagation, Removal};
-use crate::informer::Key;
+use warp_runtime::cache::Key;
+use warp_runtime::plan::{Action, Encoding, Kind, Plan, Propagation, Removal};
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";

@@ -1,7 +1,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::*;
-use crate::controllers::plan::{Action, Plan, Propagation};
+use warp_runtime::plan::{Action, Plan, Propagation};
 
 fn kind() -> Arc<Kind> {
     Arc::new(Kind {

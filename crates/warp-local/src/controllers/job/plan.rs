@@ -12,10 +12,10 @@ use super::index::{self, Indexes, index_of};
 use super::policy::{self, Verdict};
 use super::status::{self, End};
 use super::{FINALIZER, drop_finalizer, is_tracked};
-use crate::controllers::drive::later;
 use crate::controllers::ownership::claim;
-use crate::controllers::plan::{Plan, about};
 use crate::controllers::pods;
+use warp_runtime::driver::later;
+use warp_runtime::plan::{Plan, about};
 
 const UNCOUNTED: usize = 500;
 const FIRST_DELAY: SignedDuration = SignedDuration::from_secs(10);

@@ -14,8 +14,8 @@ use super::policy::{self, Verdict};
 use super::status::{self, End};
 use super::{FINALIZER, drop_finalizer, is_tracked};
 use crate::controllers::ownership::controller_reference;
-use crate::controllers::plan::{Outcome, Removal, about};
 use crate::controllers::pods;
+use warp_runtime::plan::{Outcome, Removal, about};
 
 const PER_PASS: usize = 500;
 

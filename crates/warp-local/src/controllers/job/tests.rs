@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::plan::{Backoff, Seen, plan};
 use super::{FINALIZER, status};
 use crate::controllers::ownership::controller_reference;
-use crate::controllers::plan::{Action, Plan};
+use warp_runtime::plan::{Action, Plan};
 
 fn job(spec: &Value) -> Job {
     let mut whole = json!({
@@ -109,7 +109,9 @@ impl World {
                     .get_or_insert_default()
                     .retain(|name| name != FINALIZER);
             }
-            Action::Sub { .. } => panic!("a Job has no business there"),
+            Action::Sub { .. } | Action::Apply { .. } | Action::Status(_) => {
+                panic!("a Job has no business there")
+            }
             Action::Note(_) => {}
         }
         self.pods.retain(|_, pod| {

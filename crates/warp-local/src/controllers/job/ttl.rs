@@ -4,10 +4,10 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 
 use super::status::finished;
-use crate::controllers::drive::{Controller, SyncError};
-use crate::controllers::plan::{Plan, Propagation, Removal};
 use crate::controllers::{Shared, wired};
-use crate::informer::Key;
+use warp_runtime::cache::Key;
+use warp_runtime::driver::{Controller, SyncError};
+use warp_runtime::plan::{Plan, Propagation, Removal};
 
 #[derive(Debug)]
 pub(crate) struct FinishedJobs(Shared);

@@ -5,10 +5,10 @@ use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
-use crate::controllers::drive::{Controller, SyncError, later};
-use crate::controllers::plan::{Action, Encoding, Kind, Plan, Removal, about};
 use crate::controllers::{PODS_BY_NODE, Shared, pods, wired};
-use crate::informer::Key;
+use warp_runtime::cache::Key;
+use warp_runtime::driver::{Controller, SyncError, later};
+use warp_runtime::plan::{Action, Encoding, Kind, Plan, Removal, about};
 
 #[derive(Debug)]
 pub(crate) struct TaintEviction(Shared);

@@ -10,10 +10,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use crate::controllers::drive::{Controller, SyncError};
-use crate::controllers::plan::{Action, Encoding, Kind, Plan, about};
 use crate::controllers::{PODS_BY_NODE, Shared, pods, wired};
-use crate::informer::Key;
+use warp_runtime::cache::Key;
+use warp_runtime::driver::{Controller, SyncError};
+use warp_runtime::plan::{Action, Encoding, Kind, Plan, about};
 
 const LEASES: &str = "kube-node-lease";
 const NOT_READY: &str = "node.kubernetes.io/not-ready";

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::eviction::leaves_at;
 use super::lifecycle::{Seen, plan};
-use crate::controllers::plan::{Action, Plan};
+use warp_runtime::plan::{Action, Plan};
 
 fn node(ready: &str, taints: &serde_json::Value) -> Node {
     serde_json::from_value(json!({

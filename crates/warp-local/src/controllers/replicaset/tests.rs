@@ -3,7 +3,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use serde_json::json;
 
 use super::*;
-use crate::controllers::plan::Action;
+use warp_runtime::plan::Action;
 
 fn set(replicas: i32) -> ReplicaSet {
     let labels: BTreeMap<_, _> = [("app".to_owned(), "web".to_owned())].into();

@@ -56,14 +56,13 @@ impl World {
             .await?;
         let client = cluster.client().await?;
         let definitions = Api::<CustomResourceDefinition>::all(client.clone());
-        let established = await_condition(
-            definitions,
-            "gpuworkloads.gpu.warp.dev",
-            is_crd_established(),
-        );
-        tokio::time::timeout(DEADLINE, established)
-            .await
-            .context("failed to establish the CRD")??;
+        for entry in warp_api::kinds::KINDS {
+            let name = format!("{}.{}", entry.plural, warp_api::GROUP);
+            let established = await_condition(definitions.clone(), &name, is_crd_established());
+            tokio::time::timeout(DEADLINE, established)
+                .await
+                .with_context(|| format!("failed to establish {name}"))??;
+        }
         // A server that has just learnt a kind may answer that it is still filling its cache.
         let workloads: Api<DynamicObject> = Api::all_with(client.clone(), &workload_resource());
         until("workloads can be listed", DEADLINE, || async {

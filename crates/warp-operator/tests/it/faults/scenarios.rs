@@ -6,6 +6,8 @@
     reason = "`json!` at the call reads best by value"
 )]
 
+mod tenants;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +21,10 @@ use warp_testkit::fault::campaign::{Scenario, Script};
 use warp_testkit::fault::world::{Setup, World};
 
 use super::{operator, rival, two_leaders};
+use tenants::{
+    counts_what_its_namespaces_use, gains_and_loses_a_namespace_by_its_label,
+    is_contested_and_then_alone,
+};
 
 /// Two machines with four GPUs and one with two.
 const FLEET: &str = "
@@ -122,6 +128,11 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET is_in_a_namespace_that_is_deleted,
         FLEET asks_for_a_model,
     ];
+    all.extend(scenarios![operator "tenant ";
+        FLEET counts_what_its_namespaces_use,
+        FLEET gains_and_loses_a_namespace_by_its_label,
+        FLEET is_contested_and_then_alone,
+    ]);
     all.extend(scenarios![two_leaders "two leaders ";
         FLEET runs_to_success,
         FLEET exhausts_its_retries,

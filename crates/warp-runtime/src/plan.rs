@@ -1,4 +1,9 @@
 //! What a controller wants done, as plain data. Deciding makes a [`Plan`]; only the executor acts on one.
+//!
+//! This file has the data; `plan/children.rs` has the ways to say what should be so of other objects, of finalizers and
+//! of the status.
+
+mod children;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -6,76 +11,43 @@ use kube::Resource;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::informer::Key;
-
-/// Names a kind for requests.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(
-    clippy::struct_field_names,
-    reason = "the API's own words: a kind has a field `kind`"
-)]
-pub(crate) struct Kind {
-    pub(crate) api_version: String,
-    pub(crate) kind: String,
-    pub(crate) plural: String,
-}
-
-impl Kind {
-    pub(crate) fn of<K: Resource<DynamicType = ()>>() -> Self {
-        Self {
-            api_version: K::api_version(&()).into_owned(),
-            kind: K::kind(&()).into_owned(),
-            plural: K::plural(&()).into_owned(),
-        }
-    }
-
-    /// The path of the collection this kind has in `namespace`, or in the whole cluster.
-    pub(crate) fn path(&self, namespace: Option<&str>) -> String {
-        let root = if self.api_version.contains('/') {
-            "apis"
-        } else {
-            "api"
-        };
-        match namespace {
-            Some(namespace) => format!(
-                "/{root}/{}/namespaces/{namespace}/{}",
-                self.api_version, self.plural
-            ),
-            None => format!("/{root}/{}/{}", self.api_version, self.plural),
-        }
-    }
-}
+pub use self::children::is_controlled_by;
+use crate::cache::Key;
+pub use crate::kind::Kind;
+pub use crate::outside::{Call, What};
 
 /// An event for users, as `kubectl describe` shows it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Note {
-    pub(crate) about: ObjectReference,
-    pub(crate) warning: bool,
-    pub(crate) reason: String,
-    pub(crate) message: String,
+pub struct Note {
+    pub about: ObjectReference,
+    pub warning: bool,
+    pub reason: String,
+    pub message: String,
 }
 
 /// What is told about one create or delete once its outcome is known. `{}` in a text becomes the object's name, or the
 /// error.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Outcome {
-    pub(crate) about: ObjectReference,
-    pub(crate) done: (&'static str, &'static str),
-    pub(crate) failed: (&'static str, &'static str),
+pub struct Outcome {
+    pub about: ObjectReference,
+    pub done: (&'static str, &'static str),
+    pub failed: (&'static str, &'static str),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Encoding {
+pub enum Encoding {
     Merge,
     Strategic,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Action {
+pub enum Action {
     Create {
         kind: Kind,
         namespace: Option<String>,
         object: Value,
+        /// Finding it there already is success: its name says what it is.
+        or_found: bool,
         outcome: Option<Outcome>,
     },
     /// Posts to or replaces a subresource (`binding`, `finalize`).
@@ -102,44 +74,109 @@ pub(crate) enum Action {
         outcome: Option<Outcome>,
     },
     Note(Note),
+    /// Makes the fields `manager` has of an object exactly those of `object`, by server-side apply. Not sent when the
+    /// cache shows that it is so.
+    Apply {
+        kind: Kind,
+        key: Key,
+        manager: &'static str,
+        object: Value,
+    },
+    /// Makes `status` the whole of what `manager` has in the status of one version of an object.
+    Status(Box<Status>),
+}
+
+/// A status to write, and the one the object has: they differ.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Status {
+    pub seen: Seen,
+    pub manager: &'static str,
+    pub before: Value,
+    pub after: Value,
+}
+
+/// An object as it was seen: what carries this goes through only if it has not changed since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub kind: Kind,
+    pub key: Key,
+    pub uid: String,
+    pub version: String,
+}
+
+impl Seen {
+    pub fn of<K: Resource<DynamicType = ()>>(object: &K) -> Self {
+        let meta = object.meta();
+        Self {
+            kind: Kind::of::<K>(),
+            key: Key::of(object),
+            uid: meta.uid.clone().unwrap_or_default(),
+            version: meta.resource_version.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// What must be so for a plan to be carried out. The executor asks the API server itself: a watch may be behind, and
+/// some beliefs cannot be acted on and taken back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Premise {
+    /// This object is still as it was seen.
+    Unchanged(Seen),
+    /// There is no object of this name.
+    Absent(Kind, Key),
+}
+
+/// A key of a controller that is to be looked at again because of what this plan did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wake {
+    /// The controller, by its name.
+    pub controller: &'static str,
+    pub key: Key,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Removal {
-    pub(crate) grace_seconds: Option<u32>,
-    pub(crate) propagation: Option<Propagation>,
+pub struct Removal {
+    pub grace_seconds: Option<u32>,
+    pub propagation: Option<Propagation>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Propagation {
+pub enum Propagation {
     Background,
     Foreground,
     Orphan,
 }
 
-/// What to do, in this order, and when to look again.
+/// What to do, in this order, if the premises hold; whom to wake; and when to look again.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Plan {
-    pub(crate) actions: Vec<Action>,
-    pub(crate) again: Option<Timestamp>,
+pub struct Plan {
+    /// Asked before the first action; one that does not hold ends the pass.
+    pub premises: Vec<Premise>,
+    pub actions: Vec<Action>,
+    /// Why, for the audit trail.
+    pub why: String,
+    pub wake: Vec<Wake>,
+    /// Calls outside the cluster. They begin only in a pass that writes nothing: what they are for has then been
+    /// recorded by a pass before.
+    pub calls: Vec<Call>,
+    pub again: Option<Timestamp>,
 }
 
 impl Plan {
-    pub(crate) fn push(&mut self, action: Action) {
+    /// Whether carrying it out asks or tells the API server nothing.
+    pub fn is_idle(&self) -> bool {
+        self.actions.is_empty() && self.wake.is_empty() && self.calls.is_empty()
+    }
+
+    pub fn push(&mut self, action: Action) {
         self.actions.push(action);
     }
 
-    pub(crate) fn look_again(&mut self, at: Timestamp) {
+    pub fn look_again(&mut self, at: Timestamp) {
         self.again = Some(self.again.map_or(at, |known| known.min(at)));
     }
 
-    pub(crate) fn note(
-        &mut self,
-        about: ObjectReference,
-        warning: bool,
-        reason: &str,
-        message: String,
-    ) {
+    pub fn note(&mut self, about: ObjectReference, warning: bool, reason: &str, message: String) {
         self.push(Action::Note(Note {
             about,
             warning,
@@ -150,7 +187,7 @@ impl Plan {
 
     /// Writes `new` as the status of `object`, if it differs from `old`; refused by the server when the object changed
     /// in between.
-    pub(crate) fn status<K, S>(&mut self, object: &K, old: Option<&S>, new: &S)
+    pub fn status<K, S>(&mut self, object: &K, old: Option<&S>, new: &S)
     where
         K: Resource<DynamicType = ()>,
         S: Serialize,
@@ -159,7 +196,7 @@ impl Plan {
     }
 
     /// Like [`Plan::status`], with annotations in the same write: through the status they change no generation.
-    pub(crate) fn status_and_annotations<K, S>(
+    pub fn status_and_annotations<K, S>(
         &mut self,
         object: &K,
         old: Option<&S>,
@@ -194,7 +231,7 @@ impl Plan {
     }
 
     /// Merges `patch` into `object` if it is still the same object (by uid).
-    pub(crate) fn patch<K: Resource<DynamicType = ()>>(
+    pub fn patch<K: Resource<DynamicType = ()>>(
         &mut self,
         object: &K,
         encoding: Encoding,
@@ -213,7 +250,7 @@ impl Plan {
         });
     }
 
-    pub(crate) fn delete<K: Resource<DynamicType = ()>>(
+    pub fn delete<K: Resource<DynamicType = ()>>(
         &mut self,
         object: &K,
         options: Removal,
@@ -229,7 +266,7 @@ impl Plan {
         });
     }
 
-    pub(crate) fn create<K>(&mut self, object: &K, outcome: Option<Outcome>)
+    pub fn create<K>(&mut self, object: &K, outcome: Option<Outcome>)
     where
         K: Resource<DynamicType = ()> + Serialize,
     {
@@ -238,13 +275,14 @@ impl Plan {
             kind: Kind::of::<K>(),
             namespace,
             object: as_json(object),
+            or_found: false,
             outcome,
         });
     }
 }
 
 /// A reference to `object` for events.
-pub(crate) fn about<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
+pub fn about<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
     let meta = object.meta();
     ObjectReference {
         api_version: Some(K::api_version(&()).into_owned()),
@@ -258,13 +296,13 @@ pub(crate) fn about<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReferenc
 }
 
 /// The JSON of a value of the Kubernetes API.
-pub(crate) fn as_json<S: Serialize>(value: &S) -> Value {
+pub fn as_json<S: Serialize>(value: &S) -> Value {
     serde_json::to_value(value)
         .expect("kubernetes API types have string keys and no failing serialisers")
 }
 
 /// The JSON merge patch that turns `old` into `new`; none when they are equal.
-pub(crate) fn merge_difference(old: &Value, new: &Value) -> Option<Value> {
+pub fn merge_difference(old: &Value, new: &Value) -> Option<Value> {
     if old == new {
         return None;
     }

@@ -9,31 +9,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-const FIRST_DELAY: Duration = Duration::from_millis(5);
-/// What the server refused it seldom grants a moment later.
-const FIRST_DELAY_REFUSED: Duration = Duration::from_millis(100);
-const LAST_DELAY: Duration = Duration::from_mins(1);
-
-/// How the work on a key ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    Done,
-    Failed,
-    /// The server said no.
-    Refused,
-}
-
-impl End {
-    /// How long to wait after this many failures before.
-    fn delay(self, failures: u32) -> Duration {
-        let delay = match self {
-            Self::Done => return Duration::ZERO,
-            Self::Failed => FIRST_DELAY.saturating_mul(1 << failures.min(20)),
-            Self::Refused => FIRST_DELAY_REFUSED.saturating_mul(3_u32.pow(failures.min(10))),
-        };
-        delay.min(LAST_DELAY)
-    }
-}
+use crate::backoff::Failures;
+pub use crate::backoff::{Backoff, End};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Stage {
@@ -50,12 +27,12 @@ enum Stage {
 struct Progress {
     stage: Stage,
     timer: Option<Instant>,
-    failures: u32,
+    failures: Failures,
 }
 
 impl Progress {
     fn is_at_rest(&self) -> bool {
-        self.stage == Stage::Idle && self.timer.is_none() && self.failures == 0
+        self.stage == Stage::Idle && self.timer.is_none() && self.failures == Failures::default()
     }
 }
 
@@ -67,14 +44,26 @@ struct State<K> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Queue<K> {
+pub struct Queue<K> {
     state: Mutex<State<K>>,
     wake: Notify,
+    backoff: Backoff,
+}
+
+impl<K: Ord + Clone + Debug> Default for Queue<K> {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl<K: Ord + Clone + Debug> Queue<K> {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
+        Self::with(Backoff::QUICK)
+    }
+
+    pub fn with(backoff: Backoff) -> Self {
         Self {
+            backoff,
             state: Mutex::new(State {
                 ready: VecDeque::new(),
                 keys: BTreeMap::new(),
@@ -84,13 +73,13 @@ impl<K: Ord + Clone + Debug> Queue<K> {
         }
     }
 
-    pub(crate) fn add(&self, key: K) {
+    pub fn add(&self, key: K) {
         self.state.lock().add(key);
         self.wake.notify_one();
     }
 
     /// Adds `key` after `delay`; an earlier time already set for it stays.
-    pub(crate) fn add_after(&self, key: K, delay: Duration) {
+    pub fn add_after(&self, key: K, delay: Duration) {
         if delay.is_zero() {
             return self.add(key);
         }
@@ -99,15 +88,15 @@ impl<K: Ord + Clone + Debug> Queue<K> {
     }
 
     /// Ends the work on `key`: a failure is tried again after a growing delay.
-    pub(crate) fn done(&self, key: &K, end: End) {
+    pub fn done(&self, key: &K, end: End) {
         let mut state = self.state.lock();
-        state.done(key, end);
+        state.done(key, end, &self.backoff);
         drop(state);
         self.wake.notify_one();
     }
 
     /// The next key to work on. The caller must call [`Queue::done`] for it.
-    pub(crate) async fn next(&self) -> K {
+    pub async fn next(&self) -> K {
         loop {
             let until = match self.state.lock().take(Instant::now()) {
                 Ok(key) => return key,
@@ -127,7 +116,7 @@ impl<K: Ord + Clone + Debug> Queue<K> {
     }
 }
 
-impl<K: Ord + Clone> State<K> {
+impl<K: Ord + Clone + Debug> State<K> {
     fn add(&mut self, key: K) {
         let progress = self.keys.entry(key.clone()).or_default();
         match progress.stage {
@@ -152,18 +141,17 @@ impl<K: Ord + Clone> State<K> {
         self.by_time.insert((at, key));
     }
 
-    fn done(&mut self, key: &K, end: End) {
+    fn done(&mut self, key: &K, end: End, backoff: &Backoff) {
         let progress = self.keys.entry(key.clone()).or_default();
         let again = progress.stage == Stage::RunningDirty;
         progress.stage = Stage::Idle;
         if end == End::Done {
-            progress.failures = 0;
+            progress.failures = Failures::default();
             if progress.is_at_rest() && !again {
                 self.keys.remove(key);
             }
         } else {
-            let delay = end.delay(progress.failures);
-            progress.failures += 1;
+            let delay = backoff.delay(end, &mut progress.failures, &format!("{key:?}"));
             self.add_at(key.clone(), Instant::now() + delay);
         }
         if again {

@@ -5,24 +5,24 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::informer::store::Store;
+use warp_runtime::cache::store::Store;
 
 type Listener = Box<dyn Fn(&str) + Send + Sync>;
 
 #[derive(Default)]
-pub(crate) struct Census {
+pub(crate) struct ObjectCounts {
     /// By group and plural.
     kinds: Mutex<BTreeMap<(String, String), Arc<Store>>>,
     listeners: RwLock<Vec<Listener>>,
 }
 
-impl std::fmt::Debug for Census {
+impl std::fmt::Debug for ObjectCounts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Census").finish_non_exhaustive()
+        f.debug_struct("ObjectCounts").finish_non_exhaustive()
     }
 }
 
-impl Census {
+impl ObjectCounts {
     pub(super) fn watch(&self, group: &str, plural: &str, store: Arc<Store>) {
         self.kinds
             .lock()

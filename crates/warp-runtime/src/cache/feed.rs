@@ -11,26 +11,35 @@ use std::time::Duration;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use kube::api::{ListParams, Resource, WatchEvent, WatchParams};
-use kube::core::Request;
+use kube::core::{PartialObjectMeta, Request};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::store::Entry;
+use super::store::{Entry, Store};
+use super::{Health, Key};
 
 /// Where objects come from: a path and what it is asked for.
 #[derive(Clone, Debug)]
 pub struct Source {
     path: String,
     metadata_only: bool,
+    managed_fields: bool,
+    must_be_served: bool,
     field_selector: Option<String>,
+    label_selector: Option<String>,
 }
 
 impl Source {
     /// Every object of `K` in every namespace.
     pub fn all<K: Resource<DynamicType = ()>>() -> Self {
         Self::under(K::url_path(&(), None))
+    }
+
+    /// Every object of `K` in one namespace, or in all.
+    pub fn within<K: Resource<DynamicType = ()>>(namespace: Option<&str>) -> Self {
+        Self::under(K::url_path(&(), namespace))
     }
 
     /// The object `name` of `K`, and others that have its name after it.
@@ -50,8 +59,35 @@ impl Source {
         Self {
             path,
             metadata_only: false,
+            managed_fields: false,
+            must_be_served: false,
             field_selector: None,
+            label_selector: None,
         }
+    }
+
+    #[must_use]
+    pub fn labels(mut self, selector: &str) -> Self {
+        self.label_selector = Some(selector.to_owned());
+        self
+    }
+
+    /// Keeps `managedFields`, which are a third of an object and seldom read.
+    #[must_use]
+    pub fn with_managed_fields(mut self) -> Self {
+        self.managed_fields = true;
+        self
+    }
+
+    /// A kind the API server does not serve is waited for, instead of counting as one without objects.
+    #[must_use]
+    pub fn must_be_served(mut self) -> Self {
+        self.must_be_served = true;
+        self
+    }
+
+    pub(crate) fn is_selective(&self) -> bool {
+        self.field_selector.is_some() || self.label_selector.is_some()
     }
 
     #[must_use]
@@ -63,6 +99,7 @@ impl Source {
     fn list_request(&self) -> Result<http::Request<Vec<u8>>, kube::core::request::Error> {
         let mut params = ListParams::default();
         params.field_selector.clone_from(&self.field_selector);
+        params.label_selector.clone_from(&self.label_selector);
         let request = Request::new(&self.path);
         if self.metadata_only {
             request.list_metadata(&params)
@@ -77,6 +114,7 @@ impl Source {
     ) -> Result<http::Request<Vec<u8>>, kube::core::request::Error> {
         let mut params = WatchParams::default();
         params.field_selector.clone_from(&self.field_selector);
+        params.label_selector.clone_from(&self.label_selector);
         let request = Request::new(&self.path);
         if self.metadata_only {
             request.watch_metadata(&params, version)
@@ -88,7 +126,7 @@ impl Source {
 
 /// What a feed says, in the order it happened.
 #[derive(Debug)]
-pub(crate) enum Change {
+pub enum Change {
     /// All there is, and the version at which it was so.
     Listed(Vec<Arc<dyn Entry>>, Option<String>),
     Set(Arc<dyn Entry>),
@@ -98,22 +136,42 @@ pub(crate) enum Change {
     Reached(String),
 }
 
-pub(crate) type Feed = BoxStream<'static, Change>;
+pub type Feed = BoxStream<'static, Change>;
 
 /// The changes of objects of `K`; it never ends, and a failure is a pause.
-pub(crate) fn of<K>(client: kube::Client, source: Source) -> Feed
+pub fn of<K>(client: kube::Client, source: Source) -> Feed
 where
     K: Resource + DeserializeOwned + Send + Sync + 'static,
 {
-    let reader = Reader {
+    endless(reader::<K>(client, source, None))
+}
+
+/// The same, with how it goes told to the store that takes the changes.
+pub(crate) fn into_store<K>(client: kube::Client, source: Source, store: Arc<Store>) -> Feed
+where
+    K: Resource + DeserializeOwned + Send + Sync + 'static,
+{
+    endless(reader::<K>(client, source, Some(store)))
+}
+
+fn reader<K>(client: kube::Client, source: Source, store: Option<Arc<Store>>) -> Reader
+where
+    K: Resource + DeserializeOwned + Send + Sync + 'static,
+{
+    let whole = source.managed_fields;
+    Reader {
         client,
         source,
-        decode: decode::<K>,
+        store,
+        decode: if whole {
+            decode_whole::<K>
+        } else {
+            decode::<K>
+        },
         began: Instant::now(),
         delay: FIRST_RETRY,
         place: Place::Nowhere(None),
-    };
-    endless(reader)
+    }
 }
 
 fn endless(reader: Reader) -> Feed {
@@ -124,14 +182,21 @@ fn endless(reader: Reader) -> Feed {
     .boxed()
 }
 
-type Decode = fn(&str) -> Result<Arc<dyn Entry>, serde_json::Error>;
+pub(crate) type Decode = fn(&str) -> Result<Arc<dyn Entry>, serde_json::Error>;
 
-fn decode<K>(text: &str) -> Result<Arc<dyn Entry>, serde_json::Error>
+pub(crate) fn decode_whole<K>(text: &str) -> Result<Arc<dyn Entry>, serde_json::Error>
+where
+    K: Resource + DeserializeOwned + Send + Sync + 'static,
+{
+    Ok(Arc::new(serde_json::from_str::<K>(text)?))
+}
+
+pub(crate) fn decode<K>(text: &str) -> Result<Arc<dyn Entry>, serde_json::Error>
 where
     K: Resource + DeserializeOwned + Send + Sync + 'static,
 {
     let mut object: K = serde_json::from_str(text)?;
-    // Nobody here reads them, and they are a third of an object.
+    // No controller reads them, and they are a third of an object.
     object.meta_mut().managed_fields = None;
     Ok(Arc::new(object))
 }
@@ -165,6 +230,8 @@ enum Place {
 struct Reader {
     client: kube::Client,
     source: Source,
+    /// Who is told how the reading goes.
+    store: Option<Arc<Store>>,
     decode: Decode,
     /// When it listed last.
     began: Instant,
@@ -191,19 +258,30 @@ fn refused(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 401 | 403))
 }
 
+/// Whether the server said that it does not serve the kind.
+fn missing(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
 impl Reader {
     async fn next(&mut self) -> Change {
         loop {
             match self.step().await {
-                Ok(Some(change)) => return change,
+                Ok(Some(change)) => {
+                    if matches!(change, Change::Listed(..)) {
+                        self.tell(Health::Current);
+                    }
+                    return change;
+                }
                 Ok(None) => {}
                 Err(error) => {
+                    self.tell_failure(&error);
                     let (path, delay) = (&self.source.path, self.rest(&error));
                     tracing::debug!(path, %error, ?delay, "watch ended, listing again");
                     self.delay = delay;
                     self.place = Place::Nowhere(Some(Instant::now() + delay));
                     // A kind this server does not serve has no objects; it may be served later.
-                    if matches!(&error, kube::Error::Api(status) if status.code == 404) {
+                    if missing(&error) && !self.source.must_be_served {
                         return Change::Listed(Vec::new(), None);
                     }
                 }
@@ -211,9 +289,28 @@ impl Reader {
         }
     }
 
+    fn tell(&self, health: Health) {
+        if let Some(store) = &self.store {
+            store.set_health(health);
+        }
+    }
+
+    /// A watch that ended badly says nothing yet: only a list that fails too does.
+    fn tell_failure(&self, error: &kube::Error) {
+        let listing = matches!(self.place, Place::Nowhere(_));
+        match error {
+            kube::Error::Api(status) if status.code == 404 => self.tell(Health::Missing),
+            kube::Error::Api(status) if refused(error) => {
+                self.tell(Health::Refused(status.message.clone()));
+            }
+            error if listing => self.tell(Health::Failing(error.to_string())),
+            _ => {}
+        }
+    }
+
     /// How long to leave the server alone after a failure: longer the sooner it came.
     fn rest(&self, error: &kube::Error) -> Duration {
-        if refused(error) {
+        if refused(error) || (missing(error) && self.source.must_be_served) {
             (self.delay * 3).clamp(FIRST_REFUSED, LAST_REFUSED)
         } else if self.began.elapsed() > LAST_RETRY {
             FIRST_RETRY
@@ -247,11 +344,11 @@ impl Reader {
                     self.place = Place::At(std::mem::take(version), Some(*asked + FIRST_RETRY));
                     return Ok(None);
                 };
-                let change = read(self.decode, event)?;
-                if let Some(reached) = change.version() {
+                let change = read(self.decode, event, &self.source.path, self.store.is_some())?;
+                if let Some(reached) = change.as_ref().and_then(Change::version) {
                     reached.clone_into(version);
                 }
-                Ok(Some(change))
+                Ok(change)
             }
         }
     }
@@ -263,9 +360,8 @@ impl Reader {
         let list: List<'_> = serde_json::from_str(&text).map_err(kube::Error::SerdeError)?;
         let items = list.items.unwrap_or_default().into_iter();
         let entries = items
-            .map(|item| (self.decode)(item.get()))
-            .collect::<Result<_, _>>()
-            .map_err(kube::Error::SerdeError)?;
+            .filter_map(|item| readable(self.decode, item, &self.source.path))
+            .collect();
         let version = list.metadata.resource_version.unwrap_or_default();
         self.place = Place::At(version.clone(), None);
         Ok(Change::Listed(entries, Some(version)))
@@ -279,12 +375,39 @@ impl Reader {
     }
 }
 
-fn read(decode: Decode, event: WatchEvent<Box<RawValue>>) -> Result<Change, kube::Error> {
-    let entry = |object: Box<RawValue>| decode(object.get()).map_err(kube::Error::SerdeError);
+/// An object that this version cannot read is left alone, loudly, instead of stopping the watch.
+fn readable(decode: Decode, object: &RawValue, path: &str) -> Option<Arc<dyn Entry>> {
+    match decode(object.get()) {
+        Ok(entry) => Some(entry),
+        Err(error) => {
+            let name = serde_json::from_str::<PartialObjectMeta>(object.get()).ok();
+            let name = name.map(|named| Key::in_meta(&named.metadata).to_string());
+            tracing::warn!(path, name, %error, "cannot read an object, leaving it alone");
+            None
+        }
+    }
+}
+
+fn read(
+    decode: Decode,
+    event: WatchEvent<Box<RawValue>>,
+    path: &str,
+    for_store: bool,
+) -> Result<Option<Change>, kube::Error> {
+    let entry = |object: Box<RawValue>| readable(decode, &object, path);
     Ok(match event {
-        WatchEvent::Added(object) | WatchEvent::Modified(object) => Change::Set(entry(object)?),
-        WatchEvent::Deleted(object) => Change::Removed(entry(object)?),
-        WatchEvent::Bookmark(bookmark) => Change::Reached(bookmark.metadata.resource_version),
+        WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+            match readable(decode, &object, path) {
+                Some(entry) => Some(Change::Set(entry)),
+                // A store must not go on showing the state before.
+                None if for_store => serde_json::from_str::<PartialObjectMeta>(object.get())
+                    .ok()
+                    .map(|last| Change::Removed(Arc::new(last))),
+                None => None,
+            }
+        }
+        WatchEvent::Deleted(object) => entry(object).map(Change::Removed),
+        WatchEvent::Bookmark(bookmark) => Some(Change::Reached(bookmark.metadata.resource_version)),
         WatchEvent::Error(status) => return Err(kube::Error::Api(status)),
     })
 }

@@ -1,5 +1,8 @@
-//! Events for users. Recording never blocks and never fails a controller; repeats raise a count instead of making a new
+//! Events for users, in two ways: as kube-controller-manager writes them ([`Recorder::new`]), and under names that follow
+//! from what they say ([`Recorder::stable`]). Recording never blocks and never fails a controller; repeats raise a count instead of making a new
 //! object, and one object that says too much is cut short, as client-go does.
+
+mod stable;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,8 +15,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::Clock;
-use super::plan::Note;
+use crate::Clock;
+use crate::plan::Note;
 
 /// Events one component may say about one object in a burst, and how long it takes to earn the next.
 const BURST: u32 = 25;
@@ -25,13 +28,13 @@ const WAITING: usize = 65_536;
 const PARALLEL: usize = 8;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Recorder {
+pub struct Recorder {
     send: mpsc::Sender<(&'static str, Note)>,
 }
 
 impl Recorder {
     /// A recorder and the task that writes what it records.
-    pub(crate) fn new(
+    pub fn new(
         client: kube::Client,
         clock: Clock,
         shutdown: CancellationToken,
@@ -40,7 +43,19 @@ impl Recorder {
         (Self { send }, write(client, clock, receive, shutdown))
     }
 
-    pub(crate) fn record(&self, component: &'static str, note: Note) {
+    /// A recorder whose Events a restarted process finds again, and the task that writes them.
+    pub fn stable(
+        client: kube::Client,
+        clock: Clock,
+        identity: &str,
+        shutdown: CancellationToken,
+    ) -> (Self, impl Future<Output = ()> + use<>) {
+        let (send, receive) = mpsc::channel(WAITING);
+        let writer = stable::write(client, clock, identity.to_owned(), receive, shutdown);
+        (Self { send }, writer)
+    }
+
+    pub fn record(&self, component: &'static str, note: Note) {
         if self.send.try_send((component, note)).is_err() {
             tracing::debug!("event dropped: too many are waiting");
         }

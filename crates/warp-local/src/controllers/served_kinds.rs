@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kube::discovery::{Discovery, Scope, verbs};
 
-use super::plan::Kind;
+use warp_runtime::plan::Kind;
 
 /// One served kind in the version its group prefers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

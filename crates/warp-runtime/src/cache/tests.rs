@@ -105,3 +105,77 @@ async fn an_own_write_is_waited_for_by_version_and_a_deletion_by_uid() {
     );
     assert_eq!(waited, None);
 }
+
+fn node_seen(cache: &Cache<Pod>, name: u8) -> Option<String> {
+    node_of(&*cache.get(&Key::new("ns", &format!("p{name}")))?)
+}
+
+#[test]
+fn an_own_write_is_seen_at_once_and_not_undone_by_older_news() {
+    let cache = Cache::<Pod>::new(&[]);
+    cache.replace(vec![pod(1, 0, 1)], Some("1"));
+    cache.store().take_own(Arc::new(pod(1, 5, 5)));
+    assert_eq!(node_seen(&cache, 1).as_deref(), Some("n5"));
+    cache.put(pod(1, 3, 3));
+    assert_eq!(node_seen(&cache, 1).as_deref(), Some("n5"), "older news");
+    cache.put(pod(1, 6, 6));
+    assert_eq!(node_seen(&cache, 1).as_deref(), Some("n6"));
+}
+
+#[test]
+fn an_own_write_the_watch_has_passed_is_not_resurrected() {
+    let cache = Cache::<Pod>::new(&[]);
+    cache.replace(vec![], Some("1"));
+    cache.put(pod(2, 0, 7));
+    cache.remove(&pod(2, 0, 8));
+    // The answer to the request that made it arrives after the watch has shown its end.
+    cache.store().take_own(Arc::new(pod(2, 0, 7)));
+    assert_eq!(cache.len(), 0);
+}
+
+#[test]
+fn a_list_settles_own_writes_up_to_its_version_and_keeps_newer_ones() {
+    let cache = Cache::<Pod>::new(&[]);
+    cache.replace(vec![pod(1, 0, 1), pod(2, 0, 2)], Some("2"));
+    cache.store().take_own(Arc::new(pod(3, 0, 5)));
+    cache.store().take_own(Arc::new(pod(4, 0, 9)));
+    // The list is of version 7: the third is not in it, so it is gone; the fourth came later.
+    cache.replace(vec![pod(1, 1, 4)], Some("7"));
+    let left: Vec<_> = cache
+        .all()
+        .iter()
+        .filter_map(|pod| pod.metadata.name.clone())
+        .collect();
+    assert_eq!(left, ["p1", "p4"]);
+}
+
+#[test]
+fn an_object_an_own_request_ended_is_not_shown_again_and_its_name_is_free() {
+    let cache = Cache::<Pod>::new(&[]);
+    cache.replace(vec![pod(1, 0, 1)], Some("1"));
+    let key = Key::new("ns", "p1");
+    cache.store().take_own_end(&key, "u1");
+    assert_eq!(cache.get(&key), None);
+    cache.put(pod(1, 0, 2));
+    assert_eq!(cache.get(&key), None, "late news of what is gone");
+    let mut next = pod(1, 4, 3);
+    next.metadata.uid = Some("another".to_owned());
+    cache.put(next);
+    assert_eq!(node_seen(&cache, 1).as_deref(), Some("n4"));
+}
+
+#[test]
+fn what_a_cache_does_not_keep_goes_and_what_it_keeps_is_trimmed() {
+    let cache = Cache::shaped(Shape::<Pod> {
+        keep: |pod| node_of(pod).as_deref() != Some("n9"),
+        trim: |pod| pod.metadata.uid = None,
+        indexes: &[node_of],
+    });
+    cache.put(pod(1, 1, 1));
+    let kept = cache.by(0, "n1").remove(0);
+    assert_eq!(kept.metadata.uid, None);
+    cache.put(pod(1, 9, 2));
+    assert_eq!(cache.len(), 0);
+    cache.store().take_own(Arc::new(pod(2, 9, 3)));
+    assert_eq!(cache.len(), 0);
+}

@@ -10,13 +10,13 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::Clock;
-use super::execute::{ExecuteError, status_of};
-use super::queue::{End, Queue};
+use crate::Clock;
 use crate::background;
+use crate::execute::{ExecuteError, status_of};
+use crate::queue::{End, Queue};
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SyncError {
+pub enum SyncError {
     #[error(transparent)]
     Execute(#[from] ExecuteError),
     #[error("failed to read {what}: {source}")]
@@ -29,27 +29,32 @@ pub(crate) enum SyncError {
 }
 
 impl SyncError {
-    /// Whether the server said no, which it will say again; somebody else's change in between is no refusal.
     fn end(&self) -> End {
         let source = match self {
             Self::Execute(error) => &error.source,
             Self::Read { source, .. } => source,
-            Self::Panicked => return End::Failed,
+            Self::Panicked => return End::Panicked,
         };
         match status_of(source) {
-            Some(status) if (400..500).contains(&status.code) && !status.is_conflict() => {
-                End::Refused
-            }
+            Some(status) if status.is_conflict() => End::Conflict,
+            Some(status) if status.code == 429 => End::PutOff,
+            Some(status) if (400..500).contains(&status.code) => End::Refused,
             _ => End::Failed,
         }
     }
 }
 
 /// One controller: a name, and what to do about one key.
-pub(crate) trait Controller: Send + Sync + 'static {
+pub trait Controller: Send + Sync + 'static {
     type Key: Ord + Clone + Debug + Send + Sync + 'static;
     const NAME: &'static str;
+    /// Keys worked on at once.
     const WORKERS: usize = 8;
+
+    /// [`Controller::WORKERS`], where it is not chosen until the controller runs.
+    fn workers(&self) -> usize {
+        Self::WORKERS
+    }
 
     /// Looks at `key` and does what is to be done; says when to look again.
     fn sync(
@@ -69,7 +74,10 @@ struct Work<C: Controller> {
 impl<C: Controller> Work<C> {
     fn end(&mut self, outcome: Result<Option<Timestamp>, SyncError>, now: Timestamp) {
         let key = &self.key;
-        self.end = outcome.as_ref().map_or_else(SyncError::end, |_| End::Done);
+        self.end = match &outcome {
+            Ok(_) => End::Done,
+            Err(error) => error.end(),
+        };
         match outcome {
             Ok(again) => {
                 if let Some(at) = again {
@@ -89,6 +97,7 @@ impl<C: Controller> Work<C> {
 impl<C: Controller> Drop for Work<C> {
     fn drop(&mut self) {
         if std::thread::panicking() {
+            self.end = End::Panicked;
             tracing::error!(controller = C::NAME, key = ?self.key, "panicked, will try again");
         }
         self.queue.done(&self.key, self.end);
@@ -96,13 +105,13 @@ impl<C: Controller> Drop for Work<C> {
 }
 
 /// Works off `queue` until `shutdown`, then waits for the workers to end.
-pub(crate) async fn drive<C: Controller>(
+pub async fn drive<C: Controller>(
     controller: Arc<C>,
     queue: Arc<Queue<C::Key>>,
     clock: Clock,
     shutdown: CancellationToken,
 ) {
-    let workers = Arc::new(Semaphore::new(C::WORKERS));
+    let workers = Arc::new(Semaphore::new(controller.workers()));
     let tasks = TaskTracker::new();
     loop {
         let Ok(permit) = workers.clone().acquire_owned().await else {
@@ -132,12 +141,12 @@ pub(crate) async fn drive<C: Controller>(
 }
 
 /// `at` and some time more. Users may ask for any time: what lies past the end of time is the end of time.
-pub(crate) fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
+pub fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
     at.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
 /// The time from `now` to `at`; a moment more, so that the clock has passed `at` when the key comes back.
-pub(crate) fn until(at: Timestamp, now: Timestamp) -> Duration {
+pub fn until(at: Timestamp, now: Timestamp) -> Duration {
     let left = at.duration_since(now);
     Duration::try_from(left).map_or(Duration::from_millis(1), |left| {
         left + Duration::from_millis(1)
@@ -172,6 +181,26 @@ mod tests {
         let controller = Arc::new(PanicsOnce(AtomicUsize::new(0), stop.clone()));
         drive(controller.clone(), queue, Clock::system(), stop).await;
         assert_eq!(controller.0.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn only_a_refusal_is_a_refusal() {
+        let end = |code: u16| {
+            let reason = if code == 409 { "Conflict" } else { "" };
+            let status = kube::core::Status::failure("", reason).with_code(code);
+            SyncError::Execute(ExecuteError {
+                verb: "patch",
+                kind: String::new(),
+                name: String::new(),
+                source: Box::new(kube::Error::Api(Box::new(status))),
+            })
+            .end()
+        };
+        assert_eq!(end(403), End::Refused);
+        assert_eq!(end(422), End::Refused);
+        assert_eq!(end(409), End::Conflict);
+        assert_eq!(end(429), End::PutOff);
+        assert_eq!(end(503), End::Failed);
     }
 
     #[test]

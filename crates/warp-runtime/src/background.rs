@@ -5,13 +5,11 @@ use futures::FutureExt;
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
-pub(crate) fn spawn<T: Send + 'static>(
-    work: impl Future<Output = T> + Send + 'static,
-) -> JoinHandle<T> {
+pub fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     tokio::spawn(work.boxed())
 }
 
 /// Work whose end somebody waits for.
-pub(crate) fn tracked(tasks: &TaskTracker, work: impl Future<Output = ()> + Send + 'static) {
+pub fn tracked(tasks: &TaskTracker, work: impl Future<Output = ()> + Send + 'static) {
     tasks.spawn(work.boxed());
 }

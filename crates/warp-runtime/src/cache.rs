@@ -18,8 +18,10 @@ use kube::api::Resource;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) mod feed;
-pub(crate) mod store;
+use crate::queue::Queue;
+
+pub mod feed;
+pub mod store;
 #[cfg(test)]
 mod tests;
 
@@ -45,7 +47,7 @@ impl Key {
         Self::in_meta(object.meta())
     }
 
-    pub(crate) fn in_meta(meta: &ObjectMeta) -> Self {
+    pub fn in_meta(meta: &ObjectMeta) -> Self {
         Self::new(
             meta.namespace.as_deref().unwrap_or_default(),
             meta.name.as_deref().unwrap_or_default(),
@@ -77,6 +79,48 @@ impl Debug for Key {
 /// What an object is found under in one index; `None` leaves it out.
 pub type IndexBy<K> = fn(&K) -> Option<String>;
 
+/// Which objects a cache keeps, how much of them, and what they are found under.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape<K: 'static> {
+    pub keep: fn(&K) -> bool,
+    pub trim: fn(&mut K),
+    pub indexes: &'static [IndexBy<K>],
+}
+
+/// How reading one kind from the API server goes, for `/readyz`, metrics and people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// The first list has not been answered.
+    Starting,
+    Current,
+    /// The API server does not serve the kind: its CRD is not installed.
+    Missing,
+    /// The API server does not let us read it; with its own words.
+    Refused(String),
+    /// It did not answer, or not well; with the error.
+    Failing(String),
+}
+
+impl Health {
+    pub fn is_current(&self) -> bool {
+        *self == Self::Current
+    }
+}
+
+impl Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Starting => f.write_str("waiting for the first list"),
+            Self::Current => f.write_str("current"),
+            Self::Missing => {
+                f.write_str("the API server does not serve this kind: install its CRD")
+            }
+            Self::Refused(reason) => write!(f, "no right to read it: {reason}"),
+            Self::Failing(error) => write!(f, "cannot be read at the moment: {error}"),
+        }
+    }
+}
+
 /// The newest state seen of one kind.
 pub struct Cache<K> {
     store: Arc<Store>,
@@ -107,13 +151,43 @@ impl<K: Resource + Send + Sync + 'static> Cache<K> {
             Box::new(move |entry: &dyn Entry| by(store::seen_as(entry))) as store::IndexBy
         });
         Self {
-            store: Arc::new(Store::new(indexes.collect())),
+            store: Arc::new(Store::new(indexes.collect(), None)),
             kind: PhantomData,
         }
     }
 
+    /// A cache that keeps some objects, and some of each.
+    pub fn shaped(shape: Shape<K>) -> Self {
+        let indexes = shape.indexes.iter().map(|by| {
+            let by = *by;
+            Box::new(move |entry: &dyn Entry| by(store::seen_as(entry))) as store::IndexBy
+        });
+        let admit = move |mut entry: Arc<dyn Entry>| {
+            if !(shape.keep)(store::seen_as(&*entry)) {
+                return None;
+            }
+            // A fresh entry has one holder; one that others hold already is as it should be.
+            if let Some(entry) = Arc::get_mut(&mut entry) {
+                let any: &mut dyn std::any::Any = entry;
+                if let Some(object) = any.downcast_mut() {
+                    (shape.trim)(object);
+                }
+            }
+            Some(entry)
+        };
+        Self {
+            store: Arc::new(Store::new(indexes.collect(), Some(Box::new(admit)))),
+            kind: PhantomData,
+        }
+    }
+
+    /// How reading it goes.
+    pub fn health(&self) -> Health {
+        self.store.health()
+    }
+
     /// What the cache keeps its objects in, for those who need not know their kind.
-    pub(crate) fn store(&self) -> &Arc<Store> {
+    pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
@@ -155,22 +229,40 @@ impl<K: Resource + Send + Sync + 'static> Cache<K> {
         typed(self.store.by(index, value))
     }
 
+    /// Adds the key that `of` gives for the old or the new state of every object that changes.
+    pub fn on_key<Q>(
+        &self,
+        queue: &Arc<Queue<Q>>,
+        of: impl Fn(&K) -> Option<Q> + Send + Sync + 'static,
+    ) where
+        Q: Ord + Clone + std::fmt::Debug + Send + Sync + 'static,
+    {
+        let queue = queue.clone();
+        self.listen(move |old, new| {
+            let (old, new) = (old.and_then(&of), new.and_then(&of));
+            if old != new
+                && let Some(key) = old
+            {
+                queue.add(key);
+            }
+            if let Some(key) = new {
+                queue.add(key);
+            }
+        });
+    }
+
     /// Takes one object as the newest state of its key.
-    #[cfg(test)]
-    pub(crate) fn put(&self, object: K) {
-        let entry: Arc<dyn Entry> = Arc::new(object);
-        self.store.put(&entry);
+    pub fn put(&self, object: K) {
+        self.store.put(Arc::new(object));
     }
 
     /// Takes the last state of an object that no longer exists.
-    #[cfg(test)]
-    pub(crate) fn remove(&self, last: &K) {
+    pub fn remove(&self, last: &K) {
         self.store.remove(last);
     }
 
     /// Takes a whole list: what it does not name is gone.
-    #[cfg(test)]
-    pub(crate) fn replace(&self, objects: Vec<K>, version: Option<&str>) {
+    pub fn replace(&self, objects: Vec<K>, version: Option<&str>) {
         let entries = objects.into_iter().map(|object| Arc::new(object) as _);
         self.store.replace(entries.collect(), version);
     }
@@ -190,7 +282,10 @@ pub fn fill<K>(
 where
     K: Resource + DeserializeOwned + Send + Sync + 'static,
 {
-    let changes = feed::of::<K>(client, source);
+    if source.is_selective() {
+        cache.store.set_selective();
+    }
+    let changes = feed::into_store::<K>(client, source, cache.store.clone());
     Box::pin(keep(cache.store.clone(), changes, shutdown))
 }
 

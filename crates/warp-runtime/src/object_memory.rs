@@ -8,16 +8,16 @@ use std::sync::Arc;
 use kube::Resource;
 use parking_lot::Mutex;
 
-use crate::informer::{Cache, Key};
+use crate::cache::{Cache, Key};
 
-pub(crate) struct Remembered<K, V> {
+pub struct ObjectMemory<K, V> {
     cache: Cache<K>,
     by_uid: Arc<Mutex<BTreeMap<String, V>>>,
 }
 
-impl<K, V> Debug for Remembered<K, V> {
+impl<K, V> Debug for ObjectMemory<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Remembered").finish_non_exhaustive()
+        f.debug_struct("ObjectMemory").finish_non_exhaustive()
     }
 }
 
@@ -25,13 +25,13 @@ fn uid<K: Resource>(object: &K) -> &str {
     object.meta().uid.as_deref().unwrap_or_default()
 }
 
-impl<K, V> Remembered<K, V>
+impl<K, V> ObjectMemory<K, V>
 where
     K: Resource + Send + Sync + 'static,
     V: Clone + Send + 'static,
 {
     /// Nothing yet; what is remembered of an object is forgotten when `cache` hears of its end.
-    pub(crate) fn of(cache: &Cache<K>) -> Self {
+    pub fn of(cache: &Cache<K>) -> Self {
         let by_uid: Arc<Mutex<BTreeMap<String, V>>> = Arc::default();
         let known = by_uid.clone();
         cache.listen(move |old, new| {
@@ -47,17 +47,17 @@ where
         }
     }
 
-    pub(crate) fn get(&self, object: &K) -> Option<V> {
+    pub fn get(&self, object: &K) -> Option<V> {
         self.by_uid.lock().get(uid(object)).cloned()
     }
 
-    pub(crate) fn forget(&self, object: &K) -> Option<V> {
+    pub fn forget(&self, object: &K) -> Option<V> {
         self.by_uid.lock().remove(uid(object))
     }
 
     /// Remembers `value` of `object`, unless it is gone: the cache forgets an object before it says so, so whoever looks
     /// under the lock either finds it gone or is heard by the listener.
-    pub(crate) fn set(&self, object: &K, value: V) {
+    pub fn set(&self, object: &K, value: V) {
         let mut by_uid = self.by_uid.lock();
         let known = self.cache.get(&Key::of(object));
         if known.is_some_and(|known| uid(&*known) == uid(object)) {
@@ -96,7 +96,7 @@ mod tests {
             steps in proptest::collection::vec((0_u8..5, 0_u8..3, 0_u8..4), 1..60),
         ) {
             let cache = Cache::new(&[]);
-            let remembered = Remembered::of(&cache);
+            let remembered = ObjectMemory::of(&cache);
             for (name, life, step) in steps {
                 let it = object(name, life);
                 match step {

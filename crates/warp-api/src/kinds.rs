@@ -1,0 +1,55 @@
+//! The table of kinds. CRDs, golden files, reference pages, roles, examples and the tests that every kind has its parts
+//! derive from it: a new kind is a file here, a folder in `warp-operator`, and one line in [`KINDS`].
+
+use serde_json::Value;
+
+use crate::crd;
+
+/// One kind and where its parts are.
+#[derive(Clone, Copy, Debug)]
+pub struct KindEntry {
+    pub kind: &'static str,
+    pub plural: &'static str,
+    pub short_name: &'static str,
+    pub namespaced: bool,
+    /// Its CRD, ready to be applied.
+    pub crd: fn() -> Value,
+    /// A manifest in `deploy/examples/` that the tests apply.
+    pub example: &'static str,
+    /// Its controller: a file and a folder of this name in `crates/warp-operator/src`, and the word in its metrics.
+    pub controller: &'static str,
+}
+
+/// Every kind of the group.
+pub const KINDS: &[KindEntry] = &[
+    KindEntry {
+        kind: "GPUWorkload",
+        plural: "gpuworkloads",
+        short_name: "gpuw",
+        namespaced: true,
+        crd: crd::gpu_workload,
+        example: "train.yaml",
+        controller: "workload",
+    },
+    KindEntry {
+        kind: "Tenant",
+        plural: "tenants",
+        short_name: "gten",
+        namespaced: false,
+        crd: crd::tenant,
+        example: "tenant.yaml",
+        controller: "tenant",
+    },
+];
+
+impl KindEntry {
+    /// The generated CRD below the root of the repository.
+    pub fn crd_path(&self) -> String {
+        format!("deploy/crds/{}.{}.yaml", self.plural, crate::GROUP)
+    }
+
+    /// The generated reference page below the root of the repository.
+    pub fn reference_path(&self) -> String {
+        format!("docs/reference/{}.md", self.kind.to_lowercase())
+    }
+}

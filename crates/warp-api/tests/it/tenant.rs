@@ -1,0 +1,62 @@
+//! What the API server refuses of a Tenant, rule by rule, with an example it accepts.
+
+use kube_cel::{ValidationErrors, Validator, compile_schema};
+use serde_json::{Value, json};
+use warp_api::crd;
+use warp_api::tenant::RULES;
+
+fn tenant(name: &str, namespaces: Value) -> Value {
+    json!({
+        "apiVersion": "gpu.warp.dev/v1alpha1",
+        "kind": "Tenant",
+        "metadata": {"name": name},
+        "spec": {"namespaces": namespaces},
+    })
+}
+
+fn refusals(object: &Value) -> Vec<String> {
+    let schema = compile_schema(crd::schema(&crd::tenant()));
+    let errors = Validator::new().validate_compiled(&schema, object, None);
+    let errors = errors
+        .err()
+        .into_iter()
+        .flat_map(ValidationErrors::into_vec);
+    errors.map(|error| error.message).collect()
+}
+
+#[test]
+fn every_rule_refuses_its_example_and_no_other() {
+    let by_name = json!({"names": ["a"]});
+    for accepted in [
+        tenant("team", by_name.clone()),
+        tenant("team", json!({"selector": {"matchLabels": {"team": "a"}}})),
+        tenant("team", json!({"selector": {}})),
+        tenant(&"x".repeat(63), json!({"names": ["a"], "selector": {}})),
+    ] {
+        assert_eq!(refusals(&accepted), Vec::<String>::new(), "{accepted}");
+    }
+    let refused = [
+        (tenant(&"x".repeat(64), by_name), "at most 63 characters"),
+        (tenant("team", json!({})), "names or selector must be given"),
+        (
+            tenant("team", json!({"names": []})),
+            "names or selector must be given",
+        ),
+    ];
+    for (object, message) in &refused {
+        let said = refusals(object);
+        assert!(
+            said.len() == 1 && said[0].contains(message),
+            "{object}: {said:?}"
+        );
+    }
+    for rule in RULES {
+        assert!(
+            refused
+                .iter()
+                .any(|(_, message)| rule.message.contains(message)),
+            "no example of: {}",
+            rule.message
+        );
+    }
+}

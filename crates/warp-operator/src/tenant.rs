@@ -1,0 +1,148 @@
+//! The Tenant controller: which namespaces belong to a tenant, and which GPUs they use and wait for.
+//!
+//! It only says what is: nothing is created, placed or refused here.
+
+mod observe;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::ResourceExt;
+use warp_api::Tenant;
+use warp_runtime::cache::{Cache, Key, Shape, Source};
+use warp_runtime::plan::Plan;
+use warp_runtime::reconcile::Reconcile;
+use warp_runtime::runtime::{Registration, Runtime, Wakes};
+
+use crate::context::Context;
+use observe::Seen;
+pub(crate) use observe::UsageByNamespace;
+
+/// Names the controller in logs, metrics, readiness and wake-ups.
+pub(crate) const NAME: &str = "tenant";
+/// Pods come and go in crowds; what they use is told once for all of them.
+const GATHER: Duration = Duration::from_secs(1);
+
+/// The kind as the runtime runs it.
+#[derive(Debug)]
+pub(crate) struct Tenants {
+    tenants: Cache<Tenant>,
+    namespaces: Cache<Namespace>,
+    usage: Arc<UsageByNamespace>,
+    cx: Arc<Context>,
+}
+
+impl Tenants {
+    /// Registers the kind: what it reads, and which changes concern which tenants.
+    pub(crate) fn register(runtime: &mut Runtime, cx: &Arc<Context>) -> Notice {
+        let tenants = runtime.cache(Source::all::<Tenant>().with_managed_fields(), shape());
+        let namespaces = runtime.cache(
+            Source::all::<Namespace>(),
+            Shape {
+                keep: |_| true,
+                trim: |namespace: &mut Namespace| {
+                    namespace.annotations_mut().clear();
+                    namespace.spec = None;
+                },
+                indexes: &[],
+            },
+        );
+        let usage = Arc::<UsageByNamespace>::default();
+        let kind = Self {
+            tenants: tenants.clone(),
+            namespaces: namespaces.clone(),
+            usage: usage.clone(),
+            cx: Arc::clone(cx),
+        };
+        let (everyone, others) = (tenants.clone(), tenants.clone());
+        runtime.register(
+            Registration::of(kind, &tenants)
+                .watches_changes(&namespaces, move |old, new| {
+                    if claimable(old) == claimable(new) {
+                        return Vec::new();
+                    }
+                    keys(&everyone)
+                })
+                // What one tenant claims decides what the others have.
+                .watches_changes(&tenants, move |old, new| {
+                    if old.map(|old| &old.spec) == new.map(|new| &new.spec) {
+                        return Vec::new();
+                    }
+                    keys(&others)
+                }),
+        );
+        Notice {
+            tenants,
+            usage,
+            wakes: runtime.wakes(),
+        }
+    }
+}
+
+/// What decides whether a namespace belongs to a tenant.
+fn claimable(
+    namespace: Option<&Namespace>,
+) -> Option<(String, &std::collections::BTreeMap<String, String>)> {
+    namespace.map(|namespace| (namespace.name_any(), namespace.labels()))
+}
+
+fn keys(tenants: &Cache<Tenant>) -> Vec<Key> {
+    tenants
+        .all()
+        .iter()
+        .map(|tenant| Key::of(&**tenant))
+        .collect()
+}
+
+fn shape() -> Shape<Tenant> {
+    Shape {
+        keep: |_| true,
+        trim: |tenant| {
+            // The audit trail names the last writer of the spec and nothing else of these.
+            let fields = tenant.managed_fields_mut();
+            fields.retain(|entry| entry.subresource.is_none());
+            for entry in fields.iter_mut() {
+                entry.fields_v1 = None;
+            }
+        },
+        indexes: &[],
+    }
+}
+
+/// How the watches of pods, nodes and workloads tell tenants that something changed.
+#[derive(Clone, Debug)]
+pub(crate) struct Notice {
+    tenants: Cache<Tenant>,
+    usage: Arc<UsageByNamespace>,
+    wakes: Wakes,
+}
+
+impl Notice {
+    /// What is used or waited for may have changed.
+    pub(crate) fn usage_changed(&self) {
+        self.usage.outdated();
+        for key in keys(&self.tenants) {
+            self.wakes.wake_after(NAME, key, GATHER);
+        }
+    }
+}
+
+impl Reconcile for Tenants {
+    type Object = Tenant;
+    type Seen = Seen;
+    const NAME: &'static str = NAME;
+    const MANAGER: &'static str = "warp-tenant";
+
+    async fn observe(&self, _: &Arc<Tenant>) -> Seen {
+        observe::see(self)
+    }
+
+    fn plan(&self, tenant: &Tenant, seen: &Seen, now: Timestamp) -> Plan {
+        plan::plan(tenant, seen, now)
+    }
+}

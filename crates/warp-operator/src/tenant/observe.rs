@@ -1,0 +1,158 @@
+//! Everything a tenant's plan needs, read from the caches. No decisions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use kube::{Resource, ResourceExt};
+use parking_lot::Mutex;
+use warp_api::{GPUWorkload, Tenant, label};
+use warp_core::gpu::{self, Vendor};
+
+use super::Tenants;
+use crate::cache::Key;
+use crate::context::Context;
+use crate::ledger;
+use crate::workload::node_of;
+
+/// What is known about all tenants.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) tenants: Vec<Arc<Tenant>>,
+    pub(crate) namespaces: Vec<Arc<Namespace>>,
+    pub(crate) usage: Arc<BTreeMap<String, Usage>>,
+}
+
+/// GPUs of one namespace by model.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(crate) in_use: BTreeMap<String, i64>,
+    pub(crate) waiting: BTreeMap<String, i64>,
+}
+
+pub(super) fn see(kind: &Tenants) -> Seen {
+    Seen {
+        tenants: kind.tenants.all(),
+        namespaces: kind.namespaces.all(),
+        usage: kind.usage.get(&kind.cx),
+    }
+}
+
+/// What every namespace uses, counted once after each change however many tenants there are.
+#[derive(Debug, Default)]
+pub(crate) struct UsageByNamespace {
+    changes: AtomicU64,
+    counted: Mutex<Option<(u64, Arc<BTreeMap<String, Usage>>)>>,
+}
+
+impl UsageByNamespace {
+    pub(super) fn outdated(&self) {
+        self.changes.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn get(&self, cx: &Context) -> Arc<BTreeMap<String, Usage>> {
+        let mut counted = self.counted.lock();
+        // Read before the caches are: a change in between is counted by the next pass.
+        let changes = self.changes.load(Ordering::SeqCst);
+        if let Some((at, usage)) = &*counted
+            && *at == changes
+        {
+            return Arc::clone(usage);
+        }
+        let node = |name: &str| cx.nodes.get(&Key::new("", name));
+        let usage = Arc::new(count(&cx.pods.all(), &cx.workloads.all(), node));
+        *counted = Some((changes, Arc::clone(&usage)));
+        usage
+    }
+}
+
+/// Counts what bound pods hold, and what open workloads and unbound pods ask for.
+pub(super) fn count(
+    pods: &[Arc<Pod>],
+    workloads: &[Arc<GPUWorkload>],
+    node: impl Fn(&str) -> Option<Arc<Node>>,
+) -> BTreeMap<String, Usage> {
+    let mut all: BTreeMap<String, Usage> = BTreeMap::new();
+    let mut placed = std::collections::BTreeSet::new();
+    for pod in pods {
+        let owner = pod.labels().get(label::WORKLOAD_UID);
+        let Some(spec) = pod.spec.as_ref().filter(|_| !finished(pod)) else {
+            continue;
+        };
+        let usage = all.entry(pod.namespace().unwrap_or_default()).or_default();
+        let asked = ledger::request(&pod.metadata, spec).resources.extended;
+        let gpus = asked.iter().filter_map(|(resource, count)| {
+            let vendor = Vendor::of_resource(resource)?;
+            Some((vendor, resource, i64::try_from(*count).unwrap_or(i64::MAX)))
+        });
+        match node_of(pod) {
+            Some(name) => {
+                placed.extend(owner.cloned());
+                let node = node(name);
+                for (vendor, resource, count) in gpus {
+                    let model = node.as_deref().and_then(|node| model(node, resource));
+                    let model = model.unwrap_or_else(|| vendor.as_str().to_owned());
+                    *usage.in_use.entry(model).or_default() += count;
+                }
+            }
+            // A workload's own pods are counted with the workload.
+            None if owner.is_some() => {}
+            None => {
+                for (vendor, _, count) in gpus {
+                    let model = vendor.as_str().to_owned();
+                    *usage.waiting.entry(model).or_default() += count;
+                }
+            }
+        }
+    }
+    for workload in workloads {
+        let phase = workload.status.as_ref().and_then(|status| status.phase);
+        let over = phase.is_some_and(warp_api::Phase::is_final);
+        let going = workload.meta().deletion_timestamp.is_some();
+        let uid = workload.uid().unwrap_or_default();
+        if over || going || workload.spec.suspend || placed.contains(&uid) {
+            continue;
+        }
+        let usage = all
+            .entry(workload.namespace().unwrap_or_default())
+            .or_default();
+        let count = i64::from(workload.spec.gpu_count);
+        *usage.waiting.entry(asked_model(workload)).or_default() += count;
+    }
+    all
+}
+
+/// What a waiting workload asks for: its models, else its vendor.
+fn asked_model(workload: &GPUWorkload) -> String {
+    let gpu = workload.spec.gpu.as_ref();
+    match gpu {
+        Some(gpu) if !gpu.models.is_empty() => gpu.models.join("+"),
+        _ => {
+            let vendor = gpu.and_then(|gpu| gpu.vendor);
+            let text = vendor.and_then(|vendor| serde_json::to_value(vendor).ok());
+            let text = text.as_ref().and_then(serde_json::Value::as_str);
+            text.unwrap_or(Vendor::Nvidia.as_str()).to_owned()
+        }
+    }
+}
+
+/// The model of a node's devices under one resource name.
+fn model(node: &Node, resource: &str) -> Option<String> {
+    let allocatable = node.status.as_ref()?.allocatable.as_ref()?;
+    let counts = allocatable
+        .iter()
+        .filter_map(|(name, amount)| Some((name.clone(), amount.0.parse().ok()?)));
+    let gpus = gpu::read(node.labels(), &counts.collect());
+    let device = gpus
+        .devices
+        .iter()
+        .find(|device| device.resource == resource)?;
+    Some(ledger::model_name(device)).filter(|name| !name.is_empty())
+}
+
+fn finished(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}

@@ -1,0 +1,130 @@
+//! A tenant says which namespaces are its own and what they use, whoever created them.
+
+use anyhow::{Context, Result, ensure};
+use kube::Api;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, PostParams};
+use serde_json::{Value, json};
+use warp_testkit::{Behaviour, wait_for};
+
+use super::world::{DEADLINE, World, condition, message, reason, spec};
+
+fn tenants(world: &World) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("gpu.warp.dev", "v1alpha1", "Tenant");
+    let resource = ApiResource::from_gvk_with_plural(&kind, "tenants");
+    Api::all_with(world.client.clone(), &resource)
+}
+
+async fn claim(world: &World, name: &str, namespaces: Value) -> Result<DynamicObject> {
+    let tenant = serde_json::from_value(json!({
+        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "Tenant",
+        "metadata": {"name": name}, "spec": {"namespaces": namespaces},
+    }))?;
+    Ok(tenants(world)
+        .create(&PostParams::default(), &tenant)
+        .await?)
+}
+
+async fn until(
+    world: &World,
+    name: &str,
+    what: &str,
+    holds: impl Fn(&DynamicObject) -> bool + Send + Sync,
+) -> Result<DynamicObject> {
+    let seen = wait_for(&tenants(world), name, what, DEADLINE, |object| {
+        object.is_some_and(&holds)
+    })
+    .await?;
+    seen.context("a tenant that was there is missing")
+}
+
+fn number(tenant: &DynamicObject, field: &str) -> i64 {
+    tenant.data["status"][field].as_i64().unwrap_or(-1)
+}
+
+pub(super) async fn a_tenant_counts_what_its_namespaces_use(world: &World) -> Result<()> {
+    let scene = world.scene("tenant").await?;
+    claim(world, "team", json!({"names": [scene.namespace]})).await?;
+    let seen = until(world, "team", "ready", |tenant| {
+        condition(tenant, "Ready", "status") == "True"
+    })
+    .await?;
+    ensure!(seen.data["status"]["namespaces"] == json!([scene.namespace]));
+    scene.submit("runs", spec(2, &Behaviour::hang())).await?;
+    scene.until_phase("runs", "Running").await?;
+    let used = until(world, "team", "two GPUs in use", |tenant| {
+        number(tenant, "gpusInUse") == 2 && number(tenant, "gpusWaiting") == 0
+    })
+    .await?;
+    ensure!(
+        used.data["status"]["gpus"][0]["model"] == "H100-80GB",
+        "{:?}",
+        used.data
+    );
+    // No node has as many.
+    scene.submit("waits", spec(16, &Behaviour::hang())).await?;
+    until(world, "team", "sixteen waited for", |tenant| {
+        number(tenant, "gpusWaiting") == 16
+    })
+    .await?;
+    let table = world
+        .cluster
+        .kubectl()
+        .run(&["get", "gten", "team"])
+        .await?;
+    ensure!(
+        table.contains("IN-USE") && table.contains("True"),
+        "{table}"
+    );
+    for name in ["runs", "waits"] {
+        scene.delete(name).await?;
+    }
+    until(world, "team", "nothing used", |tenant| {
+        number(tenant, "gpusInUse") == 0 && number(tenant, "gpusWaiting") == 0
+    })
+    .await?;
+    tenants(world)
+        .delete("team", &DeleteParams::default())
+        .await?;
+    Ok(())
+}
+
+pub(super) async fn the_example_waits_for_its_namespaces(world: &World) -> Result<()> {
+    let example = warp_testkit::repository().join("deploy/examples/tenant.yaml");
+    let path = example.display().to_string();
+    let kubectl = world.cluster.kubectl();
+    kubectl.run(&["apply", "-f", &path]).await?;
+    let seen = until(world, "research", "judged", |tenant| {
+        !reason(tenant).is_empty()
+    })
+    .await?;
+    ensure!(reason(&seen) == "NoNamespace", "{:?}", seen.data);
+    kubectl.run(&["delete", "-f", &path]).await?;
+    Ok(())
+}
+
+pub(super) async fn a_namespace_that_two_tenants_claim_is_said_on_both(
+    world: &World,
+) -> Result<()> {
+    let scene = world.scene("contested").await?;
+    for name in ["first", "second"] {
+        claim(world, name, json!({"names": [scene.namespace]})).await?;
+    }
+    for (name, other) in [("first", "second"), ("second", "first")] {
+        let seen = until(world, name, "contested", |tenant| {
+            reason(tenant) == "NamespaceContested"
+        })
+        .await?;
+        ensure!(message(&seen).contains(other), "{}", message(&seen));
+    }
+    tenants(world)
+        .delete("second", &DeleteParams::default())
+        .await?;
+    until(world, "first", "alone", |tenant| {
+        reason(tenant) == "NamespacesFound"
+    })
+    .await?;
+    tenants(world)
+        .delete("first", &DeleteParams::default())
+        .await?;
+    Ok(())
+}

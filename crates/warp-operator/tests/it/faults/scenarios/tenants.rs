@@ -1,0 +1,84 @@
+//! What tenants go through.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use warp_testkit::fault::world::World;
+
+use super::{delete, for_long, submit, until_phase, workload};
+
+fn tenant(name: &str, namespaces: &Value) -> Value {
+    json!({
+        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "Tenant",
+        "metadata": {"name": name}, "spec": {"namespaces": namespaces},
+    })
+}
+
+fn namespace(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {"team": "red"}}})
+}
+
+/// Waits until a number of the status is so.
+async fn until_number(world: &World, it: &Value, field: &str, number: i64) -> Result<()> {
+    let what = format!("{field} is {number}");
+    world
+        .until(it, &what, |object| {
+            object.is_some_and(|object| object["status"][field] == number)
+        })
+        .await
+}
+
+async fn until_reason(world: &World, it: &Value, reason: &str) -> Result<()> {
+    world
+        .until(it, reason, |object| {
+            object.is_some_and(|object| object["status"]["conditions"][0]["reason"] == reason)
+        })
+        .await
+}
+
+pub(super) async fn counts_what_its_namespaces_use(world: &World) -> Result<()> {
+    let it = tenant("team", &json!({"names": ["default"]}));
+    world.create(it.clone()).await?;
+    until_reason(world, &it, "NamespacesFound").await?;
+    let runs = workload("w", json!({"podTemplate": for_long()}));
+    submit(world, &runs).await?;
+    until_phase(world, &runs, "Running").await?;
+    until_number(world, &it, "gpusInUse", 1).await?;
+    // No node has as many.
+    let waits = workload("x", json!({"gpuCount": 9}));
+    submit(world, &waits).await?;
+    until_number(world, &it, "gpusWaiting", 9).await?;
+    // A request that was held up on its way has arrived by then: what it means for a workload that is gone is the
+    // workload's own matter.
+    world.pass(Duration::from_mins(2)).await;
+    delete(world, &runs).await?;
+    until_number(world, &it, "gpusInUse", 0).await
+}
+
+pub(super) async fn gains_and_loses_a_namespace_by_its_label(world: &World) -> Result<()> {
+    let it = tenant(
+        "team",
+        &json!({"selector": {"matchLabels": {"team": "red"}}}),
+    );
+    world.create(it.clone()).await?;
+    until_reason(world, &it, "NoNamespace").await?;
+    world.create(namespace("red")).await?;
+    until_number(world, &it, "namespaceCount", 1).await?;
+    let patch = json!({"metadata": {"labels": {"team": "blue"}}});
+    world.patch(&namespace("red"), patch).await?;
+    until_reason(world, &it, "NoNamespace").await
+}
+
+pub(super) async fn is_contested_and_then_alone(world: &World) -> Result<()> {
+    let one = tenant("one", &json!({"names": ["default"]}));
+    let other = tenant("other", &json!({"names": ["default"]}));
+    for it in [&one, &other] {
+        world.create(it.clone()).await?;
+    }
+    for it in [&one, &other] {
+        until_reason(world, it, "NamespaceContested").await?;
+    }
+    delete(world, &other).await?;
+    until_reason(world, &one, "NamespacesFound").await
+}
