@@ -319,18 +319,17 @@ pub fn shape(name: &str, provider: &str, address: &str, gpus: &[Gpus]) -> Shape 
     let mut devices = BTreeMap::new();
     for found in gpus {
         devices.insert(found.resource.to_owned(), found.count);
-        match found.model {
-            Some(model) => labels.extend(device_labels(model, found.count)),
-            None => {
-                let (label, joint) = match found.vendor {
-                    Vendor::Nvidia => ("nvidia.com/gpu.product", "-"),
-                    Vendor::Amd => ("amd.com/gpu.product-name", "_"),
-                    Vendor::Intel => ("gpu.intel.com/product", "_"),
-                    Vendor::Habana => ("habana.ai/gaudi.product", "_"),
-                };
-                labels.insert(label.to_owned(), found.product.replace(' ', joint));
-            }
+        if let Some(model) = found.model {
+            labels.extend(device_labels(model, found.count));
+            continue;
         }
+        let (label, joint) = match found.vendor {
+            Vendor::Nvidia => ("nvidia.com/gpu.product", "-"),
+            Vendor::Amd => ("amd.com/gpu.product-name", "_"),
+            Vendor::Intel => ("gpu.intel.com/product", "_"),
+            Vendor::Habana => ("habana.ai/gaudi.product", "_"),
+        };
+        labels.insert(label.to_owned(), found.product.replace(' ', joint));
     }
     let memory = memory(Path::new("/proc")).unwrap_or(4 << 30);
     let capacity = BTreeMap::from([

@@ -231,12 +231,11 @@ fn memory_mark(pod: &Pod, launch: &Launch) -> PathBuf {
 
 /// The process, and what keeps its standard input open.
 fn spawn(pod: &Pod, launch: &Launch) -> io::Result<(tokio::process::Child, Option<File>)> {
-    let (stdin, input) = match launch.stdin {
-        None => (Stdio::null(), None),
-        Some(_) => {
-            let (read, write) = input::make(&pod.folder, launch)?;
-            (read.into(), Some(write))
-        }
+    let (stdin, input) = if launch.stdin.is_some() {
+        let (read, write) = input::make(&pod.folder, launch)?;
+        (read.into(), Some(write))
+    } else {
+        (Stdio::null(), None)
     };
     let child = Command::new(&pod.program)
         .arg(CONTAINER)
