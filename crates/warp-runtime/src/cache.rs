@@ -157,20 +157,21 @@ impl<K: Resource + Send + Sync + 'static> Cache<K> {
     }
 
     /// A cache that keeps some objects, and some of each.
-    pub fn shaped(shape: Shape<K>) -> Self {
+    pub fn shaped(shape: &Shape<K>) -> Self {
+        let Shape { keep, trim, .. } = *shape;
         let indexes = shape.indexes.iter().map(|by| {
             let by = *by;
             Box::new(move |entry: &dyn Entry| by(store::seen_as(entry))) as store::IndexBy
         });
         let admit = move |mut entry: Arc<dyn Entry>| {
-            if !(shape.keep)(store::seen_as(&*entry)) {
+            if !keep(store::seen_as(&*entry)) {
                 return None;
             }
             // A fresh entry has one holder; one that others hold already is as it should be.
             if let Some(entry) = Arc::get_mut(&mut entry) {
                 let any: &mut dyn std::any::Any = entry;
                 if let Some(object) = any.downcast_mut() {
-                    (shape.trim)(object);
+                    trim(object);
                 }
             }
             Some(entry)

@@ -214,9 +214,10 @@ impl Executor {
         if plan.actions.is_empty() {
             for call in plan.calls {
                 let outside = self.outsides.read().get(call.outside).cloned();
-                match outside {
-                    Some(outside) => outside.begin(call),
-                    None => tracing::error!(outside = call.outside, "a call to nothing registered"),
+                if let Some(outside) = outside {
+                    outside.begin(call);
+                } else {
+                    tracing::error!(outside = call.outside, "a call to nothing registered");
                 }
             }
         }

@@ -39,7 +39,9 @@ const LAST_EVENTS: Duration = Duration::from_secs(5);
 
 /// The queues of all controllers, so that one may wake another.
 #[derive(Clone, Debug, Default)]
-pub struct Wakes(Arc<RwLock<BTreeMap<&'static str, Arc<Queue<Key>>>>>);
+pub struct Wakes(Arc<RwLock<Queues>>);
+
+type Queues = BTreeMap<&'static str, Arc<Queue<Key>>>;
 
 impl Wakes {
     /// Has `controller` look at `key`; one that is not registered needs no wake-up.
@@ -339,7 +341,7 @@ impl Runtime {
     where
         K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Send + Sync + 'static,
     {
-        let cache = Cache::shaped(shape);
+        let cache = Cache::shaped(&shape);
         self.followed.add(&cache);
         let source = source.must_be_served();
         let (client, shutdown) = (self.client.clone(), self.shutdown.clone());

@@ -85,12 +85,11 @@ impl Architecture {
         let count = bounded(LAYER_FIELDS, count)?;
         let heads = required(text, HEADS, "num_attention_heads (n_head)")?;
         let kv_heads = kv_heads(text, heads)?;
-        let head_dim = match optional(text, HEAD_DIM)? {
-            Some(dim) => dim,
-            None => {
-                let hidden = required(text, HIDDEN, "head_dim, hidden_size (n_embd, d_model)")?;
-                (hidden / heads).max(1)
-            }
+        let head_dim = if let Some(told) = optional(text, HEAD_DIM)? {
+            told
+        } else {
+            let hidden = required(text, HIDDEN, "head_dim, hidden_size (n_embd, d_model)")?;
+            (hidden / heads).max(1)
         };
         let shape = shape(
             text,

@@ -153,6 +153,10 @@ impl Store {
         self.state.read().objects.len()
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<dyn Entry>> {
         let state = self.state.read();
         state.within(namespace).cloned().collect()

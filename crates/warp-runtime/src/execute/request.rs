@@ -371,12 +371,11 @@ impl Executor {
     async fn answer(&self, about: &About<'_>, request: Built) -> Result<String, ExecuteError> {
         let request = request.map_err(|error| about.failed(kube::Error::BuildRequest(error)))?;
         let call = self.client.request_text(request);
-        match tokio::time::timeout(self.deadline, call).await {
-            Ok(answer) => answer.map_err(|error| about.failed(error)),
-            Err(_) => {
-                let late = format!("no answer within {} s", self.deadline.as_secs());
-                Err(about.failed(kube::Error::Service(late.into())))
-            }
+        if let Ok(answer) = tokio::time::timeout(self.deadline, call).await {
+            answer.map_err(|error| about.failed(error))
+        } else {
+            let late = format!("no answer within {} s", self.deadline.as_secs());
+            Err(about.failed(kube::Error::Service(late.into())))
         }
     }
 }

@@ -45,7 +45,7 @@ impl Bench {
             .unwrap();
         let client = server.client("default");
         let stop = CancellationToken::new();
-        let cache = Cache::shaped(Shape {
+        let cache = Cache::shaped(&Shape {
             keep: |_| true,
             trim: |_| {},
             indexes: &[],
@@ -198,7 +198,7 @@ async fn a_premise_that_does_not_hold_ends_the_pass_before_its_first_write() {
         plan.premises.push(Premise::Absent(
             Kind::of::<ConfigMap>(),
             Key::new("default", "first"),
-        ))
+        ));
     });
     assert_eq!(
         idle.await.unwrap(),

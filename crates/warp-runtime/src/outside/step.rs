@@ -52,9 +52,8 @@ pub fn present(recorded: Recorded, sight: &Sight, now: Timestamp) -> Step {
     };
     match (&sight.there, recorded) {
         (Some(there), Recorded::Intended(_)) => Step::RecordResult(there.clone()),
-        (Some(_), _) if too_old(sight, asked, now) => Step::LookUp,
+        (Some(_), _) | (None, Recorded::Made(_)) if too_old(sight, asked, now) => Step::LookUp,
         (Some(_), _) => Step::Settled,
-        (None, Recorded::Made(_)) if too_old(sight, asked, now) => Step::LookUp,
         (None, Recorded::Made(_)) => Step::Lost,
         // Made now, or on a look from before that time, it could be there twice.
         (None, _) => match effects_appear_until(since, sight) {
