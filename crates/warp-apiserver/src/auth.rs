@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use crate::codec::status::Status;
 pub(crate) use aggregation::start as start_aggregation;
 pub(crate) use authorizer::Authorizer;
-pub(crate) use defaults::{changed as changed_default, objects as default_objects};
+pub(crate) use defaults::{changed as changed_default, is_left_alone, objects as default_objects};
 pub(crate) use identity::write_kubeconfig;
 pub use identity::{Identity, IdentityError, kubeconfig};
 use token::Signer;

@@ -293,6 +293,13 @@ impl Api {
         };
         let (parts, body) = request.into_parts();
         if let Route::Resource(target) = &route
+            && target.watch
+            && target.subresource.is_some()
+        {
+            // Only objects are watched: the right to watch a stream must not open it.
+            return Err(Status::no_such_path());
+        }
+        if let Route::Resource(target) = &route
             && let Some(response) = connect::upgrade(self, target, &parts).await?
         {
             return Ok(response);

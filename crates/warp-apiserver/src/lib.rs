@@ -213,7 +213,7 @@ impl ApiServer {
         };
         let stored = stored.value();
         let at = format!("{path}/{name}");
-        if stored["roleRef"] != object["roleRef"] {
+        if stored["roleRef"] != object["roleRef"] && !auth::is_left_alone(&stored) {
             // A binding to another role under a name of ours cannot be changed, only made again.
             self.initially("DELETE", &at, &serde_json::Value::Null, name)
                 .await?;

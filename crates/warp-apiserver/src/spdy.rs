@@ -21,7 +21,7 @@ use bytes::Bytes;
 use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf,
 };
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -129,6 +129,8 @@ struct Open {
     /// Where the client's data goes; none once it has said that there is no more.
     to: Option<WriteHalf<DuplexStream>>,
     pump: AbortHandle,
+    /// The stream counts until both sides have ended it.
+    _permit: Arc<OwnedSemaphorePermit>,
 }
 
 struct Session {
@@ -171,7 +173,9 @@ impl Session {
         if id.is_multiple_of(2) || self.open.contains_key(&id) {
             return self.say(frame::reset(id, frame::PROTOCOL_ERROR)).await;
         }
-        let Ok(permit) = self.permits.clone().try_acquire_owned() else {
+        self.open
+            .retain(|_, open| open.to.is_some() || !open.pump.is_finished());
+        let Ok(permit) = self.permits.clone().try_acquire_owned().map(Arc::new) else {
             return self.say(frame::reset(id, frame::REFUSED)).await;
         };
         let (outside, inside) = tokio::io::duplex(BUFFER);
@@ -179,17 +183,17 @@ impl Session {
         let reply = self.replies.next(id);
         self.say(reply).await?;
         let out = self.out.clone();
+        let pumped = Arc::clone(&permit);
         let pump = tokio::spawn(async move {
-            let _permit = permit;
+            let _permit = pumped;
             pump(id, read, out).await;
         });
         let open = Open {
             to: (!fin).then_some(to),
             pump: pump.abort_handle(),
+            _permit: permit,
         };
         self.open.insert(id, open);
-        self.open
-            .retain(|_, open| open.to.is_some() || !open.pump.is_finished());
         let stream = Stream {
             headers,
             io: outside,

@@ -58,6 +58,16 @@ pub async fn run(
     clock: Clock,
     stop: CancellationToken,
 ) -> Result<(), RunError> {
+    // Its state is large; callers keep it in theirs.
+    Box::pin(run_parts(client, config, clock, stop)).await
+}
+
+async fn run_parts(
+    client: Client,
+    config: Config,
+    clock: Clock,
+    stop: CancellationToken,
+) -> Result<(), RunError> {
     let cx = Arc::new(Context::new(
         client.clone(),
         clock,

@@ -65,6 +65,7 @@ pub(crate) async fn run(cx: Arc<Context>, stop: CancellationToken) {
 async fn pass(cx: &Context) -> bool {
     let started = Instant::now();
     let now = cx.clock.now();
+    let arrived = cx.arrivals.next();
     let open = cx
         .workloads
         .all()
@@ -73,7 +74,7 @@ async fn pass(cx: &Context) -> bool {
     let open: Vec<Arc<GPUWorkload>> = open.collect();
     let uids: BTreeSet<String> = open.iter().filter_map(|workload| workload.uid()).collect();
     cx.verdicts.keep_only(&uids);
-    cx.arrivals.keep_only(&uids);
+    cx.arrivals.keep_only(&uids, arrived);
     let (wanted, held) = queue(cx, open, now);
     let correlation = cx.correlation.next();
     let span = tracing::info_span!("place", waiting = wanted.len(), correlation = %correlation);

@@ -81,8 +81,12 @@ fn health_routes(cx: &Arc<Context>, readiness: &Arc<Readiness>, kinds: &Kinds) -
 
 /// How each kind on the runtime is doing, one line each.
 fn lines(kinds: &Kinds) -> String {
-    let kinds = kinds.kinds();
-    kinds.iter().map(|kind| format!("{kind}\n")).collect()
+    let mut text = String::new();
+    for kind in kinds.kinds() {
+        text += &kind.to_string();
+        text.push('\n');
+    }
+    text
 }
 
 fn metric_routes(cx: &Arc<Context>, kinds: &Kinds) -> Router {

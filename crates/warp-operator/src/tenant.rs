@@ -31,7 +31,7 @@ const GATHER: Duration = Duration::from_secs(1);
 /// The kind as the runtime runs it.
 #[derive(Debug)]
 pub(crate) struct Tenants {
-    tenants: Cache<Tenant>,
+    all: Cache<Tenant>,
     namespaces: Cache<Namespace>,
     usage: Arc<UsageByNamespace>,
     cx: Arc<Context>,
@@ -54,7 +54,7 @@ impl Tenants {
         );
         let usage = Arc::<UsageByNamespace>::default();
         let kind = Self {
-            tenants: tenants.clone(),
+            all: tenants.clone(),
             namespaces: namespaces.clone(),
             usage: usage.clone(),
             cx: Arc::clone(cx),
@@ -117,7 +117,7 @@ fn shape() -> Shape<Tenant> {
 /// How the watches of pods, nodes and workloads tell tenants that something changed.
 #[derive(Clone, Debug)]
 pub(crate) struct Notice {
-    tenants: Cache<Tenant>,
+    all: Cache<Tenant>,
     usage: Arc<UsageByNamespace>,
     wakes: Wakes,
 }

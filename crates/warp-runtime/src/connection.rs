@@ -33,6 +33,12 @@ type Answer = http::Response<hyper::body::Incoming>;
 pub fn builder(
     config: kube::Config,
 ) -> Result<ClientBuilder<BoxService<http::Request<Body>, Answer, BoxError>>, kube::Error> {
+    // Going to the server directly where a proxy is asked for would be a surprise, and mostly in vain.
+    if let Some(proxy) = &config.proxy_url {
+        return Err(kube::Error::ProxyProtocolUnsupported {
+            proxy_url: Box::new(proxy.clone()),
+        });
+    }
     let mut tls = config.rustls_client_config()?;
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let mut tcp = HttpConnector::new();

@@ -1,5 +1,8 @@
 //! What the API server refuses of a Tenant, rule by rule, with an example it accepts.
 
+// `json!` at the call reads best by value.
+#![allow(clippy::needless_pass_by_value)]
+
 use kube_cel::{ValidationErrors, Validator, compile_schema};
 use serde_json::{Value, json};
 use warp_api::crd;

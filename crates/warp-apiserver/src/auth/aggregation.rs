@@ -124,7 +124,7 @@ async fn write(api: &Arc<Api>, name: &str, rules: &[Rule]) {
 mod tests {
     use super::*;
 
-    fn role(name: &str, labels: Value, resource: &str) -> Value {
+    fn role(name: &str, labels: &Value, resource: &str) -> Value {
         let rules = if resource.is_empty() {
             json!([])
         } else {
@@ -135,17 +135,17 @@ mod tests {
 
     #[test]
     fn a_role_gathers_each_rule_of_the_selected_once_and_never_its_own() {
-        let mut all = role("all", json!({"to": "x"}), "own");
+        let mut all = role("all", &json!({"to": "x"}), "own");
         all["aggregationRule"] = json!({"clusterRoleSelectors": [
             {"matchLabels": {"to": "x"}},
             {"matchExpressions": [{"key": "also", "operator": "Exists"}]},
         ]});
         let roles = [
             all.clone(),
-            role("b", json!({"to": "x"}), "pods"),
-            role("c", json!({"also": "", "to": "x"}), "pods"),
-            role("d", json!({"also": ""}), "nodes"),
-            role("e", json!({"to": "y"}), "secrets"),
+            role("b", &json!({"to": "x"}), "pods"),
+            role("c", &json!({"also": "", "to": "x"}), "pods"),
+            role("d", &json!({"also": ""}), "nodes"),
+            role("e", &json!({"to": "y"}), "secrets"),
         ];
         let changed = changes(&roles);
         assert_eq!(changed.len(), 1);

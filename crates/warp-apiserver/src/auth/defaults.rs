@@ -71,10 +71,14 @@ pub(crate) fn objects() -> Vec<Value> {
     roles.chain(bindings.iter().map(binding)).collect()
 }
 
+/// Whether somebody wants it to stay as it is.
+pub(crate) fn is_left_alone(stored: &Value) -> bool {
+    stored["metadata"]["annotations"][AUTO_UPDATE] == "false"
+}
+
 /// The stored object as it should be, if that differs: what is missing is added, nothing is taken away.
 pub(crate) fn changed(stored: &Value, wanted: &Value) -> Option<Value> {
-    let annotation = &stored["metadata"]["annotations"][AUTO_UPDATE];
-    if annotation == "false" {
+    if is_left_alone(stored) || stored["roleRef"] != wanted["roleRef"] {
         return None;
     }
     let mut new = stored.clone();

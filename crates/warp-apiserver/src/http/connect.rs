@@ -85,6 +85,10 @@ pub(super) async fn upgrade(
     if entry.resource.subresource(sub).is_none() || target.name.is_none() {
         return Ok(None);
     }
+    // Rights are asked for by method: a stream that began with DELETE would need the right to delete only.
+    if !matches!(parts.method, http::Method::GET | http::Method::POST) {
+        return Err(Status::no_such_method());
+    }
     let name = target.name.as_deref().unwrap_or_default();
     let key = crate::store::key(target.namespace.as_deref(), name);
     let stored = entry.table.get(&key).ok_or_else(|| {

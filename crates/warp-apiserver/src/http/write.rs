@@ -15,6 +15,7 @@ use serde_json::Value;
 use super::options::WriteOptions;
 use super::{Answer, ResourceCall};
 use crate::admission::{AdmissionRequest, Operation, quota};
+use crate::auth::rbac::{Action, On};
 use crate::codec::body::{self, Body, media_type};
 use crate::codec::status::{Status, Subject};
 use crate::patch::managed::{self, Writer};
@@ -280,6 +281,7 @@ pub(super) async fn update_as(request: &ResourceCall<'_>, mode: Mode) -> Result<
         .latest(&request.entry.table, &request.key())
         .is_some();
     if !exists && mode == Mode::Main && request.entry.resource.strategy.create_on_update {
+        may_create(request)?;
         return create_object(request, object, &options, warnings, false).await;
     }
     let warned = warnings.clone();
@@ -291,6 +293,20 @@ pub(super) async fn update_as(request: &ResourceCall<'_>, mode: Mode) -> Result<
     })
     .await
     .map_err(|status| status.with_warnings(warned))
+}
+
+/// A write that finds nothing to change makes the object, for which its user needs the right to create it.
+fn may_create(request: &ResourceCall<'_>) -> Result<(), Status> {
+    let target = &request.target;
+    let action = Action::Resource(On {
+        verb: "create",
+        group: &target.group,
+        resource: &target.resource,
+        subresource: "",
+        namespace: target.namespace.as_deref().unwrap_or_default(),
+        name: target.name.as_deref().unwrap_or_default(),
+    });
+    request.api.require(&request.call.user, &action)
 }
 
 /// The patch types, by media type.
@@ -417,6 +433,7 @@ async fn apply(
                 ),
             ));
         }
+        may_create(request)?;
         return create_object(request, of(None)?, options, warnings, true).await;
     }
     modify(request, options, mode, warnings, &|old, _| {

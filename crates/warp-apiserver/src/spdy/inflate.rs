@@ -1,6 +1,8 @@
 //! The inverse of deflate for one stream that is flushed after each piece: what RFC 1950 and 1951 say, no
 //! more. Every piece ends on a byte, so no half-read code is carried along; the last 32 KiB are.
 
+use std::sync::LazyLock;
+
 const WINDOW: usize = 32 << 10;
 const LONGEST_CODE: usize = 15;
 
@@ -44,7 +46,7 @@ impl Inflate {
             let kind = bits.take(2)?;
             match kind {
                 0 => self.stored(&mut bits, most)?,
-                1 => self.coded(&mut bits, &fixed(), most)?,
+                1 => self.coded(&mut bits, &FIXED, most)?,
                 2 => {
                     let codes = dynamic(&mut bits)?;
                     self.coded(&mut bits, &codes, most)?;
@@ -253,6 +255,9 @@ impl Code {
         Err(BAD)
     }
 }
+
+/// Made once: a client may send a block of this kind in every other byte.
+static FIXED: LazyLock<(Code, Code)> = LazyLock::new(fixed);
 
 fn fixed() -> (Code, Code) {
     let mut lengths = [8; 288];

@@ -11,13 +11,13 @@ use warp_testkit::{Cluster, until};
 
 use crate::exchange::{Mask, json, json_as};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const GROUP: &str = "rbac.authorization.k8s.io";
 
 /// What every subject asks. Writes are rehearsals, watches begin at a revision that cannot be: whoever is
 /// let through is told something else than 403, at once.
-const REQUESTS: [&str; 44] = [
+const REQUESTS: [&str; 49] = [
     "GET /",
     "GET /api",
     "GET /apis/apps/v1",
@@ -33,6 +33,11 @@ const REQUESTS: [&str; 44] = [
     "GET /api/v1/namespaces/m/pods/p/status",
     "POST /api/v1/namespaces/m/pods/p/exec?command=x&stdout=1",
     "GET /api/v1/namespaces/m/pods/p/exec?command=x&stdout=1",
+    "GET /api/v1/watch/namespaces/m/pods/p/exec?command=x&stdout=1",
+    "DELETE /api/v1/namespaces/m/pods/p/exec?command=x&stdout=1",
+    "PATCH /api/v1/namespaces/m/pods/p/attach?stdout=1",
+    "PUT /api/v1/namespaces/m/pods/p/portforward",
+    "DELETE /api/v1/namespaces/m/pods/p/portforward",
     "POST /api/v1/namespaces/m/pods/p/eviction?dryRun=All",
     "POST /api/v1/namespaces/m/pods/p/binding?dryRun=All",
     "GET /api/v1/namespaces/m/pods/p/proxy/x",

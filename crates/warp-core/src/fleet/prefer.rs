@@ -57,7 +57,8 @@ pub struct Load {
 
 impl Load {
     pub(super) fn add(&mut self, other: Self, sign: i64) {
-        self.cpu_milli += sign * other.cpu_milli;
-        self.memory_bytes += sign * other.memory_bytes;
+        let add = |mine: i64, other: i64| mine.saturating_add(sign.saturating_mul(other));
+        self.cpu_milli = add(self.cpu_milli, other.cpu_milli);
+        self.memory_bytes = add(self.memory_bytes, other.memory_bytes);
     }
 }

@@ -206,6 +206,9 @@ fn shape(text: &Value, heads: Heads) -> Result<Shape, ConfigError> {
     })
 }
 
+/// No number of a configuration that sizing multiplies is larger; what says so is read as this.
+const MOST: u64 = 1 << 31;
+
 /// The first of `names` that is a number above zero. A list (one entry per layer) counts by its largest.
 pub(super) fn number(text: &Value, names: &[&str]) -> Option<u64> {
     names.iter().find_map(|name| {
@@ -214,7 +217,9 @@ pub(super) fn number(text: &Value, names: &[&str]) -> Option<u64> {
             Value::Array(each) => each.iter().filter_map(Value::as_u64).max(),
             one => one.as_u64(),
         };
-        value.filter(|value| *value > 0)
+        value
+            .filter(|value| *value > 0)
+            .map(|value| value.min(MOST))
     })
 }
 

@@ -51,7 +51,7 @@ impl Architecture {
                 Layer::Tokens {
                     window: Some(window),
                     ..
-                } => blocks(context.min(window + BLOCK_TOKENS)) * per_token,
+                } => blocks(context.min(window.saturating_add(BLOCK_TOKENS))) * per_token,
                 Layer::Tokens { .. } | Layer::Latent { .. } => {
                     blocks(context).saturating_mul(per_token)
                 }
@@ -65,7 +65,7 @@ impl Architecture {
         let sums = self
             .layers
             .chunks(stage)
-            .map(|layers| layers.iter().map(layer).sum());
+            .map(|layers| layers.iter().map(layer).fold(0, u64::saturating_add));
         sums.max().unwrap_or(0)
     }
 }

@@ -21,16 +21,20 @@ pub enum Link {
 /// Hardware generations as far as weights formats depend on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Generation {
+    Pascal,
     Volta,
     Turing,
     Ampere,
     Ada,
     Hopper,
     Blackwell,
+    Vega,
     Cdna1,
     Cdna2,
     Cdna3,
     Cdna4,
+    Rdna2,
+    Rdna3,
     Intel,
     Gaudi,
 }
@@ -72,6 +76,9 @@ const READINGS: &[(&str, u64)] = &[
 
 /// Words a model's name begins with, its generation, and how its devices are connected.
 const GENERATIONS: &[(&str, Generation, Link)] = &[
+    ("P4", Generation::Pascal, Link::Pcie),
+    ("P40", Generation::Pascal, Link::Pcie),
+    ("P100", Generation::Pascal, Link::Pcie),
     ("V100", Generation::Volta, Link::Fast),
     ("T4", Generation::Turing, Link::Pcie),
     ("A100", Generation::Ampere, Link::Fast),
@@ -80,24 +87,40 @@ const GENERATIONS: &[(&str, Generation, Link)] = &[
     ("A2", Generation::Ampere, Link::Pcie),
     ("A30", Generation::Ampere, Link::Pcie),
     ("A40", Generation::Ampere, Link::Pcie),
+    ("A800", Generation::Ampere, Link::Fast),
+    ("A4000", Generation::Ampere, Link::Pcie),
+    ("A4500", Generation::Ampere, Link::Pcie),
+    ("A5000", Generation::Ampere, Link::Pcie),
     ("A6000", Generation::Ampere, Link::Pcie),
     ("RTX-3090", Generation::Ampere, Link::Pcie),
+    ("L2", Generation::Ada, Link::Pcie),
+    ("L20", Generation::Ada, Link::Pcie),
     ("L40", Generation::Ada, Link::Pcie),
     ("L4", Generation::Ada, Link::Pcie),
     ("RTX-4090", Generation::Ada, Link::Pcie),
+    ("RTX-4000-Ada", Generation::Ada, Link::Pcie),
+    ("RTX-4500-Ada", Generation::Ada, Link::Pcie),
+    ("RTX-5000-Ada", Generation::Ada, Link::Pcie),
+    ("RTX-6000-Ada", Generation::Ada, Link::Pcie),
+    ("RTX-PRO", Generation::Blackwell, Link::Pcie),
     ("RTX-5090", Generation::Blackwell, Link::Pcie),
     ("H100", Generation::Hopper, Link::Fast),
     ("H200", Generation::Hopper, Link::Fast),
     ("H20", Generation::Hopper, Link::Fast),
+    ("H800", Generation::Hopper, Link::Fast),
     ("GH200", Generation::Hopper, Link::Fast),
     ("B", Generation::Blackwell, Link::Fast),
     ("GB", Generation::Blackwell, Link::Fast),
+    ("MI50", Generation::Vega, Link::Pcie),
     ("MI100", Generation::Cdna1, Link::Fast),
     ("MI21", Generation::Cdna2, Link::Fast),
     ("MI25", Generation::Cdna2, Link::Fast),
     ("MI30", Generation::Cdna3, Link::Fast),
     ("MI32", Generation::Cdna3, Link::Fast),
     ("MI35", Generation::Cdna4, Link::Fast),
+    ("Radeon-PRO-V620", Generation::Rdna2, Link::Pcie),
+    ("Radeon-PRO-W6", Generation::Rdna2, Link::Pcie),
+    ("Radeon", Generation::Rdna3, Link::Pcie),
     ("Max", Generation::Intel, Link::Fast),
     ("Flex", Generation::Intel, Link::Pcie),
     ("Arc", Generation::Intel, Link::Pcie),
@@ -128,20 +151,29 @@ impl Device {
 
     /// Whether vLLM runs weights of this kind here. What is not known is not refused.
     pub fn supports(&self, quantization: Option<&str>) -> Result<(), Unsupported> {
-        use Generation::{Blackwell, Cdna1, Cdna2, Cdna3, Cdna4, Gaudi, Intel, Volta};
+        use Generation::{
+            Blackwell, Cdna1, Cdna2, Cdna3, Cdna4, Gaudi, Intel, Pascal, Rdna2, Rdna3, Vega, Volta,
+        };
         let Some(generation) = self.generation else {
             return Ok(());
         };
-        if generation == Cdna1 {
+        let target = match generation {
+            Pascal => Some("compute capability 6"),
+            Vega => Some("gfx906"),
+            Cdna1 => Some("gfx908"),
+            Rdna2 => Some("gfx1030"),
+            _ => None,
+        };
+        if let Some(target) = target {
             return Err(Unsupported::Device {
                 gpu: self.name.clone(),
-                target: "gfx908",
+                target,
             });
         }
         let Some(method) = quantization else {
             return Ok(());
         };
-        let amd = matches!(generation, Cdna2 | Cdna3 | Cdna4);
+        let amd = matches!(generation, Cdna2 | Cdna3 | Cdna4 | Rdna3);
         let why = match method {
             "bitsandbytes" if amd || matches!(generation, Intel | Gaudi) => {
                 "bitsandbytes is for NVIDIA only"
@@ -162,5 +194,44 @@ impl Device {
             method: method.to_owned(),
             why,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_model_of_the_catalogue_has_a_generation() {
+        let unknown = |model: &&gpu::Model| Device::of(model).generation.is_none();
+        let missing: Vec<_> = gpu::MODELS
+            .iter()
+            .filter(unknown)
+            .map(|model| model.name)
+            .collect();
+        assert!(missing.is_empty(), "add a row for {missing:?}");
+    }
+
+    #[test]
+    fn what_vllm_does_not_run_on_is_refused_whatever_its_memory() {
+        for name in ["P40", "P100-16GB", "MI50", "MI100", "Radeon-PRO-W6800"] {
+            assert!(
+                Device::known(name, 1 << 40).supports(None).is_err(),
+                "{name}"
+            );
+        }
+        for name in ["L20", "H800", "A800-80GB", "RTX-6000-Ada"] {
+            assert!(
+                Device::known(name, 1 << 40)
+                    .supports(Some("nvfp4"))
+                    .is_err(),
+                "{name}"
+            );
+        }
+        assert!(
+            Device::known("RTX-PRO-6000", 1 << 40)
+                .supports(Some("nvfp4"))
+                .is_ok()
+        );
     }
 }

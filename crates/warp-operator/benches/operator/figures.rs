@@ -31,9 +31,13 @@ pub(crate) async fn latency(client: &Client, rounds: usize) -> Result<()> {
     let jobs = Api::<Job>::namespaced(client.clone(), SERVED);
     let job = first_job(&jobs).await?;
     pod(client, SERVED, "latency", Some(&job)).await?;
-    wait_for(&workloads, "latency", "bound", DEADLINE, |found| {
-        found.and_then(phase) == Some(Phase::Scheduled)
-    })
+    Box::pin(wait_for(
+        &workloads,
+        "latency",
+        "bound",
+        DEADLINE,
+        |found| found.and_then(phase) == Some(Phase::Scheduled),
+    ))
     .await?;
     let ours = toggled(client, SERVED, rounds).await?;
 
@@ -194,9 +198,13 @@ pub(crate) async fn writes(client: &Client, operator: &Operator, count: usize) -
     }
     for number in 0..count {
         let name = format!("w-{number}");
-        wait_for(&workloads, &name, "succeeded", DEADLINE, |found| {
-            found.and_then(phase) == Some(Phase::Succeeded)
-        })
+        Box::pin(wait_for(
+            &workloads,
+            &name,
+            "succeeded",
+            DEADLINE,
+            |found| found.and_then(phase) == Some(Phase::Succeeded),
+        ))
         .await?;
     }
     let after = written(&operator.metrics).await?;

@@ -32,8 +32,35 @@ impl Arrivals {
         seen.numbers.get(uid).copied().unwrap_or(u64::MAX)
     }
 
-    /// Forgets workloads that are finished or gone.
-    pub(super) fn keep_only(&self, uids: &BTreeSet<String>) {
-        self.0.lock().numbers.retain(|uid, _| uids.contains(uid));
+    /// The number the next workload gets.
+    pub(super) fn next(&self) -> u64 {
+        self.0.lock().next
+    }
+
+    /// Forgets workloads that are finished or gone: those that came before `since` and are not among `uids`. What came
+    /// later may not be in a list that was made before.
+    pub(super) fn keep_only(&self, uids: &BTreeSet<String>, since: u64) {
+        let keep = |uid: &String, number: &mut u64| *number >= since || uids.contains(uid);
+        self.0.lock().numbers.retain(keep);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_comes_while_a_pass_lists_the_others_keeps_its_number() {
+        let arrivals = Arrivals::default();
+        arrivals.note("first");
+        arrivals.note("gone");
+        let since = arrivals.next();
+        let listed = BTreeSet::from(["first".to_owned()]);
+        arrivals.note("meanwhile");
+        arrivals.keep_only(&listed, since);
+        arrivals.note("later");
+        assert!(arrivals.of("first") < arrivals.of("meanwhile"));
+        assert!(arrivals.of("meanwhile") < arrivals.of("later"));
+        assert_eq!(arrivals.of("gone"), u64::MAX);
     }
 }

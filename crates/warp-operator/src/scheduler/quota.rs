@@ -10,6 +10,7 @@ use std::sync::Arc;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, ResourceQuota};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use warp_api::reason;
 use warp_core::resources::{Quantity, Resources};
@@ -88,8 +89,11 @@ impl Quotas {
             let Some(hard) = hard.get(&name) else {
                 continue;
             };
-            let most = milli(hard)?;
-            let counted = used.get(&name).map_or(Some(0), milli)?;
+            // A number beyond all counting limits nothing; the others still do.
+            let (Some(most), Some(counted)) = (milli(hard), used.get(&name).map_or(Some(0), milli))
+            else {
+                continue;
+            };
             let promised: i128 = coming.iter().filter_map(|amounts| amounts.get(&name)).sum();
             if needed > 0 && counted + promised + needed > most {
                 let next = if needed > most {
@@ -157,7 +161,7 @@ fn asked(pod: &PodSpec) -> Amounts {
         memory_bytes,
         extended,
         ..
-    } = ledger::request(&Default::default(), pod).resources;
+    } = ledger::request(&ObjectMeta::default(), pod).resources;
     let mut add = |names: [&str; 2], amount: i128| {
         if amount > 0 {
             all.extend(names.map(|name| (name.to_owned(), amount)));

@@ -1,6 +1,6 @@
 //! Everything a tenant's plan needs, read from the caches. No decisions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,7 +33,7 @@ pub(crate) struct Usage {
 
 pub(super) fn see(kind: &Tenants) -> Seen {
     Seen {
-        tenants: kind.tenants.all(),
+        tenants: kind.all.all(),
         namespaces: kind.namespaces.all(),
         usage: kind.usage.get(&kind.cx),
     }
@@ -43,8 +43,11 @@ pub(super) fn see(kind: &Tenants) -> Seen {
 #[derive(Debug, Default)]
 pub(crate) struct UsageByNamespace {
     changes: AtomicU64,
-    counted: Mutex<Option<(u64, Arc<BTreeMap<String, Usage>>)>>,
+    counted: Mutex<Option<(u64, Arc<Counts>)>>,
 }
+
+/// What is used, by namespace.
+type Counts = BTreeMap<String, Usage>;
 
 impl UsageByNamespace {
     pub(super) fn outdated(&self) {
@@ -74,9 +77,13 @@ pub(super) fn count(
     node: impl Fn(&str) -> Option<Arc<Node>>,
 ) -> BTreeMap<String, Usage> {
     let mut all: BTreeMap<String, Usage> = BTreeMap::new();
-    let mut placed = std::collections::BTreeSet::new();
+    let mut placed = BTreeSet::new();
+    // A label is anybody's to write: it counts for a workload of the pod's own namespace only.
+    let place = |workload: &Arc<GPUWorkload>| (workload.namespace(), workload.uid());
+    let known: BTreeSet<_> = workloads.iter().map(place).collect();
     for pod in pods {
-        let owner = pod.labels().get(label::WORKLOAD_UID);
+        let uid = pod.labels().get(label::WORKLOAD_UID).cloned();
+        let owner = Some((pod.namespace(), uid)).filter(|owner| known.contains(owner));
         let Some(spec) = pod.spec.as_ref().filter(|_| !finished(pod)) else {
             continue;
         };
@@ -84,11 +91,11 @@ pub(super) fn count(
         let asked = ledger::request(&pod.metadata, spec).resources.extended;
         let gpus = asked.iter().filter_map(|(resource, count)| {
             let vendor = Vendor::of_resource(resource)?;
-            Some((vendor, resource, i64::try_from(*count).unwrap_or(i64::MAX)))
+            Some((vendor, resource, *count))
         });
         match node_of(pod) {
             Some(name) => {
-                placed.extend(owner.cloned());
+                placed.extend(owner);
                 let node = node(name);
                 for (vendor, resource, count) in gpus {
                     let model = node.as_deref().and_then(|node| model(node, resource));
@@ -110,8 +117,7 @@ pub(super) fn count(
         let phase = workload.status.as_ref().and_then(|status| status.phase);
         let over = phase.is_some_and(warp_api::Phase::is_final);
         let going = workload.meta().deletion_timestamp.is_some();
-        let uid = workload.uid().unwrap_or_default();
-        if over || going || workload.spec.suspend || placed.contains(&uid) {
+        if over || going || workload.spec.suspend || placed.contains(&place(workload)) {
             continue;
         }
         let usage = all

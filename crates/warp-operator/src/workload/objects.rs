@@ -8,8 +8,8 @@ use k8s_openapi::api::batch::v1::{
 use k8s_openapi::api::core::v1::{
     Affinity, Capabilities, Container, EmptyDirVolumeSource, EnvVar, HostPathVolumeSource,
     NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
-    PersistentVolumeClaimVolumeSource, PodSpec, PodTemplateSpec, ResourceRequirements,
-    SeccompProfile, SecurityContext, Toleration, Volume, VolumeMount,
+    PersistentVolumeClaimVolumeSource, PodSecurityContext, PodSpec, PodTemplateSpec,
+    ResourceRequirements, SeccompProfile, SecurityContext, Toleration, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -184,7 +184,10 @@ fn simple(workload: &GPUWorkload, image: &str) -> PodTemplateSpec {
         volume_mounts: Some(spec.volumes.iter().map(mount).collect())
             .filter(|mounts: &Vec<VolumeMount>| !mounts.is_empty()),
         resources,
-        security_context: confined(spec.security_context.clone().unwrap_or_default()),
+        security_context: Some(confined(
+            spec.security_context.clone().unwrap_or_default(),
+            spec.pod_security_context.as_ref(),
+        )),
         ..Default::default()
     };
     let volumes: Vec<Volume> = spec.volumes.iter().map(volume).collect();
@@ -201,9 +204,9 @@ fn simple(workload: &GPUWorkload, image: &str) -> PodTemplateSpec {
 
 /// What `restricted` asks of a container and no image needs to have said otherwise. Running as another
 /// user than root is not among it: an image that is root's would not start.
-fn confined(mut context: SecurityContext) -> Option<SecurityContext> {
+fn confined(mut context: SecurityContext, pod: Option<&PodSecurityContext>) -> SecurityContext {
     if context.privileged == Some(true) {
-        return Some(context);
+        return context;
     }
     let added = context
         .capabilities
@@ -220,13 +223,16 @@ fn confined(mut context: SecurityContext) -> Option<SecurityContext> {
         drop: Some(vec!["ALL".to_owned()]),
         add: None,
     });
+    // What the pod says holds for its containers, unless they say otherwise themselves.
+    if pod.is_none_or(|pod| pod.seccomp_profile.is_none()) {
+        context
+            .seccomp_profile
+            .get_or_insert_with(|| SeccompProfile {
+                type_: "RuntimeDefault".to_owned(),
+                localhost_profile: None,
+            });
+    }
     context
-        .seccomp_profile
-        .get_or_insert_with(|| SeccompProfile {
-            type_: "RuntimeDefault".to_owned(),
-            localhost_profile: None,
-        });
-    Some(context)
 }
 
 fn mount(volume: &WorkloadVolume) -> VolumeMount {

@@ -250,6 +250,13 @@ impl Pass<'_> {
             );
             return self.given_up(failure.reason, reason::EVENT_MAX_DISRUPTIONS, message);
         }
+        // Nothing in the API says that a kubelet will refuse again: the node is left out for a while.
+        if failure.reason == reason::REFUSED_BY_NODE
+            && let Some(node) = self.status.assigned_node.clone()
+        {
+            let job = current(self.workload, self.seen).and_then(|job| job.uid());
+            self.avoid(&node, job.unwrap_or_default(), &failure.message);
+        }
         // A node that takes it and loses it at once must not be fed for ever at this pace.
         let wait = pause(count);
         let next = (wait > 0).then(|| Time(clock::after(self.now, wait)));
@@ -570,6 +577,20 @@ impl Pass<'_> {
 
     /// Writes down that a node was refused, for how long it is left out, and when the next is tried.
     fn note_refusal(&mut self, node: &str, job_uid: String, message: &str) {
+        // What the scheduler refuses node after node it refuses for a reason the ledger does not
+        // see; trying on at this pace would be a Job and a pod a second, for ever.
+        let remembered = self.avoid(node, job_uid, message);
+        let before = self.status.refusals.filter(|_| remembered);
+        let refusals = before.unwrap_or(0).saturating_add(1);
+        self.status.refusals = Some(refusals);
+        let pause = pause(refusals);
+        if pause > 0 {
+            self.status.next_retry_time = Some(Time(clock::after(self.now, pause)));
+        }
+    }
+
+    /// Leaves a node out of the next choices for a while; whether others are left out already.
+    fn avoid(&mut self, node: &str, job_uid: String, message: &str) -> bool {
         let now = self.now;
         // Lack of room is what the ledger knows best: as soon as it sees some, the node is as good
         // as any. Other reasons it may know nothing of.
@@ -579,10 +600,7 @@ impl Pass<'_> {
         let until = clock::after(now, i64::try_from(wait).unwrap_or(i64::MAX));
         let refused = &mut self.status.refused_nodes;
         refused.retain(|old| clock::after(old.until.0, FORGOTTEN) > now);
-        // What the scheduler refuses node after node it refuses for a reason the ledger does not
-        // see; trying on at this pace would be a Job and a pod a second, for ever.
-        let before = self.status.refusals.filter(|_| !refused.is_empty());
-        let refusals = before.unwrap_or(0).saturating_add(1);
+        let remembered = !refused.is_empty();
         refused.retain(|old| old.name != node);
         let drop = (refused.len() + 1).saturating_sub(REFUSED);
         refused.drain(..drop);
@@ -592,11 +610,7 @@ impl Pass<'_> {
             until: Time(until),
             message: message.chars().take(256).collect(),
         });
-        self.status.refusals = Some(refusals);
-        let pause = pause(refusals);
-        if pause > 0 {
-            self.status.next_retry_time = Some(Time(clock::after(now, pause)));
-        }
+        remembered
     }
 
     fn waiting(mut self, wait: Wait) -> Plan<GPUWorkloadStatus> {

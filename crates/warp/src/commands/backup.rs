@@ -76,40 +76,37 @@ async fn take(instance: &Instance, part: &Path) -> anyhow::Result<()> {
     file.set_permissions(std::fs::Permissions::from_mode(0o600))
         .with_context(failed)?;
     let mut file = BufWriter::new(file);
-    match running(instance).await {
-        Some(client) => {
-            let request = http::Request::get("/backup").body(Vec::new())?;
-            let answer = client.request_stream(request).await;
-            let mut answer = std::pin::pin!(answer.map_err(cluster::told)?);
-            let mut piece = vec![0; 64 << 10];
-            loop {
-                let count = answer
-                    .read(&mut piece)
-                    .await
-                    .context("the connection ended before the backup did")?;
-                if count == 0 {
-                    break;
-                }
-                file.write_all(&piece[..count]).with_context(failed)?;
+    if let Some(client) = running(instance).await {
+        let request = http::Request::get("/backup").body(Vec::new())?;
+        let answer = client.request_stream(request).await;
+        let mut answer = std::pin::pin!(answer.map_err(cluster::told)?);
+        let mut piece = vec![0; 64 << 10];
+        loop {
+            let count = answer
+                .read(&mut piece)
+                .await
+                .context("the connection ended before the backup did")?;
+            if count == 0 {
+                break;
             }
+            file.write_all(&piece[..count]).with_context(failed)?;
         }
-        None => {
-            let _lock = instance.lock()?.with_context(|| {
-                format!(
-                    "the data directory {} is in use by a Warp that does not answer",
-                    instance.folder.display()
-                )
-            })?;
-            let stored = Store::open(&StoreOptions {
-                path: Some(instance.database()),
-                ..StoreOptions::default()
-            })?;
-            let chunks = stored.snapshot().into_chunks(SystemTime::now());
-            for chunk in chunks {
-                file.write_all(&chunk).with_context(failed)?;
-            }
-            stored.close().await;
+    } else {
+        let _lock = instance.lock()?.with_context(|| {
+            format!(
+                "the data directory {} is in use by a Warp that does not answer",
+                instance.folder.display()
+            )
+        })?;
+        let stored = Store::open(&StoreOptions {
+            path: Some(instance.database()),
+            ..StoreOptions::default()
+        })?;
+        let chunks = stored.snapshot().into_chunks(SystemTime::now());
+        for chunk in chunks {
+            file.write_all(&chunk).with_context(failed)?;
         }
+        stored.close().await;
     }
     file.into_inner()
         .map_err(std::io::IntoInnerError::into_error)

@@ -30,6 +30,10 @@ const PORT: u16 = 6443;
 const START_LIMIT: Duration = Duration::from_mins(1);
 
 #[derive(clap::Args, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
 pub(crate) struct Args {
     /// Where state, logs and the kubeconfig are kept [default: the user's data directory]
     #[arg(long, value_name = "DIR")]

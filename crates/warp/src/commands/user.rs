@@ -15,7 +15,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding, S
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
-use warp_apiserver::auth::{Users, kubeconfig};
+use warp_apiserver::auth::{UserError, Users, kubeconfig};
 
 use super::up::instance::{Instance, Note};
 use crate::cluster::{self, told};
@@ -286,7 +286,12 @@ async fn list(client: &Client, users: &Users) -> anyhow::Result<()> {
 
 async fn delete(client: &Client, users: &Users, name: &str) -> anyhow::Result<()> {
     // The token first: whatever fails after it, nobody gets in with it any more.
-    users.remove(name)?;
+    // A name without a token may still have bindings, if an earlier deletion was broken off.
+    let unknown = match users.remove(name) {
+        Ok(()) => None,
+        Err(error @ UserError::Unknown(_)) => Some(error),
+        Err(error) => return Err(error.into()),
+    };
     let file = own_file(users, name);
     match std::fs::remove_file(&file) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -295,6 +300,9 @@ async fn delete(client: &Client, users: &Users, name: &str) -> anyhow::Result<()
         _ => {}
     }
     unbind(client, name).await?;
+    if let Some(unknown) = unknown {
+        return Err(unknown.into());
+    }
     output::note(&format!("user {name} has no access any more"));
     Ok(())
 }

@@ -379,11 +379,10 @@ async fn a_killed_restore_loses_nothing() {
     let file = folder.path().join("backup");
     let backup = file.display().to_string();
     let up = Up::start(&data, &["--runtime", "none"]).await;
-    let maps: String = (0..200)
-        .map(|number| {
-            format!("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: map-{number}}}\n")
-        })
-        .collect();
+    let map = |number: u32| {
+        format!("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: map-{number}}}\n")
+    };
+    let maps = (0..200).map(map).collect::<Vec<_>>().concat();
     let manifest = folder.path().join("maps.yaml");
     std::fs::write(&manifest, maps).unwrap();
     up.ok(&["apply", "-f", &manifest.display().to_string()]);

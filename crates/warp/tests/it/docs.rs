@@ -334,6 +334,12 @@ async fn waiting_work_is_found_as_the_autoscaler_guide_shows() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_tells_what_its_guide_shows() {
+    let read = on_a_cluster("tenants.md", &["--demo", "--ephemeral"]).await;
+    assert!(read.ran >= 1 && read.compared >= 1, "{read:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn health_and_logs_are_as_the_guide_shows() {
     let read = on_a_cluster("operate.md", &["--demo", "--ephemeral"]).await;
     assert!(read.ran >= 2 && read.compared >= 2, "{read:?}");

@@ -63,7 +63,7 @@ fn a_folder_is_planned_for_every_gpu_and_for_one() {
     };
     assert_eq!(
         (&on("T4")["count"], &on("T4")["fits"]),
-        (&json!(4), &json!(true))
+        (&json!(3), &json!(true))
     );
     assert_eq!(
         (&on("MI300X")["count"], &on("MI300X")["tensorParallel"]),

@@ -8,7 +8,7 @@ use warp_testkit::until;
 
 use crate::up::Up;
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_mins(5);
 
 fn warp(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_warp"))

@@ -1,3 +1,6 @@
+// `json!` at the call reads best by value.
+#![allow(clippy::needless_pass_by_value)]
+
 //! Rules and policies by table: what allows what, what covers what, and in which words.
 
 use std::collections::BTreeMap;

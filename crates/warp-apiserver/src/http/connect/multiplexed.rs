@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream};
 use tokio::sync::mpsc;
 
 use super::outcome;
@@ -115,14 +115,26 @@ async fn copy(from: Option<DuplexStream>, to: Option<DuplexStream>) {
     to.shutdown().await.ok();
 }
 
+/// Bytes of one size of a terminal, at most.
+const LONGEST_SIZE: u64 = 4096;
+
 /// Sizes of the client's terminal, one object a line.
 async fn resizes(from: Option<DuplexStream>, to: Option<mpsc::Sender<(u16, u16)>>) {
     let (Some(from), Some(to)) = (from, to) else {
         return;
     };
-    let mut lines = BufReader::new(from).lines();
-    while let Ok(Some(line)) = lines.next_line().await {
-        let size: Value = serde_json::from_str(&line).unwrap_or_default();
+    let mut from = BufReader::new(from);
+    loop {
+        let mut line = Vec::new();
+        let length = (&mut from)
+            .take(LONGEST_SIZE)
+            .read_until(b'\n', &mut line)
+            .await;
+        // The end, or more than any size takes: what is left is not kept.
+        if length.is_err() || line.is_empty() || line.len() as u64 == LONGEST_SIZE {
+            return;
+        }
+        let size: Value = serde_json::from_slice(&line).unwrap_or_default();
         if to.send(super::terminal_size(&size)).await.is_err() {
             return;
         }

@@ -204,8 +204,7 @@ fn rounds(count: u64) -> u64 {
     let told = std::env::var("WARP_FLIPS").ok();
     told.and_then(|text| text.parse().ok())
         .unwrap_or(match count {
-            0..=1 => 80,
-            2..=100 => 80,
+            0..=100 => 80,
             _ => 6,
         })
 }

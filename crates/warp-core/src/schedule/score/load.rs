@@ -11,9 +11,12 @@ pub(super) fn least_allocated(fleet: &Fleet, request: &Request, nodes: &[NodeId]
         let load = fleet.load(id).unwrap_or_default();
         let (mut sum, mut counted) = (0, 0);
         for (asked, all) in [
-            (load.cpu_milli + own.cpu_milli, node.allocatable.cpu_milli),
             (
-                load.memory_bytes + own.memory_bytes,
+                load.cpu_milli.saturating_add(own.cpu_milli),
+                node.allocatable.cpu_milli,
+            ),
+            (
+                load.memory_bytes.saturating_add(own.memory_bytes),
                 node.allocatable.memory_bytes,
             ),
         ] {

@@ -587,7 +587,7 @@ fn update_files(folder: &Path, files: &[(String, Vec<u8>, i32)]) -> Result<(), C
         if let Some(parent) = target.parent() {
             make_folder(parent)?;
         }
-        if std::fs::read(&target).ok().as_ref() != Some(content) {
+        if !holds(&target, content) {
             let new = target.with_file_name(format!(".{}.new", kept.len()));
             write_file(&new, content, *mode)?;
             std::fs::rename(&new, &target).map_err(|source| ContentError::Write {
@@ -599,6 +599,14 @@ fn update_files(folder: &Path, files: &[(String, Vec<u8>, i32)]) -> Result<(), C
     }
     remove_others(folder, &kept);
     Ok(())
+}
+
+/// Whether a plain file has exactly this content. What a container may have put in its place is not opened: a link may
+/// lead to a file without end, a pipe would never answer.
+fn holds(path: &Path, content: &[u8]) -> bool {
+    let plain = std::fs::symlink_metadata(path)
+        .is_ok_and(|found| found.is_file() && found.len() == content.len() as u64);
+    plain && std::fs::read(path).is_ok_and(|found| found == content)
 }
 
 fn remove_others(folder: &Path, kept: &BTreeSet<PathBuf>) {
@@ -622,11 +630,15 @@ fn make_folder(path: &Path) -> Result<(), ContentError> {
 fn write_file(path: &Path, content: &[u8], mode: i32) -> Result<(), ContentError> {
     let mode = u32::try_from(mode & 0o777).unwrap_or(0o600);
     let write = || {
-        // Private from the first byte on; the final mode comes after the content.
+        // A container may have put a link here that leads elsewhere: it goes, and the file is a new one. Private from
+        // the first byte on; the final mode comes after the content.
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         let mut file = std::fs::OpenOptions::new()
             .write(true)
-            .create(true)
-            .truncate(true)
+            .create_new(true)
             .mode(0o600)
             .open(path)?;
         file.write_all(content)?;

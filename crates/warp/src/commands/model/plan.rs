@@ -252,7 +252,7 @@ fn as_text(found: &Description, load: Load, layouts: &[&Layout], best: Option<&L
     text
 }
 
-const BAR_CELLS: u64 = 24;
+const BAR_CELLS: u16 = 24;
 
 fn bar(memory: &Memory) -> String {
     let cells = |bytes: u64| {
@@ -269,7 +269,7 @@ fn bar(memory: &Memory) -> String {
         .iter()
         .map(|(mark, bytes)| mark.repeat(cells(*bytes)))
         .collect();
-    let free = (BAR_CELLS as usize).saturating_sub(filled.len());
+    let free = usize::from(BAR_CELLS).saturating_sub(filled.len());
     format!("[{filled}{}]", ".".repeat(free))
 }
 
