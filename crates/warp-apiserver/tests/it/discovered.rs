@@ -109,7 +109,10 @@ async fn try_all(client: &Client, listed: &Listed, sample: &Value) -> Vec<String
     let mut object = sample.clone();
     let name = object["metadata"]["name"].as_str().unwrap_or("sample");
     let path = format!("{}/{name}", listed.collection);
-    object["metadata"]["name"] = name.to_owned().into();
+    // A review is an answer, not an object: it has no name.
+    if !listed.name.ends_with("reviews") {
+        object["metadata"]["name"] = name.to_owned().into();
+    }
     object["apiVersion"] = listed.version.clone().into();
     object["kind"] = listed.kind.clone().into();
     let plain = "application/json";

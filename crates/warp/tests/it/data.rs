@@ -306,8 +306,8 @@ async fn a_backup_of_a_running_warp_is_brought_back_after_its_data_was_lost() {
     // The database is emptied: refused, with what to do about it.
     std::fs::write(data.join("state.redb"), "").unwrap();
     for verb in [
-        &["up", "--runtime", "none"][..],
-        &["apiserver"],
+        &["up", "--runtime", "none", "--port", "0"][..],
+        &["apiserver", "--port", "0"],
         &["backup", "-"],
     ] {
         let output = command(verb)
