@@ -117,7 +117,7 @@ fn shape() -> Shape<Tenant> {
 /// How the watches of pods, nodes and workloads tell tenants that something changed.
 #[derive(Clone, Debug)]
 pub(crate) struct Notice {
-    all: Cache<Tenant>,
+    tenants: Cache<Tenant>,
     usage: Arc<UsageByNamespace>,
     wakes: Wakes,
 }

@@ -157,9 +157,13 @@ impl<K: Resource + Send + Sync + 'static> Cache<K> {
     }
 
     /// A cache that keeps some objects, and some of each.
-    pub fn shaped(shape: &Shape<K>) -> Self {
-        let Shape { keep, trim, .. } = *shape;
-        let indexes = shape.indexes.iter().map(|by| {
+    pub fn shaped(shape: Shape<K>) -> Self {
+        let Shape {
+            keep,
+            trim,
+            indexes,
+        } = shape;
+        let indexes = indexes.iter().map(|by| {
             let by = *by;
             Box::new(move |entry: &dyn Entry| by(store::seen_as(entry))) as store::IndexBy
         });

@@ -341,7 +341,7 @@ impl Runtime {
     where
         K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Send + Sync + 'static,
     {
-        let cache = Cache::shaped(&shape);
+        let cache = Cache::shaped(shape);
         self.followed.add(&cache);
         let source = source.must_be_served();
         let (client, shutdown) = (self.client.clone(), self.shutdown.clone());

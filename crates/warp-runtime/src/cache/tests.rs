@@ -166,7 +166,7 @@ fn an_object_an_own_request_ended_is_not_shown_again_and_its_name_is_free() {
 
 #[test]
 fn what_a_cache_does_not_keep_goes_and_what_it_keeps_is_trimmed() {
-    let cache = Cache::shaped(&Shape::<Pod> {
+    let cache = Cache::shaped(Shape::<Pod> {
         keep: |pod| node_of(pod).as_deref() != Some("n9"),
         trim: |pod| pod.metadata.uid = None,
         indexes: &[node_of],

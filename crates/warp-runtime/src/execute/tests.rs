@@ -45,7 +45,7 @@ impl Bench {
             .unwrap();
         let client = server.client("default");
         let stop = CancellationToken::new();
-        let cache = Cache::shaped(&Shape {
+        let cache = Cache::shaped(Shape {
             keep: |_| true,
             trim: |_| {},
             indexes: &[],
