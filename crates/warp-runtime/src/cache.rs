@@ -157,6 +157,10 @@ impl<K: Resource + Send + Sync + 'static> Cache<K> {
     }
 
     /// A cache that keeps some objects, and some of each.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "callers write it at the call"
+    )]
     pub fn shaped(shape: Shape<K>) -> Self {
         let Shape {
             keep,

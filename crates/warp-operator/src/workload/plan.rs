@@ -254,7 +254,7 @@ impl Pass<'_> {
         if failure.reason == reason::REFUSED_BY_NODE
             && let Some(node) = self.status.assigned_node.clone()
         {
-            let job = current(self.workload, self.seen).and_then(|job| job.uid());
+            let job = current(self.workload, self.seen).and_then(ResourceExt::uid);
             self.avoid(&node, job.unwrap_or_default(), &failure.message);
         }
         // A node that takes it and loses it at once must not be fed for ever at this pace.
