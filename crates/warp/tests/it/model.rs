@@ -36,11 +36,25 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// A file of safetensors of this many bytes: a true header, then a hole.
+fn weights(file: &Path, bytes: u64) {
+    let header = |end: u64| {
+        let mut text =
+            json!({"w": {"dtype": "U8", "shape": [end], "data_offsets": [0, end]}}).to_string();
+        text.extend(std::iter::repeat_n(' ', 200 - text.len()));
+        text
+    };
+    let text = header(bytes - 208);
+    let mut out = std::fs::File::create(file).unwrap();
+    out.write_all(&200_u64.to_le_bytes()).unwrap();
+    out.write_all(text.as_bytes()).unwrap();
+    out.set_len(bytes).unwrap();
+}
+
 /// A folder as a model is kept in; the weights are holes of the right size.
 fn folder(at: &Path, config: &str, weights_gib: u64) {
     std::fs::write(at.join("config.json"), config).unwrap();
-    let weights = std::fs::File::create(at.join("model.safetensors")).unwrap();
-    weights.set_len(weights_gib * GIB).unwrap();
+    weights(&at.join("model.safetensors"), weights_gib * GIB);
 }
 
 #[test]
@@ -112,6 +126,24 @@ fn what_cannot_be_planned_is_told_with_its_name() {
     std::fs::write(at.path().join("config.json"), CONFIG).unwrap();
     refused(&[&name], &["no .safetensors"]);
     folder(at.path(), CONFIG, 15);
+    // Weights that are not all here are not sized as if they were.
+    let file = at.path().join("model.safetensors");
+    let cut = std::fs::File::options().write(true).open(&file).unwrap();
+    cut.set_len(15 * GIB - 5000).unwrap();
+    refused(&[&name], &["model.safetensors", "header promises"]);
+    std::fs::write(&file, "version https://git-lfs.github.com/spec/v1\n").unwrap();
+    refused(&[&name], &["model.safetensors", "git lfs pull"]);
+    std::fs::write(&file, "12345678").unwrap();
+    refused(&[&name], &["model.safetensors", "no safetensors file"]);
+    let index = at.path().join("model.safetensors.index.json");
+    std::fs::write(
+        &index,
+        r#"{"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}"#,
+    )
+    .unwrap();
+    folder(at.path(), CONFIG, 15);
+    refused(&[&name], &["model-2.safetensors", "not there"]);
+    std::fs::remove_file(&index).unwrap();
     refused(&[&name, "--gpu", "H1000"], &["H1000", "H100-80GB"]);
     refused(&["./no-such-folder"], &["./no-such-folder"]);
     refused(

@@ -1,6 +1,7 @@
 //! What sizing needs of a model, `config.json` and the bytes of its weights, from a folder or from the hub. Weights
 //! themselves are never read.
 
+use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -59,7 +60,69 @@ fn in_folder(folder: &Path) -> anyhow::Result<Description> {
         let length = std::fs::metadata(entry.path()).map_or(0, |target| target.len());
         files.push((entry.file_name().to_string_lossy().into_owned(), length));
     }
-    describe(&folder.display().to_string(), &text, &files)
+    let described = describe(&folder.display().to_string(), &text, &files)?;
+    whole(folder, &files)?;
+    Ok(described)
+}
+
+/// Refuses weights that are not all here: shards the index names, files cut short, pointers of git-lfs.
+fn whole(folder: &Path, files: &[(String, u64)]) -> anyhow::Result<()> {
+    let index = folder.join("model.safetensors.index.json");
+    if let Ok(text) = std::fs::read_to_string(&index) {
+        let index: Value = serde_json::from_str(&text)
+            .with_context(|| format!("failed to read {}", index.display()))?;
+        let named = index["weight_map"].as_object().into_iter().flatten();
+        for (_, shard) in named {
+            let shard = shard.as_str().unwrap_or_default();
+            if !files.iter().any(|(name, _)| name == shard) {
+                bail!(
+                    "failed to size {}: its index names {shard}, which is not there",
+                    folder.display()
+                );
+            }
+        }
+    }
+    for (name, length) in files.iter().filter(|(name, _)| is_safetensors(name)) {
+        let file = folder.join(name);
+        let promised =
+            promised_bytes(&file).with_context(|| format!("failed to size {}", file.display()))?;
+        if promised != *length {
+            bail!(
+                "failed to size {}: its header promises {promised} bytes, it has {length}; fetch it again",
+                file.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The longest header of a safetensors file that its own library reads.
+const HEADER_LIMIT_BYTES: u64 = 100 << 20;
+
+/// The length a safetensors file says it has: eight bytes with the length of its header, the header, the tensors.
+fn promised_bytes(file: &Path) -> anyhow::Result<u64> {
+    let mut reader = std::fs::File::open(file)?;
+    let mut start = Vec::new();
+    reader.by_ref().take(8).read_to_end(&mut start)?;
+    if start == b"version " {
+        bail!("it is a pointer of git-lfs, not the file itself; run `git lfs pull`");
+    }
+    let header = <[u8; 8]>::try_from(start)
+        .map(u64::from_le_bytes)
+        .unwrap_or_default();
+    if header == 0 || header > HEADER_LIMIT_BYTES {
+        bail!("it is no safetensors file");
+    }
+    let mut text = Vec::new();
+    reader.take(header).read_to_end(&mut text)?;
+    let tensors: Value =
+        serde_json::from_slice(&text).context("its header cannot be read; fetch it again")?;
+    let ends = tensors
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter_map(|(_, tensor)| tensor["data_offsets"][1].as_u64());
+    Ok(ends.max().unwrap_or(0).saturating_add(8 + header))
 }
 
 /// A model from its configuration and the names and sizes of its files.
@@ -94,15 +157,20 @@ fn weights(files: &[(String, u64)]) -> Option<u64> {
             .collect();
         (!sizes.is_empty()).then(|| sizes.iter().sum())
     };
-    let ends = |name: &str, ending: &str| {
-        Path::new(name)
-            .extension()
-            .is_some_and(|found| found == ending)
-    };
-    sum(&|name| name.starts_with("model") && ends(name, "safetensors"))
-        .or_else(|| sum(&|name| ends(name, "safetensors")))
-        .or_else(|| sum(&|name| name.starts_with("pytorch_model") && ends(name, "bin")))
+    sum(&|name| name.starts_with("model") && is_safetensors(name))
+        .or_else(|| sum(&|name| is_safetensors(name)))
+        .or_else(|| sum(&|name| name.starts_with("pytorch_model") && has_ending(name, "bin")))
         .filter(|bytes| *bytes > 0)
+}
+
+fn has_ending(name: &str, ending: &str) -> bool {
+    Path::new(name)
+        .extension()
+        .is_some_and(|found| found == ending)
+}
+
+fn is_safetensors(name: &str) -> bool {
+    has_ending(name, "safetensors")
 }
 
 /// Python writes `Infinity` and `NaN`, which are not JSON. None of the fields sizing reads may be one.
