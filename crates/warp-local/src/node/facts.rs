@@ -423,7 +423,6 @@ impl Facts {
                     entry.restarts.tried(exit.at, now);
                     entry.previous = Some((run, exit));
                 }
-                entry.misconfigured = None;
                 entry.startup = ProbeFacts::default();
                 entry.readiness = ProbeFacts::default();
                 entry.liveness = ProbeFacts::default();
@@ -524,11 +523,13 @@ impl Facts {
                 id,
                 at,
             } => {
-                if let Some(run) = self.entry(&container).live_attempt(attempt)
+                let entry = self.entry(&container);
+                if let Some(run) = entry.live_attempt(attempt)
                     && run.started.is_none()
                 {
                     run.started = Some(at);
                     run.id = id;
+                    entry.misconfigured = None;
                 }
             }
             Event::Exited {

@@ -74,7 +74,7 @@ const SHARED: &[Scenario] = &scenarios![
     place::the_cheapest_node_is_chosen_when_asked,
     place::providers_restrict_and_fall_back,
     place::waiting_costs_no_retry_and_priority_orders_it,
-    place::a_refused_pin_is_placed_elsewhere_without_a_retry,
+    place::a_volume_is_followed_to_the_node_it_can_be_reached_from,
     failure::a_failed_container_says_how,
     failure::a_container_that_cannot_start_says_why,
     failure::a_missing_claim_is_named_and_then_found,

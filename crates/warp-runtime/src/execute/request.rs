@@ -81,6 +81,8 @@ impl Executor {
         let cause = Cause { pass, why };
         match action {
             Action::Note(note) => {
+                let what = format!("event {}", note.reason);
+                self.observer.wrote(pass, "create", &what, &note.message);
                 self.events.record(pass.component, note);
                 Ok(None)
             }

@@ -164,7 +164,7 @@ impl Report<'_, '_> {
             Some(run) => match (&run.exit, run.started) {
                 (Some(exit), _) => self.ended(container, is_init, seen, run, exit, previous),
                 (None, Some(started)) => (running(started), previous),
-                (None, None) => (self.default_waiting(), previous),
+                (None, None) => (self.starting(seen), previous),
             },
             None => (self.waiting(seen), previous),
         }
@@ -222,6 +222,15 @@ impl Report<'_, '_> {
         }
         self.failing_pull(seen)
             .unwrap_or_else(|| self.default_waiting())
+    }
+
+    /// The state of a container that was told to start. One that could not be started before is not called anything
+    /// else while it is tried again: a pod that waits for good would be written at every try.
+    fn starting(&self, seen: &ContainerFacts) -> ContainerState {
+        match &seen.misconfigured {
+            Some((reason, message, _)) => waiting(reason, Some(message.clone())),
+            None => self.default_waiting(),
+        }
     }
 
     /// What is said of an image that could not be pulled, also while it is tried again.

@@ -300,7 +300,7 @@ pub(super) async fn audit_trail(world: &World, operator: &Operator) -> Result<()
     ensure!(told.len() > 100, "only {} records", told.len());
     for record in &told {
         ensure!(
-            record.object.starts_with("GPUWorkload/")
+            (record.object.starts_with("GPUWorkload/") || record.object.starts_with("Tenant/"))
                 && !record.why.is_empty()
                 && !record.what.is_empty()
                 && !record.correlation.is_empty(),
