@@ -81,6 +81,14 @@ pub(crate) fn explain(
             next: Next::PlaceAgain,
         };
     }
+    // A Job keeps its failed pods. One that is gone, and not by a disruption, was deleted.
+    if pods.is_empty() {
+        return Failure {
+            reason: reason::POD_DELETED,
+            message: format!("the pod of job {name} is gone: it was deleted while it ran"),
+            next: Next::Retry,
+        };
+    }
     Failure {
         reason: reason::JOB_FAILED,
         message: format!("job {name} failed and left no pod that says why"),
