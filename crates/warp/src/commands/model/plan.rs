@@ -15,7 +15,7 @@ use crate::output::{self, Table};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// A folder with config.json and weights, or a model of the hub: ORG/NAME[@REVISION] ($HF_ENDPOINT, $HF_TOKEN)
+    /// A folder with config.json and weights, or a model of the hub: `ORG/NAME[@REVISION]` ($HF_ENDPOINT, $HF_TOKEN)
     #[arg(value_name = "MODEL")]
     model: String,
     /// Only these GPUs, each with all its layouts [default: every GPU of the catalogue, the smallest layout of each]
