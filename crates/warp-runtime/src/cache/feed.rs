@@ -1,7 +1,7 @@
 //! What happens to the objects under one path of the API: a list, then every change, then a list again when the watch is
 //! too old. It ends with whoever listens.
 //!
-//! Objects are taken off the wire as text and read by the one decoder of their kind ([`decode`]): a watch event that is
+//! Objects are taken off the wire as text and read by the one decoder of their kind (`decode`): a watch event that is
 //! generic over its object would be read by a second one, and compiling those is most of what building this crate costs.
 
 use std::fmt::{self, Debug};
