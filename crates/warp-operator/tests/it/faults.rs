@@ -45,7 +45,7 @@ async fn one(client: kube::Client, stop: CancellationToken, identity: &str) {
         metrics_addr: None,
         settings: Settings::default(),
     };
-    let clock = Clock::starting_at(warp_testkit::fault::world::now());
+    let clock = Clock::tokio(warp_testkit::fault::world::now());
     // An end before `stop` is counted by the world.
     let _ = warp_operator::run(client, config, clock, stop).await;
 }
