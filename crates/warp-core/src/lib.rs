@@ -16,3 +16,4 @@ pub mod resources;
 pub mod schedule;
 pub mod simulate;
 pub mod size;
+pub mod tenancy;

@@ -5,6 +5,7 @@
 //! the API. Nodes speak only the Kubernetes API and never decide where a pod runs.
 
 pub mod access;
+pub mod address;
 mod checks;
 pub mod complaint;
 mod contents;

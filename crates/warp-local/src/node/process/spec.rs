@@ -12,6 +12,7 @@ use super::wire::{Launch, Stdin};
 use super::{COMMAND_ANNOTATION, LOCAL_IMAGE, Shared};
 use crate::node::contents::ContentError;
 use crate::node::contents::environment::{Scope, Sources, expand};
+use crate::node::contents::fields::Place;
 use crate::node::contents::volumes::{Volumes, mounted};
 use crate::node::devices::Devices;
 use crate::node::task::{Record, replace};
@@ -152,11 +153,17 @@ pub(super) async fn launch(
         &shared.client,
         pod.metadata.namespace.as_deref().unwrap_or("default"),
     );
+    let address = record
+        .address
+        .map_or_else(|| shared.address.clone(), |own| own.to_string());
     let scope = Scope {
         pod,
         container,
         sources: &sources,
-        address: &shared.address,
+        place: Place {
+            pod: &address,
+            host: &shared.address,
+        },
         machine: shared.machine,
     };
     let mut declared = scope.resolve(base).await?;
