@@ -21,6 +21,7 @@ mod retry;
 mod run;
 mod scheduler;
 mod serve;
+mod inferenceservice;
 mod tenant;
 mod workload;
 

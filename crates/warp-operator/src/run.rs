@@ -28,6 +28,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::context::Context;
 use crate::readiness::Readiness;
+use crate::inferenceservice::InferenceServices;
 use crate::tenant::{Notice, Tenants};
 use crate::workload::{self, Controller};
 use crate::{driver, ledger, scheduler, serve};
@@ -88,6 +89,7 @@ async fn run_parts(
         None => Some(Tenants::register(&mut runtime, &cx)),
         Some(_) => None,
     };
+    InferenceServices::register(&mut runtime, &cx, config.namespace.as_deref());
     if config.health_addr.is_some() || config.metrics_addr.is_some() {
         let (cx, quiet) = (Arc::clone(&cx), quiet.clone());
         let (health, metrics) = (config.health_addr.clone(), config.metrics_addr.clone());

@@ -6,6 +6,7 @@ pub(crate) mod backup;
 pub(crate) mod delete;
 pub(crate) mod doctor;
 pub(crate) mod down;
+pub(crate) mod engine;
 pub(crate) mod exec;
 pub(crate) mod get;
 pub(crate) mod install;

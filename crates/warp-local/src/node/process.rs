@@ -3,6 +3,7 @@
 //!
 //! It runs commands, it does not contain them: no image, no own file system, no own network.
 
+mod address;
 mod admit;
 mod cgroup;
 mod container;
@@ -53,6 +54,8 @@ pub const CONTAINER: &str = "__container";
 pub const COMMAND_ANNOTATION: &str = "process.gpu.warp.dev/command";
 /// Images with this scheme stand for nothing but the machine itself.
 pub const LOCAL_IMAGE: &str = "local://";
+/// This program itself: the arguments are a verb of it. Pods with it have a loopback address of their own.
+pub const WARP_IMAGE: &str = "local://warp";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
@@ -86,6 +89,7 @@ pub(crate) struct Shared {
     /// This binary.
     pub(crate) program: PathBuf,
     pub(crate) address: String,
+    addresses: address::Addresses,
     pub(crate) machine: Machine,
     pub(crate) cgroups: Cgroups,
     pub(crate) reports: mpsc::UnboundedSender<Report>,
@@ -125,6 +129,7 @@ impl Process {
                 root: root.to_owned(),
                 program,
                 address: address.to_owned(),
+                addresses: address::Addresses::default(),
                 machine: machine::share(),
                 cgroups,
                 reports,
@@ -173,6 +178,12 @@ pub async fn end_all(root: &Path) {
 }
 
 impl Shared {
+    /// Where the pod's processes are reached.
+    pub(crate) fn address_of(&self, pod: &Pod) -> String {
+        let own = self.addresses.of(pod);
+        own.unwrap_or_else(|| self.address.clone())
+    }
+
     pub(crate) fn folder(&self, uid: &str) -> PathBuf {
         self.root.join("pods").join(uid)
     }
@@ -230,6 +241,7 @@ impl Runtime for Process {
 
     fn forget(&self, pod: &Pod) {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
+        self.shared.addresses.give_back(&uid);
         if !self.shared.tasks.forget(&uid) {
             self.shared.sweep(uid);
         }

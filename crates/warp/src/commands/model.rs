@@ -6,6 +6,8 @@ mod plan;
 
 use std::process::ExitCode;
 
+pub(crate) use plan::tokens;
+
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]

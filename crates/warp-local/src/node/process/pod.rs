@@ -49,7 +49,7 @@ impl Worker for Task {
         match action {
             Action::Prepare => {
                 let made = self.prepare().await;
-                self.frame.prepared(made, Some(self.shared.address.clone()));
+                self.frame.prepared(made, Some(self.frame.address.clone()));
             }
             Action::Pull { container } => self.pull(&container),
             Action::Start { container, attempt } => self.start(&container, attempt).await,
@@ -141,7 +141,7 @@ impl Task {
                 pod: pod.clone(),
                 uid,
                 folder,
-                address: shared.address.clone(),
+                address: shared.address_of(pod),
                 machine: shared.machine,
                 record,
                 reports: shared.reports.clone(),
@@ -293,9 +293,10 @@ impl Task {
         };
         let launch = spec::load(&self.frame.folder, &container);
         let (shared, uid) = (self.shared.clone(), self.frame.uid.clone());
+        let address = self.frame.address.clone();
         background::spawn(async move {
             let target = probe::Target {
-                address: &shared.address,
+                address: &address,
                 inside: launch.map(|launch| (shared.program.as_path(), launch)),
             };
             let (ok, message) = probe::run(kind, &found, target).await;

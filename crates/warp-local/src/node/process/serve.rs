@@ -161,11 +161,14 @@ impl Access for Process {
         Ok(session)
     }
 
-    fn addresses(&self, _pod: &Pod) -> HookFuture<Vec<String>> {
-        // Its processes share the machine's network.
+    fn addresses(&self, pod: &Pod) -> HookFuture<Vec<String>> {
+        // Its processes share the machine's network; one with an address of its own listens there alone.
+        let own = self.shared.address_of(pod);
         let mut addresses = vec!["127.0.0.1".to_owned(), "::1".to_owned()];
-        if !addresses.contains(&self.shared.address) {
-            addresses.push(self.shared.address.clone());
+        if own != self.shared.address {
+            addresses = vec![own];
+        } else if !addresses.contains(&own) {
+            addresses.push(own);
         }
         Box::pin(std::future::ready(Ok(addresses)))
     }
