@@ -40,11 +40,7 @@ pub use rules::RULES;
     doc = "Serve a model on GPUs with an engine that speaks OpenAI's API, and keep it served.",
     printcolumn(name = "Model", type_ = "string", json_path = ".spec.model.source"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
-    printcolumn(
-        name = "Ready",
-        type_ = "integer",
-        json_path = ".status.readyReplicas"
-    ),
+    printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyReplicas"),
     printcolumn(name = "Replicas", type_ = "integer", json_path = ".status.replicas"),
     printcolumn(name = "URL", type_ = "string", json_path = ".status.url"),
     printcolumn(
@@ -154,7 +150,7 @@ pub struct Adapter {
 }
 
 /// What serves the model.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EngineSpec {
     /// Which engine.
@@ -162,7 +158,10 @@ pub struct EngineSpec {
     pub kind: EngineKind,
     /// Version of the engine's own image, such as `v0.27.0`. Absent: the one this Warp was made for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 128), regex(pattern = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"))]
+    #[schemars(
+        length(min = 1, max = 128),
+        regex(pattern = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
+    )]
     pub version: Option<String>,
     /// Container image instead of the engine's own. A custom engine needs one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -186,6 +185,21 @@ pub struct EngineSpec {
     #[serde(default = "default_health")]
     #[schemars(length(min = 1, max = 1024), regex(pattern = r"^/"))]
     pub health_path: String,
+}
+
+impl Default for EngineSpec {
+    fn default() -> Self {
+        Self {
+            kind: EngineKind::default(),
+            version: None,
+            image: None,
+            command: Vec::new(),
+            args: BTreeMap::new(),
+            advanced: Vec::new(),
+            env: Vec::new(),
+            health_path: default_health(),
+        }
+    }
 }
 
 fn default_health() -> String {

@@ -64,7 +64,10 @@ pub fn decide(rules: &Rules, copies: Copies, load: Option<Load>, now: i64) -> De
     let (min, max) = (rules.min.max(1), rules.max.max(rules.min).max(1));
     let current = copies.wanted.clamp(min, max);
     let Some(load) = load.filter(|load| load.copies > 0) else {
-        return hold(current, format!("{current} copies: none of them answers yet"));
+        return hold(
+            current,
+            format!("{current} copies: none of them answers yet"),
+        );
     };
     let (wanted, amount) = wanted(rules, current, load);
     let limited = wanted.clamp(min, max);
@@ -101,7 +104,10 @@ pub fn decide(rules: &Rules, copies: Copies, load: Option<Load>, now: i64) -> De
     let next = limited.max(current - current.div_ceil(4));
     hold(
         next,
-        format!("{next} instead of {current} copies: {amount} for {} s", rules.window_seconds),
+        format!(
+            "{next} instead of {current} copies: {amount} for {} s",
+            rules.window_seconds
+        ),
     )
 }
 

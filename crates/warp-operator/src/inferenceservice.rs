@@ -43,19 +43,16 @@ pub(crate) struct InferenceServices {
 
 impl InferenceServices {
     /// Registers the kind: what it reads, and which changes concern which services.
-    pub(crate) fn register(runtime: &mut Runtime, cx: &Arc<Context>, namespace: Option<&str>) {
+    pub(crate) fn register(runtime: &mut Runtime, cx: &Arc<Context>) {
         let all = runtime.cache(
-            Source::within::<InferenceService>(namespace).with_managed_fields(),
+            Source::all::<InferenceService>().with_managed_fields(),
             shape(),
         );
         let ours = format!("{}={}", label::CONTROLLER, label::CONTROLLER_NAME);
-        let deployments = runtime.cache(
-            Source::within::<Deployment>(namespace).labels(&ours),
-            whole(),
-        );
-        let services = runtime.cache(Source::within::<Service>(namespace).labels(&ours), whole());
+        let deployments = runtime.cache(Source::all::<Deployment>().labels(&ours), whole());
+        let services = runtime.cache(Source::all::<Service>().labels(&ours), whole());
         let pods = runtime.cache(
-            Source::within::<Pod>(namespace).labels(label::INFERENCE_SERVICE),
+            Source::all::<Pod>().labels(label::INFERENCE_SERVICE),
             Shape {
                 keep: |_| true,
                 trim: |pod: &mut Pod| {

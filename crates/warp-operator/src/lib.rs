@@ -11,6 +11,7 @@ mod clock;
 mod config;
 mod context;
 mod driver;
+mod inferenceservice;
 pub mod ledger;
 mod metrics;
 mod plan;
@@ -21,7 +22,6 @@ mod retry;
 mod run;
 mod scheduler;
 mod serve;
-mod inferenceservice;
 mod tenant;
 mod workload;
 

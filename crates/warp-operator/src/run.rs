@@ -27,8 +27,8 @@ use crate::cache::{Cache, Changed, Key, Source, follow};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::context::Context;
-use crate::readiness::Readiness;
 use crate::inferenceservice::InferenceServices;
+use crate::readiness::Readiness;
 use crate::tenant::{Notice, Tenants};
 use crate::workload::{self, Controller};
 use crate::{driver, ledger, scheduler, serve};
@@ -89,7 +89,10 @@ async fn run_parts(
         None => Some(Tenants::register(&mut runtime, &cx)),
         Some(_) => None,
     };
-    InferenceServices::register(&mut runtime, &cx, config.namespace.as_deref());
+    // They need rights that the roles of one namespace do not give.
+    if config.namespace.is_none() {
+        InferenceServices::register(&mut runtime, &cx);
+    }
     if config.health_addr.is_some() || config.metrics_addr.is_some() {
         let (cx, quiet) = (Arc::clone(&cx), quiet.clone());
         let (health, metrics) = (config.health_addr.clone(), config.metrics_addr.clone());

@@ -3,6 +3,8 @@
 pub(crate) mod apiserver;
 pub(crate) mod apply;
 pub(crate) mod backup;
+pub(crate) mod bench;
+pub(crate) mod chat;
 pub(crate) mod delete;
 pub(crate) mod doctor;
 pub(crate) mod down;
@@ -15,6 +17,7 @@ pub(crate) mod model;
 pub(crate) mod node;
 pub(crate) mod operator;
 pub(crate) mod restore;
+pub(crate) mod serve;
 pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod up;

@@ -75,7 +75,9 @@ impl Blocks {
 
     /// Takes `found` blocks and as many others as make `count`; none are taken when there are not enough.
     pub fn take(&mut self, found: &[u32], count: usize) -> Option<Held> {
-        let reused = found.iter().filter(|number| self.block(**number).users == 0);
+        let reused = found
+            .iter()
+            .filter(|number| self.block(**number).users == 0);
         let fresh = count.saturating_sub(found.len());
         if reused.count() + fresh > self.unused.len() {
             return None;

@@ -98,7 +98,9 @@ fn the_longest_unused_blocks_are_given_up_first() {
         engine.submit(request, Duration::ZERO).unwrap();
         drain(&mut engine);
     }
-    engine.submit(ask(4, 2000..2040, 1), Duration::ZERO).unwrap();
+    engine
+        .submit(ask(4, 2000..2040, 1), Duration::ZERO)
+        .unwrap();
     let kept = drain(&mut engine)[0].begun.map(|begun| begun.cached);
     engine.submit(ask(5, 0..40, 1), Duration::ZERO).unwrap();
     let lost = drain(&mut engine)[0].begun.map(|begun| begun.cached);
@@ -123,9 +125,13 @@ fn what_can_never_be_held_is_refused_with_its_numbers() {
         blocks: 4,
         ..Settings::default()
     });
-    let refused = engine.submit(ask(1, 0..90, 20), Duration::ZERO).unwrap_err();
+    let refused = engine
+        .submit(ask(1, 0..90, 20), Duration::ZERO)
+        .unwrap_err();
     assert!(refused.to_string().contains("100 tokens"), "{refused}");
-    let refused = engine.submit(ask(1, 0..80, 10), Duration::ZERO).unwrap_err();
+    let refused = engine
+        .submit(ask(1, 0..80, 10), Duration::ZERO)
+        .unwrap_err();
     assert!(refused.to_string().contains("holds 64"), "{refused}");
     let empty = Ask {
         id: 1,

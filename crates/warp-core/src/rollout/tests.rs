@@ -70,7 +70,11 @@ impl World {
         for unready_only in [true, false] {
             for copy in &mut self.copies {
                 let answers = copy.state == State::Ready;
-                if surplus == 0 || copy.new || matches!(copy.state, State::Ending(_)) || answers == unready_only {
+                if surplus == 0
+                    || copy.new
+                    || matches!(copy.state, State::Ending(_))
+                    || answers == unready_only
+                {
                     continue;
                 }
                 copy.state = if copy.state == State::Unplaced {
@@ -102,7 +106,9 @@ impl World {
     }
 
     fn is_done(&self) -> bool {
-        self.copies.iter().all(|copy| copy.new && copy.state == State::Ready)
+        self.copies
+            .iter()
+            .all(|copy| copy.new && copy.state == State::Ready)
             && self.copies.len() == self.wanted as usize
     }
 }

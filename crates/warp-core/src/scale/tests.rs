@@ -65,7 +65,11 @@ fn copies_go_only_after_they_were_too_many_for_the_whole_window() {
         (602, 5, 3),
     ] {
         let decision = decide(&rules, state, load(4, requests, 0), now);
-        assert_eq!(decision.copies.wanted, expected, "at {now}: {}", decision.why);
+        assert_eq!(
+            decision.copies.wanted, expected,
+            "at {now}: {}",
+            decision.why
+        );
         state = decision.copies;
     }
 }
@@ -73,8 +77,14 @@ fn copies_go_only_after_they_were_too_many_for_the_whole_window() {
 #[test]
 fn a_tenth_too_much_starts_nothing() {
     let rules = rules(Metric::InFlight, 10);
-    assert_eq!(decide(&rules, copies(2), load(2, 22, 0), 0).copies.wanted, 2);
-    assert_eq!(decide(&rules, copies(2), load(2, 23, 0), 0).copies.wanted, 3);
+    assert_eq!(
+        decide(&rules, copies(2), load(2, 22, 0), 0).copies.wanted,
+        2
+    );
+    assert_eq!(
+        decide(&rules, copies(2), load(2, 23, 0), 0).copies.wanted,
+        3
+    );
 }
 
 #[test]

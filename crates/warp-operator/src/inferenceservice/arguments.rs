@@ -26,7 +26,10 @@ const VLLM: &[(&str, Value)] = &[
     ("block-size", Value::Count),
     ("calculate-kv-scales", Value::Flag),
     ("chat-template", Value::Text),
-    ("chat-template-content-format", Value::OneOf(&["auto", "openai", "string"])),
+    (
+        "chat-template-content-format",
+        Value::OneOf(&["auto", "openai", "string"]),
+    ),
     ("compilation-config", Value::Json),
     ("config-format", Value::OneOf(&["auto", "hf", "mistral"])),
     ("cpu-offload-gb", Value::Number),
@@ -34,8 +37,14 @@ const VLLM: &[(&str, Value)] = &[
     ("disable-access-log-for-endpoints", Value::Text),
     ("disable-custom-all-reduce", Value::Flag),
     ("disable-log-stats", Value::Flag),
-    ("distributed-executor-backend", Value::OneOf(&["mp", "ray", "uni", "external_launcher"])),
-    ("dtype", Value::OneOf(&["auto", "half", "float16", "bfloat16", "float", "float32"])),
+    (
+        "distributed-executor-backend",
+        Value::OneOf(&["mp", "ray", "uni", "external_launcher"]),
+    ),
+    (
+        "dtype",
+        Value::OneOf(&["auto", "half", "float16", "bfloat16", "float", "float32"]),
+    ),
     ("enable-auto-tool-choice", Value::Flag),
     ("enable-chunked-prefill", Value::Flag),
     ("enable-expert-parallel", Value::Flag),
@@ -48,50 +57,92 @@ const VLLM: &[(&str, Value)] = &[
     ("generation-config", Value::Text),
     ("gpu-memory-utilization", Value::Share),
     ("hf-overrides", Value::Json),
-    ("kv-cache-dtype", Value::OneOf(&["auto", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "nvfp4", "bfloat16"])),
+    (
+        "kv-cache-dtype",
+        Value::OneOf(&[
+            "auto", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "nvfp4", "bfloat16",
+        ]),
+    ),
     ("kv-cache-memory-bytes", Value::Text),
     ("kv-events-config", Value::Json),
-    ("kv-offloading-backend", Value::OneOf(&["native", "lmcache"])),
+    (
+        "kv-offloading-backend",
+        Value::OneOf(&["native", "lmcache"]),
+    ),
     ("kv-offloading-size", Value::Number),
     ("kv-transfer-config", Value::Json),
     ("limit-mm-per-prompt", Value::Json),
-    ("load-format", Value::OneOf(&[
-        "auto", "pt", "safetensors", "runai_streamer", "runai_streamer_sharded", "tensorizer",
-        "sharded_state", "dummy", "fastsafetensors", "gguf", "mistral", "bitsandbytes",
-    ])),
+    (
+        "load-format",
+        Value::OneOf(&[
+            "auto",
+            "pt",
+            "safetensors",
+            "runai_streamer",
+            "runai_streamer_sharded",
+            "tensorizer",
+            "sharded_state",
+            "dummy",
+            "fastsafetensors",
+            "gguf",
+            "mistral",
+            "bitsandbytes",
+        ]),
+    ),
     ("logits-processors", Value::Text),
     ("long-prefill-token-threshold", Value::Count),
     ("max-cpu-loras", Value::Count),
     ("max-log-len", Value::Count),
     ("max-logprobs", Value::Number),
-    ("max-lora-rank", Value::OneOf(&["1", "8", "16", "32", "64", "128", "256", "320", "512"])),
+    (
+        "max-lora-rank",
+        Value::OneOf(&["1", "8", "16", "32", "64", "128", "256", "320", "512"]),
+    ),
     ("max-loras", Value::Count),
     ("max-model-len", Value::Tokens),
     ("max-num-batched-tokens", Value::Tokens),
     ("max-num-partial-prefills", Value::Count),
     ("max-num-seqs", Value::Count),
     ("mm-processor-kwargs", Value::Json),
-    ("model-impl", Value::OneOf(&["auto", "vllm", "transformers", "terratorch"])),
+    (
+        "model-impl",
+        Value::OneOf(&["auto", "vllm", "transformers", "terratorch"]),
+    ),
     ("model-loader-extra-config", Value::Json),
     ("otlp-traces-endpoint", Value::Text),
     ("override-generation-config", Value::Json),
     ("pooler-config", Value::Json),
-    ("prefix-caching-hash-algo", Value::OneOf(&["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"])),
+    (
+        "prefix-caching-hash-algo",
+        Value::OneOf(&["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"]),
+    ),
     ("quantization", Value::Text),
     ("reasoning-parser", Value::Text),
     ("response-role", Value::Text),
     ("root-path", Value::Text),
-    ("runner", Value::OneOf(&["auto", "generate", "pooling", "draft"])),
-    ("safetensors-load-strategy", Value::OneOf(&["lazy", "eager", "prefetch", "torchao"])),
+    (
+        "runner",
+        Value::OneOf(&["auto", "generate", "pooling", "draft"]),
+    ),
+    (
+        "safetensors-load-strategy",
+        Value::OneOf(&["lazy", "eager", "prefetch", "torchao"]),
+    ),
     ("scheduling-policy", Value::OneOf(&["fcfs", "priority"])),
     ("seed", Value::Number),
     ("speculative-config", Value::Json),
     ("swap-space", Value::Number),
     ("tokenizer", Value::Text),
-    ("tokenizer-mode", Value::OneOf(&["auto", "hf", "slow", "mistral", "custom"])),
+    (
+        "tokenizer-mode",
+        Value::OneOf(&["auto", "hf", "slow", "mistral", "custom"]),
+    ),
     ("tool-call-parser", Value::Text),
     ("trust-remote-code", Value::Flag),
-    ("uvicorn-log-level", Value::OneOf(&["critical", "debug", "error", "info", "trace", "warning"])),
+    (
+        "uvicorn-log-level",
+        Value::OneOf(&["critical", "debug", "error", "info", "trace", "warning"]),
+    ),
 ];
 
 /// Arguments of `warp engine`.
@@ -115,10 +166,16 @@ const SIMULATED: &[(&str, Value)] = &[
 
 /// Arguments that other fields decide, and which.
 const DECIDED: &[(&str, &str)] = &[
-    ("api-key", "engine.env with VLLM_API_KEY from a Secret: arguments can be read by anybody who may read the pod"),
+    (
+        "api-key",
+        "engine.env with VLLM_API_KEY from a Secret: arguments can be read by anybody who may read the pod",
+    ),
     ("data-parallel-size", "spec.parallelism.data"),
     ("enable-lora", "spec.model.adapters"),
-    ("host", "nothing: the engine listens where the Service leads"),
+    (
+        "host",
+        "nothing: the engine listens where the Service leads",
+    ),
     ("lora-modules", "spec.model.adapters"),
     ("model", "spec.model.source"),
     ("pipeline-parallel-size", "spec.parallelism.pipeline"),
@@ -174,7 +231,8 @@ pub(super) fn words(
             .iter()
             .any(|(known, kind)| *known == name && *kind == Value::Flag);
         match (is_flag, value) {
-            (true, "true") if engine == EngineKind::Simulated && name == "enable-prefix-caching" => {}
+            (true, "true")
+                if engine == EngineKind::Simulated && name == "enable-prefix-caching" => {}
             (true, "true") => words.push(format!("--{name}")),
             // The simulated engine's flags are off unless given.
             (true, _) if engine == EngineKind::Simulated && name == "fail-load" => {}
@@ -191,7 +249,9 @@ fn unknown(engine: EngineKind, given: &str, name: &str) -> String {
         .map(|(known, _)| (distance(known, name), *known))
         .min()
         .filter(|(distance, _)| *distance <= 3);
-    let guess = near.map_or(String::new(), |(_, known)| format!(" (did you mean {known}?)"));
+    let guess = near.map_or(String::new(), |(_, known)| {
+        format!(" (did you mean {known}?)")
+    });
     format!(
         "engine.args: {} knows no argument {given}{guess}; correct it, or pass it unchecked in engine.advanced",
         engine.as_str()
@@ -212,8 +272,9 @@ fn check(kind: Value, value: &str) -> Result<(), String> {
             .is_ok_and(|share| share > 0.0 && share <= 1.0),
         Value::Number => value.parse::<f64>().is_ok_and(f64::is_finite),
         Value::OneOf(choices) => choices.contains(&value),
-        Value::Json => serde_json::from_str::<serde_json::Value>(value)
-            .is_ok_and(|value| value.is_object()),
+        Value::Json => {
+            serde_json::from_str::<serde_json::Value>(value).is_ok_and(|value| value.is_object())
+        }
         Value::Text => !value.is_empty(),
     };
     if good {

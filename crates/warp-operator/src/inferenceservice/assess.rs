@@ -65,7 +65,6 @@ pub(super) struct View<'a> {
     pub(super) pods: &'a [Arc<Pod>],
     pub(super) ask: Option<&'a GpuAsk>,
     pub(super) suitable: Option<&'a Suitable>,
-    pub(super) now: Timestamp,
 }
 
 pub(super) fn assess(view: &View<'_>) -> Standing {
@@ -101,9 +100,11 @@ pub(super) fn assess(view: &View<'_>) -> Standing {
         return standing(ServicePhase::Degraded, reason, text);
     }
     match trouble {
-        Some((phase, reason, text)) => {
-            standing(phase, reason, format!("0 of {wanted} copies answer; {text}"))
-        }
+        Some((phase, reason, text)) => standing(
+            phase,
+            reason,
+            format!("0 of {wanted} copies answer; {text}"),
+        ),
         None => {
             let text = format!(
                 "0 of {wanted} copies answer; they are started, and must answer within {}",
@@ -144,12 +145,14 @@ fn of_pod(view: &View<'_>, pod: &Pod) -> Option<(u8, ServicePhase, &'static str,
             let text = format!("{name}: {text}");
             return Some((1, ServicePhase::Failing, reason::COPIES_FAIL, text));
         }
-        let running = engine.state.as_ref().and_then(|state| state.running.as_ref());
+        let running = engine
+            .state
+            .as_ref()
+            .and_then(|state| state.running.as_ref());
         if let Some(started) = running.and_then(|running| running.started_at.as_ref()) {
-            let seconds = seconds_between(started.0, view.now);
             let text = format!(
-                "{name} has been loading for {seconds} s of at most {}",
-                view.service.spec.start_limit
+                "{name} has been loading since {:.0} and must answer within {}",
+                started.0, view.service.spec.start_limit
             );
             return Some((3, ServicePhase::Starting, reason::STARTING, text));
         }
@@ -170,12 +173,7 @@ fn of_pod(view: &View<'_>, pod: &Pod) -> Option<(u8, ServicePhase, &'static str,
             ),
             _ => format!("{name} waits for a node: {told}"),
         };
-        return Some((
-            2,
-            ServicePhase::Pending,
-            reason::WAITING_FOR_CAPACITY,
-            text,
-        ));
+        return Some((2, ServicePhase::Pending, reason::WAITING_FOR_CAPACITY, text));
     }
     None
 }
@@ -213,7 +211,9 @@ fn ended(engine: &ContainerStatus) -> Option<String> {
     let reason = end.reason.as_deref().unwrap_or("Error");
     let said = end.message.as_deref().unwrap_or_default();
     let said = said.lines().rfind(|line| !line.trim().is_empty());
-    let said = said.map(|line| format!(": {}", line.trim())).unwrap_or_default();
+    let said = said
+        .map(|line| format!(": {}", line.trim()))
+        .unwrap_or_default();
     Some(format!(
         "ended with exit code {} ({reason}) before it answered, {} starts so far{said}",
         end.exit_code,
@@ -276,7 +276,11 @@ pub(super) fn placed(pods: &[Arc<Pod>]) -> u32 {
     let count = pods
         .iter()
         .filter(|pod| pod.meta().deletion_timestamp.is_none())
-        .filter(|pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()))
+        .filter(|pod| {
+            pod.spec
+                .as_ref()
+                .is_some_and(|spec| spec.node_name.is_some())
+        })
         .count();
     u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -164,7 +164,11 @@ fn image(spec: &InferenceServiceSpec, base: &Base<'_>) -> Result<String, String>
         EngineKind::Simulated => Ok(WARP_IMAGE.to_owned()),
         EngineKind::Custom => Err("engine.image is missing: a custom engine needs one".to_owned()),
         EngineKind::Vllm => {
-            let version = spec.engine.version.as_deref().unwrap_or(vendor::VLLM_VERSION);
+            let version = spec
+                .engine
+                .version
+                .as_deref()
+                .unwrap_or(vendor::VLLM_VERSION);
             vendor::image(base.vendor, version).ok_or_else(|| {
                 "vLLM has no image of its own for Gaudi: name one of the vllm-gaudi project in engine.image"
                     .to_owned()
@@ -195,9 +199,15 @@ fn simulated_args(spec: &InferenceServiceSpec) -> Vec<String> {
     words.extend(flag("served-model-name", spec.model.served_name()));
     words.extend(flag("host", "$(POD_IP)"));
     words.extend(flag("port", spec.port));
-    words.extend(flag("shutdown-timeout", run_seconds(&spec.drain).unwrap_or(45)));
+    words.extend(flag(
+        "shutdown-timeout",
+        run_seconds(&spec.drain).unwrap_or(45),
+    ));
     for adapter in &spec.model.adapters {
-        words.extend(flag("lora-modules", format!("{}={}", adapter.name, adapter.source)));
+        words.extend(flag(
+            "lora-modules",
+            format!("{}={}", adapter.name, adapter.source),
+        ));
     }
     words
 }
@@ -224,12 +234,18 @@ fn vllm_args(spec: &InferenceServiceSpec) -> Vec<String> {
             words.extend(flag(name, count));
         }
     }
-    words.extend(flag("shutdown-timeout", run_seconds(&spec.drain).unwrap_or(45)));
+    words.extend(flag(
+        "shutdown-timeout",
+        run_seconds(&spec.drain).unwrap_or(45),
+    ));
     if !spec.model.adapters.is_empty() {
         words.push("--enable-lora".to_owned());
         words.push("--lora-modules".to_owned());
         words.extend(spec.model.adapters.iter().map(|adapter| {
-            let source = adapter.source.strip_prefix("hf://").unwrap_or(&adapter.source);
+            let source = adapter
+                .source
+                .strip_prefix("hf://")
+                .unwrap_or(&adapter.source);
             format!("{}={source}", adapter.name)
         }));
     }

@@ -34,10 +34,7 @@ pub(crate) struct NodeGpus {
     pub(crate) free: u64,
 }
 
-pub(super) async fn see(
-    kind: &InferenceServices,
-    service: &Arc<InferenceService>,
-) -> Seen {
+pub(super) async fn see(kind: &InferenceServices, service: &Arc<InferenceService>) -> Seen {
     let key = Key::of(&**service);
     let index = format!("{}/{}", key.namespace, key.name);
     let pods = kind.pods.by(0, &index);
@@ -105,7 +102,10 @@ fn takes_pods(node: &Node) -> bool {
         .as_ref()
         .and_then(|spec| spec.unschedulable)
         .unwrap_or(false);
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
     let ready = conditions
         .into_iter()
         .flatten()

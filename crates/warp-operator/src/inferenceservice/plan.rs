@@ -64,7 +64,8 @@ pub(super) fn plan(service: &InferenceService, seen: &Seen, now: Timestamp) -> P
         .clone()
         .unwrap_or_else(|| format!("{NAME} is up to date"));
     events(&mut plan, service, &before, &after);
-    let waits = after.phase != Some(ServicePhase::Ready) && after.phase != Some(ServicePhase::Stopped);
+    let waits =
+        after.phase != Some(ServicePhase::Ready) && after.phase != Some(ServicePhase::Stopped);
     if waits || service.spec.scaling.is_some() {
         plan.look_again(now.saturating_add(LOOK_AGAIN).unwrap_or(now));
     }
@@ -247,7 +248,6 @@ fn accepted(
         pods: &seen.pods,
         ask: wanted.ask.as_ref(),
         suitable: wanted.suitable.as_ref(),
-        now,
     });
     let Strategy {
         max_surge,
@@ -366,7 +366,11 @@ fn addresses(service: &InferenceService, seen: &Seen) -> Vec<String> {
     let mut addresses: Vec<String> = ready
         .filter_map(|pod| {
             let ip = pod.status.as_ref()?.pod_ip.clone()?;
-            let host = if ip.contains(':') { format!("[{ip}]") } else { ip };
+            let host = if ip.contains(':') {
+                format!("[{ip}]")
+            } else {
+                ip
+            };
             Some(format!("http://{host}:{}/v1", service.spec.port))
         })
         .collect();
@@ -388,7 +392,12 @@ fn events(
     };
     let (was, is) = (ready(before), ready(after));
     if let Some(reason) = is.filter(|is| was.as_ref() != Some(is)) {
-        let well = [reason::SERVING, reason::STARTING, reason::UPDATING, reason::STOPPED];
+        let well = [
+            reason::SERVING,
+            reason::STARTING,
+            reason::UPDATING,
+            reason::STOPPED,
+        ];
         let warning = !well.contains(&reason.as_str());
         let message = after.message.clone().unwrap_or_default();
         plan.note(about(service), warning, &reason, message);

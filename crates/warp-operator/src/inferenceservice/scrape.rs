@@ -64,12 +64,15 @@ async fn ask_all(pods: &[Arc<Pod>], port: i32) -> Option<Load> {
         .buffer_unordered(AT_ONCE)
         .collect()
         .await;
-    let sum = answers.into_iter().flatten().fold(Load::default(), |sum, one| Load {
-        copies: sum.copies + one.copies,
-        running: sum.running + one.running,
-        waiting: sum.waiting + one.waiting,
-        cache_percent: sum.cache_percent + one.cache_percent,
-    });
+    let sum = answers
+        .into_iter()
+        .flatten()
+        .fold(Load::default(), |sum, one| Load {
+            copies: sum.copies + one.copies,
+            running: sum.running + one.running,
+            waiting: sum.waiting + one.waiting,
+            cache_percent: sum.cache_percent + one.cache_percent,
+        });
     (sum.copies > 0).then_some(sum)
 }
 

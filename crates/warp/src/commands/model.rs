@@ -20,6 +20,11 @@ enum Command {
     Plan(plan::Args),
 }
 
+/// What sizing needs of a model: a folder, or a repository of the hub. Waits for the hub.
+pub(crate) fn describe(name: &str) -> anyhow::Result<warp_core::size::Model> {
+    tokio::task::block_in_place(|| description::read(name)).map(|found| found.model)
+}
+
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Plan(args) => plan::run(&args),

@@ -17,8 +17,8 @@ use tokio::net::TcpListener;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt};
-use warp_local::node::{docker, process};
 use warp_local::node::fleet::Fleet;
+use warp_local::node::{docker, process};
 
 use self::engine::{Engine, Nodes, Plan};
 use self::instance::{Instance, Kind, Note};

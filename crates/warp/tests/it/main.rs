@@ -19,6 +19,7 @@ mod model;
 mod operator;
 mod process;
 mod security;
+mod serve;
 mod soak;
 mod up;
 mod user;

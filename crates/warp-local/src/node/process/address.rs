@@ -32,7 +32,10 @@ impl Addresses {
             return Some(Ipv4Addr::from(*address).to_string());
         }
         // Known from before a restart of ours.
-        let known = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref());
+        let known = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.pod_ip.as_ref());
         let known = known
             .and_then(|text| text.parse::<Ipv4Addr>().ok())
             .map(u32::from)
@@ -56,7 +59,8 @@ fn wants_own(pod: &Pod) -> bool {
     let asked = annotations.and_then(|all| all.get(OWN_ADDRESS));
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let images = containers.map(|container| container.image.as_deref());
-    asked.is_some_and(|value| value == "true") || images.into_iter().any(|image| image == Some(WARP_IMAGE))
+    asked.is_some_and(|value| value == "true")
+        || images.into_iter().any(|image| image == Some(WARP_IMAGE))
 }
 
 fn hash(text: &str) -> u32 {
@@ -84,7 +88,10 @@ mod tests {
         assert_eq!(addresses.of(&pod("a", "local://", None)), None);
         let first = addresses.of(&pod("a", WARP_IMAGE, None)).unwrap();
         assert!(first.starts_with("127."), "{first}");
-        assert_eq!(addresses.of(&pod("a", WARP_IMAGE, None)), Some(first.clone()));
+        assert_eq!(
+            addresses.of(&pod("a", WARP_IMAGE, None)),
+            Some(first.clone())
+        );
         let others: std::collections::BTreeSet<String> = (0..1000)
             .filter_map(|n| addresses.of(&pod(&n.to_string(), WARP_IMAGE, None)))
             .collect();

@@ -36,9 +36,7 @@ pub(super) struct Limits<'a> {
     pub(super) stops: &'a [String],
 }
 
-const FILLER: [&str; 8] = [
-    " and", " so", " on", " with", " one", " more", " word", ".",
-];
+const FILLER: [&str; 8] = [" and", " so", " on", " with", " one", " more", " word", "."];
 
 /// The answer to `question`.
 pub(super) fn to(model: &str, question: &str, limits: &Limits<'_>) -> Answer {
@@ -53,10 +51,7 @@ pub(super) fn to(model: &str, question: &str, limits: &Limits<'_>) -> Answer {
         .filter_map(|stop| text.find(stop.as_str()))
         .min();
     let text = &text[..stop.unwrap_or(text.len())];
-    let mut pieces: Vec<String> = words::pieces(text)
-        .into_iter()
-        .map(str::to_owned)
-        .collect();
+    let mut pieces: Vec<String> = words::pieces(text).into_iter().map(str::to_owned).collect();
     let least = if limits.ignore_end {
         limits.most
     } else {

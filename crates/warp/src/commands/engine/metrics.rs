@@ -170,7 +170,10 @@ impl Metrics {
 fn write_histogram(page: &mut String, name: &str, labels: &str, histogram: &Histogram) {
     let _ = writeln!(page, "# TYPE vllm:{name} histogram");
     for (limit, count) in SECONDS.iter().zip(histogram.buckets) {
-        let _ = writeln!(page, "vllm:{name}_bucket{{{labels},le=\"{limit}\"}} {count}");
+        let _ = writeln!(
+            page,
+            "vllm:{name}_bucket{{{labels},le=\"{limit}\"}} {count}"
+        );
     }
     let (count, sum) = (histogram.count, histogram.sum);
     let _ = writeln!(

@@ -59,9 +59,7 @@ impl Pump {
         let (tokens, receive) = mpsc::unbounded_channel();
         let (taken, told) = tokio::sync::oneshot::channel();
         let ask = Ask { id, prompt, answer };
-        self.orders
-            .send(Order::Submit { ask, tokens, taken })
-            .ok();
+        self.orders.send(Order::Submit { ask, tokens, taken }).ok();
         let ticket = Ticket {
             id,
             tokens: receive,

@@ -46,11 +46,7 @@ impl Shared {
     pub(super) fn new(args: &Args, settings: Settings) -> Self {
         let names = args.names();
         let first = names.first().map_or("", String::as_str);
-        let metrics = Arc::new(Metrics::new(
-            first,
-            settings.blocks,
-            settings.block_tokens,
-        ));
+        let metrics = Arc::new(Metrics::new(first, settings.blocks, settings.block_tokens));
         Self {
             names,
             adapters: Mutex::new(args.lora_modules.iter().cloned().collect()),
@@ -117,8 +113,8 @@ impl Shared {
     }
 
     fn knows(&self, model: &str) -> Result<(), Problem> {
-        let known = self.names.iter().any(|name| name == model)
-            || self.adapters.lock().contains_key(model);
+        let known =
+            self.names.iter().any(|name| name == model) || self.adapters.lock().contains_key(model);
         known.then_some(()).ok_or_else(|| Problem::no_model(model))
     }
 }
@@ -158,7 +154,10 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
         .route("/v1/embeddings", post(embed::embeddings))
         .route("/v1/load_lora_adapter", post(load_adapter))
         .route("/v1/unload_lora_adapter", post(unload_adapter))
-        .layer(axum::middleware::from_fn_with_state(shared.clone(), check_key));
+        .layer(axum::middleware::from_fn_with_state(
+            shared.clone(),
+            check_key,
+        ));
     let app = Router::new()
         .route("/health", get(health))
         .route("/ping", get(health))
@@ -249,7 +248,10 @@ async fn load_adapter(
             adapter.lora_name
         )));
     }
-    let said = format!("Success: LoRA adapter '{}' added successfully.", adapter.lora_name);
+    let said = format!(
+        "Success: LoRA adapter '{}' added successfully.",
+        adapter.lora_name
+    );
     adapters.insert(adapter.lora_name, adapter.lora_path);
     Ok(said)
 }

@@ -63,7 +63,10 @@ mod tests {
 
     #[test]
     fn equal_beginnings_are_equal_tokens() {
-        let (one, two) = (tokens("You are kind. First"), tokens("You are kind. Second"));
+        let (one, two) = (
+            tokens("You are kind. First"),
+            tokens("You are kind. Second"),
+        );
         assert_eq!(one[..5], two[..5]);
         assert_ne!(one, two);
     }

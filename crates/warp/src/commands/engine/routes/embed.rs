@@ -43,14 +43,17 @@ pub(super) async fn embeddings(
         let vector = match asked.encoding_format.as_deref() {
             None | Some("float") => json!(vector),
             Some("base64") => {
-                let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
+                let bytes: Vec<u8> = vector
+                    .iter()
+                    .flat_map(|value| value.to_le_bytes())
+                    .collect();
                 json!(base64::engine::general_purpose::STANDARD.encode(bytes))
             }
             Some(other) => {
-                return Err(
-                    Problem::bad(format!("encoding_format '{other}' is not float or base64"))
-                        .about("encoding_format"),
-                );
+                return Err(Problem::bad(format!(
+                    "encoding_format '{other}' is not float or base64"
+                ))
+                .about("encoding_format"));
             }
         };
         data.push(json!({ "object": "embedding", "index": index, "embedding": vector }));

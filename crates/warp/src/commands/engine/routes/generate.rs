@@ -111,7 +111,10 @@ fn tool_wanted(asked: &Chat) -> Result<Option<String>, Problem> {
             if known {
                 Ok(wanted)
             } else {
-                Err(Problem::bad("tool_choice names a tool that is not in tools").about("tool_choice"))
+                Err(
+                    Problem::bad("tool_choice names a tool that is not in tools")
+                        .about("tool_choice"),
+                )
             }
         }
         _ => Ok(None),
@@ -357,7 +360,10 @@ fn stream(job: Job) -> Response {
     let events = futures::stream::unfold((Some(job), opening, 0_u64), next_event);
     let body = Body::from_stream(events);
     let headers = [
-        (http::header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
+        (
+            http::header::CONTENT_TYPE,
+            "text/event-stream; charset=utf-8",
+        ),
         (http::header::CACHE_CONTROL, "no-cache"),
     ];
     (headers, body).into_response()
