@@ -5,7 +5,10 @@ use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
 use crate::kinds::KINDS;
-use crate::{GPUWorkload, Tenant, pod_template, tenant as tenant_kind, workload};
+use crate::{
+    GPUWorkload, InferenceService, Tenant, inferenceservice, pod_template, tenant as tenant_kind,
+    workload,
+};
 
 /// A CEL rule and where it hangs: a path of property names from the root, `[]` for list items.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +61,22 @@ pub fn tenant() -> Value {
         set(schema, path, "x-kubernetes-list-type", json!("set"));
     }
     attach(schema, tenant_kind::RULES);
+    crd
+}
+
+/// `inferenceservices.gpu.warp.dev`.
+pub fn inference_service() -> Value {
+    let mut crd = plain(&InferenceService::crd());
+    let schema = schema_mut(&mut crd);
+    walk(schema, &mut without_null);
+    list_map(schema, "spec.engine.env", &["name"]);
+    list_map(schema, "spec.model.adapters", &["name"]);
+    list_map(schema, "status.conditions", &["type"]);
+    list_map(schema, "status.timeline", &["step"]);
+    for path in ["spec.gpu.models", "status.addresses"] {
+        set(schema, path, "x-kubernetes-list-type", json!("set"));
+    }
+    attach(schema, inferenceservice::RULES);
     crd
 }
 

@@ -40,6 +40,15 @@ pub const KINDS: &[KindEntry] = &[
         example: "tenant.yaml",
         controller: "tenant",
     },
+    KindEntry {
+        kind: "InferenceService",
+        plural: "inferenceservices",
+        short_name: "isvc",
+        namespaced: true,
+        crd: crd::inference_service,
+        example: "serve.yaml",
+        controller: "inferenceservice",
+    },
 ];
 
 impl KindEntry {

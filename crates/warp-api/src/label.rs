@@ -6,6 +6,12 @@ pub const WORKLOAD: &str = "gpu.warp.dev/workload";
 pub const WORKLOAD_UID: &str = "gpu.warp.dev/workload-uid";
 /// Job and pod: which attempt, counted from 0.
 pub const ATTEMPT: &str = "gpu.warp.dev/attempt";
+/// Deployment, Service and pod: name of the InferenceService they belong to.
+pub const INFERENCE_SERVICE: &str = "gpu.warp.dev/inference-service";
+/// Deployment annotation: the pod template as it was rendered, and from what.
+pub const RENDERED: &str = "gpu.warp.dev/rendered";
+/// Pod annotation: the model as the service's spec names it, which no label could hold.
+pub const MODEL: &str = "gpu.warp.dev/model";
 /// Job and pod: who manages them.
 pub const CONTROLLER: &str = "gpu.warp.dev/controller";
 /// Value of [`CONTROLLER`] on everything the operator makes.

@@ -6,6 +6,7 @@
 
 pub mod condition;
 pub mod crd;
+pub mod inferenceservice;
 pub mod kinds;
 pub mod label;
 pub mod pod;
@@ -15,6 +16,7 @@ pub mod reference;
 pub mod tenant;
 pub mod workload;
 
+pub use inferenceservice::{InferenceService, InferenceServiceSpec, InferenceServiceStatus};
 pub use tenant::{Tenant, TenantSpec, TenantStatus};
 pub use workload::{GPUWorkload, GPUWorkloadSpec, GPUWorkloadStatus, Phase};
 

@@ -98,3 +98,20 @@ pub const NO_NAMESPACE: &str = "NoNamespace";
 pub const NAMESPACE_CONTESTED: &str = "NamespaceContested";
 /// Tenant: the selector of its namespaces cannot be read.
 pub const INVALID_SELECTOR: &str = "InvalidSelector";
+
+/// InferenceService: all copies wanted answer.
+pub const SERVING: &str = "Serving";
+/// InferenceService: some copies answer, fewer than wanted.
+pub const TOO_FEW_COPIES: &str = "TooFewCopies";
+/// InferenceService: copies of a new spec take the place of old ones.
+pub const UPDATING: &str = "Updating";
+/// InferenceService: copies end again and again before they answer.
+pub const COPIES_FAIL: &str = "CopiesFail";
+/// InferenceService: no copies are wanted.
+pub const STOPPED: &str = "Stopped";
+/// InferenceService: the spec can be carried out.
+pub const SPEC_ACCEPTED: &str = "SpecAccepted";
+/// InferenceService: an object that is not the service's has the name its own would have.
+pub const NAME_TAKEN: &str = "NameTaken";
+/// InferenceService: vLLM does not run on the GPUs asked for.
+pub const UNSUPPORTED_GPU: &str = "UnsupportedGpu";

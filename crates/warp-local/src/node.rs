@@ -11,6 +11,7 @@ pub mod complaint;
 mod contents;
 pub mod devices;
 pub mod docker;
+pub mod engines;
 pub mod facts;
 pub mod faults;
 pub mod fleet;
@@ -24,6 +25,7 @@ pub mod spelling;
 mod task;
 pub mod timeline;
 
+pub use engines::WithEngines;
 pub use facts::{Event, Exit, Facts};
 pub use host::Host;
 pub use lifecycle::{Action, Step, step};

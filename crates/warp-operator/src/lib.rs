@@ -8,6 +8,7 @@ mod audit;
 mod clock;
 mod config;
 mod context;
+mod inferenceservice;
 pub mod ledger;
 mod metrics;
 #[cfg(test)]

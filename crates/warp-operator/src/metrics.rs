@@ -11,7 +11,11 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 /// The kinds, by the name of their controller.
-const KINDS: [&str; 2] = [crate::workload::NAME, crate::tenant::NAME];
+const KINDS: [&str; 3] = [
+    crate::workload::NAME,
+    crate::tenant::NAME,
+    crate::inferenceservice::NAME,
+];
 
 type Labels = Vec<(&'static str, String)>;
 

@@ -200,7 +200,8 @@ mod tests {
         }
         granted.retain(|(_, _, verb)| !matches!(verb.as_str(), "get" | "list"));
         // A kind on the runtime stops alone and says so itself.
-        granted.retain(|(_, resource, _)| !resource.starts_with("tenants"));
+        let runtimes = ["tenants", "inferenceservices", "deployments", "services"];
+        granted.retain(|(_, resource, _)| !runtimes.iter().any(|kind| resource.starts_with(kind)));
         let asked = NEEDED.map(|(group, resource, verb)| {
             (group.to_owned(), resource.to_owned(), verb.to_owned())
         });

@@ -15,6 +15,7 @@ use warp_runtime::runtime::Runtime;
 use crate::audit::Trail;
 use crate::config::Config;
 use crate::context::Context;
+use crate::inferenceservice::InferenceServices;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::tenant::Tenants;
@@ -76,6 +77,8 @@ async fn run_parts(
     // Tenants are the cluster's: an operator of one namespace has no business with them.
     if config.namespace.is_none() {
         Tenants::register(&mut runtime, &cx);
+        // They need rights that the roles of one namespace do not give.
+        InferenceServices::register(&mut runtime, &cx);
     }
     if config.health_addr.is_some() || config.metrics_addr.is_some() {
         let (metrics, quiet) = (Arc::clone(&cx.metrics), quiet.clone());

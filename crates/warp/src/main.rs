@@ -43,6 +43,14 @@ enum Command {
     Simulate(commands::simulate::Args),
     /// Ask about models: which GPUs one needs, and why
     Model(commands::model::Args),
+    /// Serve a model, and say when and where it answers
+    Serve(commands::serve::Args),
+    /// Talk to a served model
+    Chat(commands::chat::Args),
+    /// Measure how fast a served model answers
+    Bench(commands::bench::Args),
+    /// Pretend to serve a model: OpenAI's API and vLLM's metrics, without weights
+    Engine(commands::engine::Args),
     /// Serve the embedded Kubernetes API alone
     Apiserver(commands::apiserver::Args),
     /// Show objects
@@ -91,6 +99,10 @@ fn main() -> ExitCode {
         Command::Install(args) => commands::install::run(&args),
         Command::Simulate(args) => commands::simulate::run(args),
         Command::Model(args) => commands::model::run(args),
+        Command::Serve(args) => commands::serve::run(args),
+        Command::Chat(args) => commands::chat::run(args),
+        Command::Bench(args) => commands::bench::run(args),
+        Command::Engine(args) => commands::engine::run(args),
         Command::Apiserver(args) => commands::apiserver::run(args),
         Command::Get(args) => commands::get::run(args),
         Command::Apply(args) => commands::apply::run(args),

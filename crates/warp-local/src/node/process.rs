@@ -56,6 +56,8 @@ pub const CONTAINER: &str = "__container";
 pub const COMMAND_ANNOTATION: &str = "process.gpu.warp.dev/command";
 /// Images with this scheme stand for nothing but the machine itself.
 pub const LOCAL_IMAGE: &str = "local://";
+/// This program itself: the arguments are a verb of it. Pods with it have a loopback address of their own.
+pub const WARP_IMAGE: &str = "local://warp";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {

@@ -267,6 +267,14 @@ impl Runtime for Simulated {
         "simulated"
     }
 
+    fn is_own_image(&self, image: &str) -> bool {
+        image == super::process::WARP_IMAGE
+    }
+
+    fn has_real_devices(&self) -> bool {
+        false
+    }
+
     fn admit(&self, pod: &Pod) -> Result<(), Refusal> {
         let Some(spec) = &pod.spec else {
             return Ok(());

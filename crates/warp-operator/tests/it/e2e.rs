@@ -29,6 +29,7 @@ mod retry;
 mod role;
 mod run;
 mod security;
+mod serve;
 mod stop;
 mod tenant;
 mod world;
@@ -96,6 +97,8 @@ const SHARED: &[Scenario] = &scenarios![
     tenant::a_tenant_counts_what_its_namespaces_use,
     tenant::the_example_waits_for_its_namespaces,
     tenant::a_namespace_that_two_tenants_claim_is_said_on_both,
+    serve::a_service_is_served_changed_and_deleted,
+    serve::a_service_that_cannot_be_says_why,
     input::what_cannot_work_is_explained_once,
     input::bad_objects_are_refused_by_the_api,
 ];

@@ -16,8 +16,9 @@ use crate::output;
 /// How often what has not started is looked at again.
 const PAUSE: Duration = Duration::from_millis(300);
 /// Labels that lead from the name of something to its pods.
-const OWNER_LABELS: [&str; 4] = [
+const OWNER_LABELS: [&str; 5] = [
     "gpu.warp.dev/workload",
+    "gpu.warp.dev/inference-service",
     "batch.kubernetes.io/job-name",
     "app.kubernetes.io/instance",
     "app",

@@ -6,6 +6,8 @@ mod plan;
 
 use std::process::ExitCode;
 
+pub(crate) use plan::tokens;
+
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -16,6 +18,11 @@ pub(crate) struct Args {
 enum Command {
     /// Which GPUs a model needs, how it is split over them, and why others do not do
     Plan(plan::Args),
+}
+
+/// What sizing needs of a model: a folder, or a repository of the hub. Waits for the hub.
+pub(crate) fn describe(name: &str) -> anyhow::Result<warp_core::size::Model> {
+    tokio::task::block_in_place(|| description::read(name)).map(|found| found.model)
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {

@@ -17,8 +17,8 @@ use tokio::net::TcpListener;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt};
-use warp_local::node::docker;
 use warp_local::node::fleet::Fleet;
+use warp_local::node::{docker, process};
 
 use self::engine::{Engine, Nodes, Plan};
 use self::instance::{Instance, Kind, Note};
@@ -212,6 +212,10 @@ async fn farewell(args: &Args, instance: &Instance, kind: Kind) {
             output::error(&error);
         }
         return;
+    }
+    if kind == Kind::Simulated {
+        // A simulated node without Warp is nothing; the next start runs its engines again.
+        process::end_all(&instance.engines()).await;
     }
     let processes = fleet::still_running(instance);
     let containers = if kind == Kind::Docker {

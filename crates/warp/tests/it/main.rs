@@ -20,6 +20,7 @@ mod model;
 mod operator;
 mod process;
 mod security;
+mod serve;
 mod soak;
 mod up;
 mod user;

@@ -9,7 +9,7 @@ use warp_core::gpu::Vendor;
 use super::cgroup::memory_limit;
 use super::sweep::MARK;
 use super::wire::{Launch, Stdin};
-use super::{COMMAND_ANNOTATION, LOCAL_IMAGE, Shared};
+use super::{COMMAND_ANNOTATION, LOCAL_IMAGE, Shared, WARP_IMAGE};
 use crate::node::contents::ContentError;
 use crate::node::contents::environment::{Scope, Sources, expand};
 use crate::node::contents::fields::Place;
@@ -176,7 +176,10 @@ pub(super) async fn launch(
         .collect();
     environment.insert(ROOT.to_owned(), root.display().to_string());
     environment.insert(MARK.to_owned(), uid.to_owned());
-    let entry = entry(pod, container).map_err(ContentError::Unsupported)?;
+    let mut entry = entry(pod, container).map_err(ContentError::Unsupported)?;
+    if container.image.as_deref() == Some(WARP_IMAGE) {
+        entry = vec![shared.program.display().to_string()];
+    }
     let given = container.command.clone().unwrap_or(entry);
     let command: Vec<String> = given
         .iter()

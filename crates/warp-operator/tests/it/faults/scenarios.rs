@@ -6,6 +6,7 @@
     reason = "`json!` at the call reads best by value"
 )]
 
+mod services;
 mod tenants;
 
 use std::sync::Arc;
@@ -21,6 +22,10 @@ use warp_testkit::fault::campaign::{Scenario, Script};
 use warp_testkit::fault::world::{Setup, World};
 
 use super::{operator, rival, two_leaders};
+use services::{
+    is_changed_without_a_spare_gpu, is_corrected_while_it_is_wrong, is_served_and_deleted,
+    keeps_its_gpus_from_workloads,
+};
 use tenants::{
     counts_what_its_namespaces_use, gains_and_loses_a_namespace_by_its_label,
     is_contested_and_then_alone,
@@ -37,6 +42,12 @@ const ONE: &str = "
 defaults: {pullTime: 1s, runTime: 60s}
 pools:
 - {name: only, count: 1, gpu: L4, gpus: 4}
+";
+/// Two GPUs, and containers that do not end by themselves.
+const SERVING: &str = "
+defaults: {pullTime: 1s}
+pools:
+- {name: only, count: 1, gpu: L4, gpus: 2}
 ";
 const CLOUDS: &str = "
 defaults: {pullTime: 1s, runTime: 60s}
@@ -132,6 +143,12 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET counts_what_its_namespaces_use,
         FLEET gains_and_loses_a_namespace_by_its_label,
         FLEET is_contested_and_then_alone,
+    ]);
+    all.extend(scenarios![operator "inferenceservice ";
+        SERVING is_served_and_deleted,
+        SERVING is_changed_without_a_spare_gpu,
+        SERVING is_corrected_while_it_is_wrong,
+        SERVING keeps_its_gpus_from_workloads,
     ]);
     all.extend(scenarios![two_leaders "two leaders ";
         FLEET runs_to_success,

@@ -11,6 +11,7 @@ use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use kube::runtime::wait::{await_condition, conditions::is_crd_established};
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use warp_apiserver::{ApiServer, Options};
@@ -18,13 +19,16 @@ use warp_local::controllers;
 use warp_local::node::access::Hooks;
 use warp_local::node::faults::Fault;
 use warp_local::node::fleet::Fleet;
-use warp_local::node::{Host, Simulated, host};
+use warp_local::node::process::{self, ProcessError};
+use warp_local::node::runtime::Report;
+use warp_local::node::{Host, Runtime, Simulated, WithEngines, host};
 
 use super::fleet;
 use super::instance::{Instance, Kind};
 use crate::cluster::told;
 use crate::commands::install;
 use crate::commands::node::{Chosen, Local, local_host};
+use crate::output;
 
 /// New kinds are served within this.
 const KINDS_LIMIT: Duration = Duration::from_secs(20);
@@ -162,16 +166,15 @@ impl Engine {
                     fleet::mark(shape);
                 }
                 self.faults(client, std::mem::take(&mut fleet.faults));
-                let runtime =
-                    Arc::new(Simulated::new(fleet.defaults).followed_through(client.clone()));
-                hooks.connect_to(runtime.clone());
+                let simulated = Simulated::new(fleet.defaults).followed_through(client.clone());
+                let (runtime, reports) = simulated_runtime(client, instance, simulated, hooks)?;
                 Host {
                     client: client.clone(),
                     clock: self.server.clock().clone(),
                     options: host::Options::for_fleet(fleet.nodes.len()),
                     shapes: fleet.nodes,
                     runtime,
-                    reports: None,
+                    reports,
                 }
             }
             Nodes::Machine(chosen) => {
@@ -254,6 +257,39 @@ impl Engine {
         self.server.shutdown().await;
         self.tasks.shutdown().await;
         self.base.shutdown().await;
+    }
+}
+
+type Reports = Option<mpsc::UnboundedReceiver<Report>>;
+
+/// What runs the pods of simulated nodes: nothing does, except engines, which are processes of this machine.
+fn simulated_runtime(
+    client: &kube::Client,
+    instance: &Instance,
+    simulated: Simulated,
+    hooks: &Hooks,
+) -> anyhow::Result<(Arc<dyn Runtime>, Reports)> {
+    let program = std::env::current_exe().context("failed to find this program")?;
+    let made = process::Process::new(
+        client.clone(),
+        &instance.engines(),
+        program,
+        "127.0.0.1",
+        process::Cgroups::find(),
+    );
+    match made {
+        Ok((engines, reports)) => {
+            let runtime = Arc::new(WithEngines::new(simulated, engines));
+            hooks.connect_to(runtime.clone());
+            Ok((runtime, Some(reports)))
+        }
+        Err(error @ ProcessError::LongPath { .. }) => {
+            output::note(&format!("engines are simulated only: {error}"));
+            let runtime = Arc::new(simulated);
+            hooks.connect_to(runtime.clone());
+            Ok((runtime, None))
+        }
+        Err(error) => Err(error.into()),
     }
 }
 
