@@ -40,6 +40,24 @@ pub const KINDS: &[KindEntry] = &[
         example: "tenant.yaml",
         controller: "tenant",
     },
+    KindEntry {
+        kind: "GPURequest",
+        plural: "gpurequests",
+        short_name: "gpur",
+        namespaced: true,
+        crd: crd::gpu_request,
+        example: "rent.yaml",
+        controller: "gpurequest",
+    },
+    KindEntry {
+        kind: "CloudProvider",
+        plural: "cloudproviders",
+        short_name: "gpucp",
+        namespaced: false,
+        crd: crd::cloud_provider,
+        example: "cloud.yaml",
+        controller: "cloudprovider",
+    },
 ];
 
 impl KindEntry {

@@ -4,17 +4,22 @@
 //! Owns the schema and what it means (defaults, rules, reading of its text fields). It talks to no
 //! cluster and decides nothing about placement.
 
+pub mod cloudprovider;
 pub mod condition;
 pub mod crd;
+pub mod gpurequest;
 pub mod kinds;
 pub mod label;
 pub mod pod;
 mod pod_template;
+pub mod price;
 pub mod reason;
 pub mod reference;
 pub mod tenant;
 pub mod workload;
 
+pub use cloudprovider::{CloudProvider, CloudProviderSpec, CloudProviderStatus};
+pub use gpurequest::{GPURequest, GPURequestSpec, GPURequestStatus, RequestPhase};
 pub use tenant::{Tenant, TenantSpec, TenantStatus};
 pub use workload::{GPUWorkload, GPUWorkloadSpec, GPUWorkloadStatus, Phase};
 

@@ -25,6 +25,7 @@ use warp_runtime::runtime::Runtime;
 use crate::audit::Trail;
 use crate::cache::{Cache, Changed, Key, Source, follow};
 use crate::clock::Clock;
+use crate::cloudprovider;
 use crate::config::Config;
 use crate::context::Context;
 use crate::readiness::Readiness;
@@ -88,6 +89,13 @@ async fn run_parts(
         None => Some(Tenants::register(&mut runtime, &cx)),
         Some(_) => None,
     };
+    if config.namespace.is_none() {
+        let home = config
+            .leader
+            .as_ref()
+            .map(|leader| leader.namespace.as_str());
+        cloudprovider::register(&mut runtime, &cx, client.clone(), home);
+    }
     if config.health_addr.is_some() || config.metrics_addr.is_some() {
         let (cx, quiet) = (Arc::clone(&cx), quiet.clone());
         let (health, metrics) = (config.health_addr.clone(), config.metrics_addr.clone());

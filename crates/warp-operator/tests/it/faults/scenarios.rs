@@ -6,6 +6,7 @@
     reason = "`json!` at the call reads best by value"
 )]
 
+mod clouds;
 mod tenants;
 
 use std::sync::Arc;
@@ -21,6 +22,12 @@ use warp_testkit::fault::campaign::{Scenario, Script};
 use warp_testkit::fault::world::{Setup, World};
 
 use super::{operator, rival, two_leaders};
+use clouds::{
+    MONEY, ends_a_machine_of_nobody, ends_within_its_money, falls_back_to_another_region,
+    is_deleted_before_the_cloud_shows_it, is_given_back_when_idle, is_held_while_machines_exist,
+    is_rented_joins_and_is_deleted, is_told_that_its_credentials_are_refused,
+    replaces_a_machine_that_is_taken_back, waits_for_its_price,
+};
 use tenants::{
     counts_what_its_namespaces_use, gains_and_loses_a_namespace_by_its_label,
     is_contested_and_then_alone,
@@ -38,6 +45,8 @@ defaults: {pullTime: 1s, runTime: 60s}
 pools:
 - {name: only, count: 1, gpu: L4, gpus: 4}
 ";
+/// No machine but those that are rented.
+const NONE: &str = "";
 const CLOUDS: &str = "
 defaults: {pullTime: 1s, runTime: 60s}
 pools:
@@ -132,6 +141,20 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET counts_what_its_namespaces_use,
         FLEET gains_and_loses_a_namespace_by_its_label,
         FLEET is_contested_and_then_alone,
+    ]);
+    all.extend(scenarios![operator "gpurequest ";
+        NONE is_rented_joins_and_is_deleted loose MONEY,
+        NONE is_deleted_before_the_cloud_shows_it loose MONEY,
+        NONE is_given_back_when_idle loose MONEY,
+        NONE ends_within_its_money loose MONEY,
+        NONE falls_back_to_another_region loose MONEY,
+        NONE replaces_a_machine_that_is_taken_back loose MONEY,
+        NONE waits_for_its_price loose MONEY,
+    ]);
+    all.extend(scenarios![operator "cloudprovider ";
+        NONE is_held_while_machines_exist loose MONEY,
+        NONE ends_a_machine_of_nobody loose MONEY,
+        NONE is_told_that_its_credentials_are_refused loose MONEY,
     ]);
     all.extend(scenarios![two_leaders "two leaders ";
         FLEET runs_to_success,
