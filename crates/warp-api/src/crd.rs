@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 
 use crate::kinds::KINDS;
 use crate::{
-    GPUWorkload, InferenceService, Tenant, inferenceservice, pod_template, tenant as tenant_kind,
-    workload,
+    CloudProvider, GPURequest, GPUWorkload, InferenceService, Tenant, cloudprovider, gpurequest,
+    inferenceservice, pod_template, tenant as tenant_kind, workload,
 };
 
 /// A CEL rule and where it hangs: a path of property names from the root, `[]` for list items.
@@ -77,6 +77,37 @@ pub fn inference_service() -> Value {
         set(schema, path, "x-kubernetes-list-type", json!("set"));
     }
     attach(schema, inferenceservice::RULES);
+    crd
+}
+
+/// `gpurequests.gpu.warp.dev`.
+pub fn gpu_request() -> Value {
+    let mut crd = plain(&GPURequest::crd());
+    let schema = schema_mut(&mut crd);
+    walk(schema, &mut without_null);
+    list_map(schema, "status.conditions", &["type"]);
+    list_map(schema, "status.attempts", &["number"]);
+    for path in ["spec.providers", "spec.gpuModels", "spec.regionPreference"] {
+        set(schema, path, "x-kubernetes-list-type", json!("set"));
+    }
+    attach(schema, gpurequest::RULES);
+    crd
+}
+
+/// `cloudproviders.gpu.warp.dev`.
+pub fn cloud_provider() -> Value {
+    let mut crd = plain(&CloudProvider::crd());
+    let schema = schema_mut(&mut crd);
+    walk(schema, &mut without_null);
+    list_map(schema, "status.conditions", &["type"]);
+    list_map(schema, "status.machines", &["id"]);
+    set(
+        schema,
+        "spec.regions",
+        "x-kubernetes-list-type",
+        json!("set"),
+    );
+    attach(schema, cloudprovider::RULES);
     crd
 }
 

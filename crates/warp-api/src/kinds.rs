@@ -49,6 +49,24 @@ pub const KINDS: &[KindEntry] = &[
         example: "serve.yaml",
         controller: "inferenceservice",
     },
+    KindEntry {
+        kind: "GPURequest",
+        plural: "gpurequests",
+        short_name: "gpur",
+        namespaced: true,
+        crd: crd::gpu_request,
+        example: "rent.yaml",
+        controller: "gpurequest",
+    },
+    KindEntry {
+        kind: "CloudProvider",
+        plural: "cloudproviders",
+        short_name: "gpucp",
+        namespaced: false,
+        crd: crd::cloud_provider,
+        example: "cloud.yaml",
+        controller: "cloudprovider",
+    },
 ];
 
 impl KindEntry {

@@ -115,3 +115,66 @@ pub const SPEC_ACCEPTED: &str = "SpecAccepted";
 pub const NAME_TAKEN: &str = "NameTaken";
 /// InferenceService: vLLM does not run on the GPUs asked for.
 pub const UNSUPPORTED_GPU: &str = "UnsupportedGpu";
+
+/// CloudProvider: the cloud has said what it offers.
+pub const OFFERS_KNOWN: &str = "OffersKnown";
+/// CloudProvider: the cloud has not answered yet.
+pub const NOT_ASKED: &str = "NotAsked";
+/// CloudProvider: the cloud does not accept the credentials.
+pub const BAD_CREDENTIALS: &str = "BadCredentials";
+/// CloudProvider: the account has no money.
+pub const NO_BALANCE: &str = "NoBalance";
+/// CloudProvider: the cloud refuses what it is asked.
+pub const CLOUD_REFUSED: &str = "CloudRefused";
+/// CloudProvider: the cloud does not answer, or not well.
+pub const CLOUD_UNREACHABLE: &str = "CloudUnreachable";
+/// CloudProvider: it is being deleted and something is still rented.
+pub const MACHINES_EXIST: &str = "MachinesExist";
+/// CloudProvider: `spec.enabled` is false.
+pub const DISABLED: &str = "Disabled";
+/// CloudProvider and GPURequest: nothing that is offered will do.
+pub const NO_OFFER: &str = "NoOffer";
+/// GPURequest: no CloudProvider that may be used is ready.
+pub const NO_PROVIDER: &str = "NoProvider";
+/// GPURequest: everything that would do costs more than it may.
+pub const PRICE_TOO_LOW: &str = "PriceTooLow";
+/// GPURequest: the limits of the CloudProvider leave no room.
+pub const PROVIDER_LIMIT: &str = "ProviderLimit";
+/// GPURequest: none of the providers sells what they may take back.
+pub const SPOT_NOT_SOLD: &str = "SpotNotSold";
+/// GPURequest: a spot machine is waited for until `spec.spotWait` is over.
+pub const WAITING_FOR_SPOT: &str = "WaitingForSpot";
+/// GPURequest: what was tried was refused; the next try has a time.
+pub const RETRYING: &str = "Retrying";
+/// GPURequest: a machine is being bought.
+pub const PROVISIONING: &str = "Provisioning";
+/// GPURequest: the machine starts.
+pub const BOOTING: &str = "Booting";
+/// GPURequest: the machine runs and its node is not ready yet.
+pub const JOINING: &str = "Joining";
+/// GPURequest: the machine's node is ready.
+pub const NODE_READY: &str = "NodeReady";
+/// GPURequest: the machine's node was ready and is not.
+pub const NODE_NOT_READY: &str = "NodeNotReady";
+/// GPURequest: the machine is being given back.
+pub const TERMINATING: &str = "Terminating";
+/// GPURequest: the cloud cannot be asked to end the machine; it may still cost money.
+pub const TERMINATION_STUCK: &str = "TerminationStuck";
+/// GPURequest, as an ending: nobody used it for `spec.idleTimeout`.
+pub const IDLE_TIMEOUT: &str = "IdleTimeout";
+/// GPURequest, as an ending: `spec.maxLifetime` is over.
+pub const MAX_LIFETIME: &str = "MaxLifetime";
+/// GPURequest, as an ending: `spec.maxTotalPrice` is spent.
+pub const MAX_TOTAL_PRICE: &str = "MaxTotalPrice";
+/// GPURequest, as an ending: the request was deleted.
+pub const DELETED: &str = "Deleted";
+/// GPURequest, as an ending: the machine did not run in time.
+pub const NEVER_RAN: &str = "NeverRan";
+/// GPURequest, as an ending: the machine's node did not become ready in time.
+pub const NEVER_JOINED: &str = "NeverJoined";
+/// GPURequest, as an ending: the machine was there and is no more.
+pub const MACHINE_LOST: &str = "MachineLost";
+/// GPURequest, as an ending: the cloud took the machine back.
+pub const SPOT_INTERRUPTED: &str = "SpotInterrupted";
+/// GPURequest: too many machines came to nothing.
+pub const ATTEMPTS_EXHAUSTED: &str = "AttemptsExhausted";

@@ -19,6 +19,7 @@ pub mod host;
 mod image;
 pub mod lifecycle;
 pub mod process;
+pub mod rented;
 pub mod runtime;
 pub mod simulated;
 pub mod spelling;

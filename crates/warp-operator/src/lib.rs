@@ -6,8 +6,10 @@
 
 mod audit;
 mod clock;
+mod cloudprovider;
 mod config;
 mod context;
+mod gpurequest;
 mod inferenceservice;
 pub mod ledger;
 mod metrics;

@@ -11,10 +11,12 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 /// The kinds, by the name of their controller.
-const KINDS: [&str; 3] = [
+const KINDS: [&str; 5] = [
     crate::workload::NAME,
     crate::tenant::NAME,
     crate::inferenceservice::NAME,
+    crate::gpurequest::NAME,
+    crate::cloudprovider::NAME,
 ];
 
 type Labels = Vec<(&'static str, String)>;

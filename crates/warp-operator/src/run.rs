@@ -13,6 +13,7 @@ use warp_runtime::Clock;
 use warp_runtime::runtime::Runtime;
 
 use crate::audit::Trail;
+use crate::cloudprovider;
 use crate::config::Config;
 use crate::context::Context;
 use crate::inferenceservice::InferenceServices;
@@ -79,6 +80,11 @@ async fn run_parts(
         Tenants::register(&mut runtime, &cx);
         // They need rights that the roles of one namespace do not give.
         InferenceServices::register(&mut runtime, &cx);
+        let home = config
+            .leader
+            .as_ref()
+            .map(|leader| leader.namespace.as_str());
+        cloudprovider::register(&mut runtime, &cx, client.clone(), home);
     }
     if config.health_addr.is_some() || config.metrics_addr.is_some() {
         let (metrics, quiet) = (Arc::clone(&cx.metrics), quiet.clone());

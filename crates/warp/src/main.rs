@@ -63,6 +63,14 @@ enum Command {
     Logs(commands::logs::Args),
     /// Run a command in a running pod
     Exec(commands::exec::Args),
+    /// Show what clouds rent out, at which price
+    Offers(commands::offers::Args),
+    /// Rent a machine with GPUs from a cloud, within a price
+    Rent(commands::rent::Args),
+    /// Show rented machines: what the clouds say, beside what we believe
+    Machines(commands::machines::Args),
+    /// Show what rented machines have cost
+    Costs(commands::costs::Args),
     /// Run nodes
     Node(commands::node::Args),
     /// Give others access to the Warp of this machine, and take it away
@@ -109,6 +117,10 @@ fn main() -> ExitCode {
         Command::Delete(args) => commands::delete::run(args),
         Command::Logs(args) => commands::logs::run(args),
         Command::Exec(args) => commands::exec::run(args),
+        Command::Offers(args) => commands::offers::run(args),
+        Command::Rent(args) => commands::rent::run(args),
+        Command::Machines(args) => commands::machines::run(args),
+        Command::Costs(args) => commands::costs::run(args),
         Command::Node(args) => commands::node::run(args),
         Command::User(args) => commands::user::run(args),
     };

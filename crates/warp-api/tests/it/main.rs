@@ -3,6 +3,7 @@
 #![allow(clippy::panic, reason = "a test says what went wrong by failing")]
 
 mod cel;
+mod clouds;
 mod golden;
 mod kinds;
 mod tenant;

@@ -55,6 +55,13 @@ impl Simulated {
         }
     }
 
+    /// Pods get the addresses from the `first` on: a second set of simulated nodes has others than the first.
+    #[must_use]
+    pub fn with_addresses_from(mut self, first: u32) -> Self {
+        self.next_ip = AtomicU32::new(first);
+        self
+    }
+
     /// Lets logs be followed, with a client of the cluster the nodes are in.
     #[must_use]
     pub fn followed_through(self, client: kube::Client) -> Self {

@@ -51,7 +51,7 @@ async fn one(client: kube::Client, stop: CancellationToken, identity: &str) {
 }
 
 /// What every test run takes a sample of; the rest is for `make faults`.
-const DAILY: [&str; 10] = [
+const DAILY: [&str; 13] = [
     "gpuworkload runs_to_success",
     "gpuworkload exhausts_its_retries",
     "gpuworkload is_suspended_while_running_and_resumed",
@@ -60,6 +60,9 @@ const DAILY: [&str; 10] = [
     "gpuworkload loses_its_node",
     "tenant counts_what_its_namespaces_use",
     "tenant is_contested_and_then_alone",
+    "gpurequest is_rented_joins_and_is_deleted",
+    "gpurequest is_deleted_before_the_cloud_shows_it",
+    "cloudprovider is_held_while_machines_exist",
     "two leaders exhausts_its_retries",
     "two leaders is_suspended_while_running_and_resumed",
 ];

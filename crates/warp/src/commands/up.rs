@@ -50,7 +50,7 @@ pub(crate) struct Args {
     /// Simulate the nodes of this fleet file instead of using this machine
     #[arg(long, value_name = "FILE", conflicts_with = "demo")]
     nodes: Option<PathBuf>,
-    /// Simulate a fleet of mixed GPUs
+    /// Simulate a fleet of mixed GPUs, and a cloud to rent more from for fake money
     #[arg(long)]
     demo: bool,
     /// Port of the Kubernetes API on this machine; 0 takes a free one
@@ -156,6 +156,7 @@ async fn up(args: Args, instance: Instance, fleet: Option<Fleet>) -> anyhow::Res
     let plan = Plan {
         instance: instance.clone(),
         ephemeral: args.ephemeral,
+        demo: args.demo,
         event_ttl: args.event_ttl,
         listener,
         pages,

@@ -6,6 +6,7 @@
     reason = "`json!` at the call reads best by value"
 )]
 
+mod clouds;
 mod services;
 mod tenants;
 
@@ -22,6 +23,12 @@ use warp_testkit::fault::campaign::{Scenario, Script};
 use warp_testkit::fault::world::{Setup, World};
 
 use super::{operator, rival, two_leaders};
+use clouds::{
+    MONEY, ends_a_machine_of_nobody, ends_within_its_money, falls_back_to_another_region,
+    is_deleted_before_the_cloud_shows_it, is_given_back_when_idle, is_held_while_machines_exist,
+    is_rented_joins_and_is_deleted, is_told_that_its_credentials_are_refused,
+    replaces_a_machine_that_is_taken_back, waits_for_its_price,
+};
 use services::{
     is_changed_without_a_spare_gpu, is_corrected_while_it_is_wrong, is_served_and_deleted,
     keeps_its_gpus_from_workloads,
@@ -49,6 +56,8 @@ defaults: {pullTime: 1s}
 pools:
 - {name: only, count: 1, gpu: L4, gpus: 2}
 ";
+/// No machine but those that are rented.
+const NONE: &str = "";
 const CLOUDS: &str = "
 defaults: {pullTime: 1s, runTime: 60s}
 pools:
@@ -149,6 +158,20 @@ pub(super) fn all() -> Vec<Scenario> {
         SERVING is_changed_without_a_spare_gpu,
         SERVING is_corrected_while_it_is_wrong,
         SERVING keeps_its_gpus_from_workloads,
+    ]);
+    all.extend(scenarios![operator "gpurequest ";
+        NONE is_rented_joins_and_is_deleted loose MONEY,
+        NONE is_deleted_before_the_cloud_shows_it loose MONEY,
+        NONE is_given_back_when_idle loose MONEY,
+        NONE ends_within_its_money loose MONEY,
+        NONE falls_back_to_another_region loose MONEY,
+        NONE replaces_a_machine_that_is_taken_back loose MONEY,
+        NONE waits_for_its_price loose MONEY,
+    ]);
+    all.extend(scenarios![operator "cloudprovider ";
+        NONE is_held_while_machines_exist loose MONEY,
+        NONE ends_a_machine_of_nobody loose MONEY,
+        NONE is_told_that_its_credentials_are_refused loose MONEY,
     ]);
     all.extend(scenarios![two_leaders "two leaders ";
         FLEET runs_to_success,

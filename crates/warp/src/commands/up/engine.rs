@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::runtime::wait::{await_condition, conditions::is_crd_established};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -32,6 +32,8 @@ use crate::output;
 
 /// New kinds are served within this.
 const KINDS_LIMIT: Duration = Duration::from_secs(20);
+/// Where the addresses of pods on rented machines begin, so that they are not those of the fleet's pods.
+const RENTED_PODS: u32 = 1 << 22;
 /// What is under way gets this long to finish when the engine stops.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
@@ -39,6 +41,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 pub(super) struct Plan {
     pub(super) instance: Instance,
     pub(super) ephemeral: bool,
+    /// Bring a fake cloud to rent from.
+    pub(super) demo: bool,
     pub(super) event_ttl: Duration,
     pub(super) listener: TcpListener,
     /// Where the operator answers for its health and metrics.
@@ -109,6 +113,9 @@ impl Engine {
         engine.nodes(&client, plan.nodes, &plan.instance, &hooks)?;
         install_kinds(&client).await?;
         install_rights(&client).await?;
+        if plan.demo {
+            install_cloud(&client).await?;
+        }
         // As on a cluster: what its role lacks is refused here too.
         engine.operator(
             server.client_as(install::NAMESPACE, install::OPERATOR),
@@ -166,6 +173,10 @@ impl Engine {
                     fleet::mark(shape);
                 }
                 self.faults(client, std::mem::take(&mut fleet.faults));
+                let rented = Simulated::new(fleet.defaults.clone())
+                    .with_addresses_from(RENTED_PODS)
+                    .followed_through(client.clone());
+                self.rented(client, Arc::new(rented));
                 let simulated = Simulated::new(fleet.defaults).followed_through(client.clone());
                 let (runtime, reports) = simulated_runtime(client, instance, simulated, hooks)?;
                 Host {
@@ -195,6 +206,16 @@ impl Engine {
             )
         });
         Ok(())
+    }
+
+    /// Machines of fake clouds join as simulated nodes too.
+    fn rented(&mut self, client: &kube::Client, runtime: Arc<Simulated>) {
+        let (client, clock) = (client.clone(), self.server.clock().clone());
+        let (options, stop) = (host::Options::for_fleet(1), self.stop.clone());
+        self.tasks.spawn(async move {
+            warp_local::node::rented::run(client, clock, runtime, options, stop).await;
+            ("the rented machines", Ok(()))
+        });
     }
 
     /// What the fleet file says happens to its nodes.
@@ -312,6 +333,20 @@ async fn install_rights(client: &kube::Client) -> anyhow::Result<()> {
             .with_context(|| format!("failed to install {} {name}", types.kind))?;
     }
     Ok(())
+}
+
+/// A fake cloud, as the example has it. One that is there, or was taken away on purpose later, is the user's.
+async fn install_cloud(client: &kube::Client) -> anyhow::Result<()> {
+    let example = include_str!("../../../../../deploy/examples/cloud.yaml");
+    let cloud: warp_api::CloudProvider =
+        serde_saphyr::from_str(example).context("failed to read an embedded manifest")?;
+    let api: Api<warp_api::CloudProvider> = Api::all(client.clone());
+    match api.create(&PostParams::default(), &cloud).await {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+        other => other
+            .map(drop)
+            .context("failed to create the fake cloud of the demo"),
+    }
 }
 
 /// Our kinds, before anybody asks for them.

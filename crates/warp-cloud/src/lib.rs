@@ -1,0 +1,20 @@
+//! Clouds that rent out GPUs: one trait, one module per provider, and `fake`, a cloud that exists only in its books.
+//!
+//! Owns how a provider is asked and how its answers are read: offers, machines and failures in one form, money as
+//! exact decimals. It decides nothing: what is bought, and when it is given back, is a plan of the operator. It knows
+//! no Kubernetes type.
+
+mod failure;
+pub mod fake;
+mod name;
+mod offer;
+mod provider;
+
+pub use failure::{Class, Failure};
+pub use name::{Mark, machine_name};
+pub use offer::{Availability, Offer, area, in_region, model};
+pub use provider::{Capabilities, Kind, Launch, Machine, Provider, State};
+pub use rust_decimal::Decimal;
+
+/// The time of day, as whoever opens a provider tells it.
+pub type Now = std::sync::Arc<dyn Fn() -> jiff::Timestamp + Send + Sync>;
