@@ -5,7 +5,9 @@ use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
 use crate::kinds::KINDS;
-use crate::{GPUWorkload, Tenant, pod_template, tenant as tenant_kind, workload};
+use crate::{
+    GPUWorkload, ModelCache, Tenant, modelcache, pod_template, tenant as tenant_kind, workload,
+};
 
 /// A CEL rule and where it hangs: a path of property names from the root, `[]` for list items.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +60,16 @@ pub fn tenant() -> Value {
         set(schema, path, "x-kubernetes-list-type", json!("set"));
     }
     attach(schema, tenant_kind::RULES);
+    crd
+}
+
+/// `modelcaches.gpu.warp.dev`.
+pub fn model_cache() -> Value {
+    let mut crd = plain(&ModelCache::crd());
+    let schema = schema_mut(&mut crd);
+    walk(schema, &mut without_null);
+    list_map(schema, "status.conditions", &["type"]);
+    attach(schema, modelcache::RULES);
     crd
 }
 

@@ -40,6 +40,15 @@ pub const KINDS: &[KindEntry] = &[
         example: "tenant.yaml",
         controller: "tenant",
     },
+    KindEntry {
+        kind: "ModelCache",
+        plural: "modelcaches",
+        short_name: "mcache",
+        namespaced: true,
+        crd: crd::model_cache,
+        example: "model-cache.yaml",
+        controller: "modelcache",
+    },
 ];
 
 impl KindEntry {

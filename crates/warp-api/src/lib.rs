@@ -8,6 +8,7 @@ pub mod condition;
 pub mod crd;
 pub mod kinds;
 pub mod label;
+pub mod modelcache;
 pub mod pod;
 mod pod_template;
 pub mod reason;
@@ -15,6 +16,7 @@ pub mod reference;
 pub mod tenant;
 pub mod workload;
 
+pub use modelcache::{ModelCache, ModelCacheSpec, ModelCacheStatus};
 pub use tenant::{Tenant, TenantSpec, TenantStatus};
 pub use workload::{GPUWorkload, GPUWorkloadSpec, GPUWorkloadStatus, Phase};
 

@@ -13,6 +13,7 @@ mod context;
 mod driver;
 pub mod ledger;
 mod metrics;
+mod modelcache;
 mod plan;
 #[cfg(test)]
 mod purity;
@@ -27,5 +28,6 @@ mod workload;
 pub use audit::TARGET as AUDIT_TARGET;
 pub use clock::Clock;
 pub use config::{Config, Endpoint, LeaderConfig, Settings};
+pub use modelcache::Fetcher;
 pub use retry::client;
 pub use run::{RunError, run};

@@ -11,7 +11,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 /// Kinds that are run by the runtime, by the name of their controller.
-const ON_THE_RUNTIME: [&str; 1] = [crate::tenant::NAME];
+const ON_THE_RUNTIME: [&str; 2] = [crate::modelcache::NAME, crate::tenant::NAME];
 
 type Labels = Vec<(&'static str, String)>;
 

@@ -27,6 +27,7 @@ use crate::cache::{Cache, Changed, Key, Source, follow};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::context::Context;
+use crate::modelcache::ModelCaches;
 use crate::readiness::Readiness;
 use crate::tenant::{Notice, Tenants};
 use crate::workload::{self, Controller};
@@ -88,6 +89,12 @@ async fn run_parts(
         None => Some(Tenants::register(&mut runtime, &cx)),
         Some(_) => None,
     };
+    ModelCaches::register(
+        &mut runtime,
+        config.namespace.as_deref(),
+        &config.settings.fetcher,
+        &config.identity,
+    );
     if config.health_addr.is_some() || config.metrics_addr.is_some() {
         let (cx, quiet) = (Arc::clone(&cx), quiet.clone());
         let (health, metrics) = (config.health_addr.clone(), config.metrics_addr.clone());

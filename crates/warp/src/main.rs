@@ -43,6 +43,8 @@ enum Command {
     Simulate(commands::simulate::Args),
     /// Ask about models: which GPUs one needs, and why
     Model(commands::model::Args),
+    /// Fetch a model once, verified, into a cache that engines read offline
+    Fetch(commands::fetch::Args),
     /// Serve the embedded Kubernetes API alone
     Apiserver(commands::apiserver::Args),
     /// Show objects
@@ -91,6 +93,7 @@ fn main() -> ExitCode {
         Command::Install(args) => commands::install::run(&args),
         Command::Simulate(args) => commands::simulate::run(args),
         Command::Model(args) => commands::model::run(args),
+        Command::Fetch(args) => commands::fetch::run(args),
         Command::Apiserver(args) => commands::apiserver::run(args),
         Command::Get(args) => commands::get::run(args),
         Command::Apply(args) => commands::apply::run(args),

@@ -5,4 +5,5 @@
 mod cel;
 mod golden;
 mod kinds;
+mod modelcache;
 mod tenant;

@@ -46,6 +46,7 @@ fn crates_depend_only_in_the_allowed_directions() {
         ("warp-apiserver", &[]),
         ("warp-api", &["warp-core"]),
         ("warp-runtime", &[]),
+        ("warp-fetch", &[]),
         (
             "warp-operator",
             &["warp-runtime", "warp-api", "warp-cloud", "warp-core"],

@@ -6,6 +6,7 @@
     reason = "`json!` at the call reads best by value"
 )]
 
+mod caches;
 mod tenants;
 
 use std::sync::Arc;
@@ -21,6 +22,10 @@ use warp_testkit::fault::campaign::{Scenario, Script};
 use warp_testkit::fault::world::{Setup, World};
 
 use super::{operator, rival, two_leaders};
+use caches::{
+    changes_its_revision_while_it_is_fetched, fails_is_mended_and_fetched_again,
+    is_fetched_and_goes_when_nobody_mounts_it,
+};
 use tenants::{
     counts_what_its_namespaces_use, gains_and_loses_a_namespace_by_its_label,
     is_contested_and_then_alone,
@@ -132,6 +137,11 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET counts_what_its_namespaces_use,
         FLEET gains_and_loses_a_namespace_by_its_label,
         FLEET is_contested_and_then_alone,
+    ]);
+    all.extend(scenarios![operator "modelcache ";
+        FLEET is_fetched_and_goes_when_nobody_mounts_it,
+        FLEET fails_is_mended_and_fetched_again,
+        FLEET changes_its_revision_while_it_is_fetched,
     ]);
     all.extend(scenarios![two_leaders "two leaders ";
         FLEET runs_to_success,

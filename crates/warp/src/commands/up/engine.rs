@@ -28,6 +28,8 @@ use crate::commands::node::{Chosen, Local, local_host};
 
 /// New kinds are served within this.
 const KINDS_LIMIT: Duration = Duration::from_secs(20);
+/// The image that fetches models on Docker nodes, as `make image` names it.
+const FETCH_IMAGE: &str = "warp:latest";
 /// What is under way gets this long to finish when the engine stops.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
@@ -219,7 +221,10 @@ impl Engine {
             leader: None,
             health_addr: Some(pages.clone()),
             metrics_addr: Some(pages),
-            settings: warp_operator::Settings::default(),
+            settings: warp_operator::Settings {
+                fetcher: fetcher(),
+                ..warp_operator::Settings::default()
+            },
         };
         let stop = self.stop.clone();
         self.tasks.spawn(async move {
@@ -254,6 +259,16 @@ impl Engine {
         self.server.shutdown().await;
         self.tasks.shutdown().await;
         self.base.shutdown().await;
+    }
+}
+
+/// What fetches models here: this program itself on nodes that run commands of this machine.
+fn fetcher() -> warp_operator::Fetcher {
+    let program = std::env::current_exe().ok();
+    warp_operator::Fetcher {
+        image: Some(FETCH_IMAGE.to_owned()),
+        program: program.map(|path| path.display().to_string()),
+        asks_progress: true,
     }
 }
 
