@@ -492,9 +492,17 @@ fn resolved(
         let headers = format!("{commit}ETag: \"{}\"\r\n", entry.git);
         return content(entry, &headers, request, out, shared);
     }
+    // Content lies with somebody else: the same server by its other name.
+    let port = shared.address.port();
+    let host = request.headers.get("host").map_or("", String::as_str);
+    let elsewhere = if host.starts_with("localhost") {
+        "127.0.0.1"
+    } else {
+        "localhost"
+    };
+    let (size, sha) = (entry.size, &entry.sha256);
     let headers = format!(
-        "{commit}X-Linked-Size: {}\r\nX-Linked-Etag: \"{}\"\r\nETag: \"{}\"\r\nLocation: http://{}/cdn/{}?Signature=secret\r\n",
-        entry.size, entry.sha256, entry.sha256, shared.address, entry.sha256
+        "{commit}X-Linked-Size: {size}\r\nX-Linked-Etag: \"{sha}\"\r\nETag: \"{sha}\"\r\nLocation: http://{elsewhere}:{port}/cdn/{sha}?Signature=secret\r\n"
     );
     plain(request, out, "302 Found", &headers, "")
 }

@@ -155,7 +155,7 @@ pub(crate) fn job(cache: &ModelCache, fetcher: &Fetcher, image: &str) -> Job {
                     annotations: command,
                     ..ObjectMeta::default()
                 }),
-                spec: Some(pod(cache, image)),
+                spec: Some(pod(cache, fetcher, image)),
             },
             ..JobSpec::default()
         }),
@@ -167,7 +167,9 @@ pub(crate) fn timeout_seconds(spec: &ModelCacheSpec) -> i64 {
     workload::run_seconds(&spec.timeout).unwrap_or(TIMEOUT_SECONDS)
 }
 
-fn pod(cache: &ModelCache, image: &str) -> PodSpec {
+fn pod(cache: &ModelCache, fetcher: &Fetcher, image: &str) -> PodSpec {
+    // Commands of this machine run as whoever runs the node; asking for another user would be refused.
+    let contained = fetcher.program.is_none();
     let source = cache.spec.source.pvc.as_ref();
     let claim = |name: &str, claim: &str, read_only: bool| Volume {
         name: name.to_owned(),
@@ -192,10 +194,10 @@ fn pod(cache: &ModelCache, image: &str) -> PodSpec {
         automount_service_account_token: Some(false),
         enable_service_links: Some(false),
         security_context: Some(PodSecurityContext {
-            run_as_non_root: Some(true),
-            run_as_user: Some(65532),
-            run_as_group: Some(65532),
-            fs_group: Some(65532),
+            run_as_non_root: contained.then_some(true),
+            run_as_user: contained.then_some(65532),
+            run_as_group: contained.then_some(65532),
+            fs_group: contained.then_some(65532),
             fs_group_change_policy: Some("OnRootMismatch".to_owned()),
             seccomp_profile: Some(SeccompProfile {
                 type_: "RuntimeDefault".to_owned(),

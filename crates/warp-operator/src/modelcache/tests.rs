@@ -163,6 +163,16 @@ fn the_job_runs_warp_fetch_with_the_secret_and_without_a_shell() {
     assert_eq!(command, r#"["/bin/warp"]"#);
     let pod = spec.template.spec.expect("a pod");
     assert_eq!(pod.automount_service_account_token, Some(false));
+    let user = |pod: &k8s_openapi::api::core::v1::PodSpec| {
+        pod.security_context
+            .as_ref()
+            .and_then(|context| context.run_as_non_root)
+    };
+    assert_eq!(user(&pod), None);
+    let fetcher = Fetcher::default();
+    let contained = super::objects::job(&cache, &fetcher, "warp:test");
+    let contained = contained.spec.and_then(|spec| spec.template.spec);
+    assert_eq!(contained.as_ref().and_then(user), Some(true));
     let container = &pod.containers[0];
     let port = progress_port(&cache);
     let words = container.args.clone().expect("arguments");

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use kube::api::{
+    ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+};
 use kube::runtime::wait::{await_condition, conditions::is_crd_established};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -107,6 +110,7 @@ impl Engine {
         engine.nodes(&client, plan.nodes, &plan.instance, &hooks)?;
         install_kinds(&client).await?;
         install_rights(&client).await?;
+        install_storage(&client).await?;
         // As on a cluster: what its role lacks is refused here too.
         engine.operator(
             server.client_as(install::NAMESPACE, install::OPERATOR),
@@ -290,6 +294,30 @@ async fn install_rights(client: &kube::Client) -> anyhow::Result<()> {
             .map_err(told)
             .with_context(|| format!("failed to install {} {name}", types.kind))?;
     }
+    Ok(())
+}
+
+/// A class that claims get by default, folders of this machine, unless somebody has made classes.
+async fn install_storage(client: &kube::Client) -> anyhow::Result<()> {
+    let api: Api<StorageClass> = Api::all(client.clone());
+    let there = api.list(&ListParams::default().limit(1)).await;
+    let there = there.context("failed to look for storage classes")?;
+    if !there.items.is_empty() {
+        return Ok(());
+    }
+    let class = serde_json::from_value(serde_json::json!({
+        "metadata": {
+            "name": "local",
+            "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
+        },
+        "provisioner": controllers::PROVISIONER,
+        "reclaimPolicy": "Delete",
+        "volumeBindingMode": "Immediate",
+    }))?;
+    api.create(&PostParams::default(), &class)
+        .await
+        .map_err(told)
+        .context("failed to make the storage class local")?;
     Ok(())
 }
 

@@ -23,6 +23,12 @@ async fn nodes_say(world: &World, words: &Value) -> Result<()> {
     } else {
         json!(words.to_string())
     };
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": "gpu.warp.dev/local-directory",
+        "metadata": {"name": "local", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+    });
+    // There already, the second time.
+    let _ = world.create(class).await;
     for name in ["big-0", "big-1", "small-0"] {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
         let annotations = json!({"sim.gpu.warp.dev/message": text});
@@ -90,7 +96,7 @@ pub(super) async fn fails_is_mended_and_fetched_again(world: &World) -> Result<(
     world.create(it.clone()).await?;
     until_reason(world, "NoReport").await?;
     nodes_say(world, &fetched("sha256:1")).await?;
-    // The hand that deletes the Job, as the message asks.
+    // Another selection is another fetch.
     world
         .patch(&it, json!({"spec": {"ignorePatterns": ["*.md"]}}))
         .await?;
