@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 
 use crate::kinds::KINDS;
 use crate::{
-    CloudProvider, GPURequest, GPUWorkload, InferenceService, Tenant, cloudprovider, gpurequest,
-    inferenceservice, pod_template, tenant as tenant_kind, workload,
+    CloudProvider, GPURequest, GPUWorkload, InferenceService, ModelCache, Tenant, cloudprovider,
+    gpurequest, inferenceservice, modelcache, pod_template, tenant as tenant_kind, workload,
 };
 
 /// A CEL rule and where it hangs: a path of property names from the root, `[]` for list items.
@@ -108,6 +108,16 @@ pub fn cloud_provider() -> Value {
         json!("set"),
     );
     attach(schema, cloudprovider::RULES);
+    crd
+}
+
+/// `modelcaches.gpu.warp.dev`.
+pub fn model_cache() -> Value {
+    let mut crd = plain(&ModelCache::crd());
+    let schema = schema_mut(&mut crd);
+    walk(schema, &mut without_null);
+    list_map(schema, "status.conditions", &["type"]);
+    attach(schema, modelcache::RULES);
     crd
 }
 

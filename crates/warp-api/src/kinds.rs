@@ -67,6 +67,15 @@ pub const KINDS: &[KindEntry] = &[
         example: "cloud.yaml",
         controller: "cloudprovider",
     },
+    KindEntry {
+        kind: "ModelCache",
+        plural: "modelcaches",
+        short_name: "mcache",
+        namespaced: true,
+        crd: crd::model_cache,
+        example: "model-cache.yaml",
+        controller: "modelcache",
+    },
 ];
 
 impl KindEntry {

@@ -11,6 +11,7 @@ pub mod gpurequest;
 pub mod inferenceservice;
 pub mod kinds;
 pub mod label;
+pub mod modelcache;
 pub mod pod;
 mod pod_template;
 pub mod price;
@@ -22,6 +23,7 @@ pub mod workload;
 pub use cloudprovider::{CloudProvider, CloudProviderSpec, CloudProviderStatus};
 pub use gpurequest::{GPURequest, GPURequestSpec, GPURequestStatus, RequestPhase};
 pub use inferenceservice::{InferenceService, InferenceServiceSpec, InferenceServiceStatus};
+pub use modelcache::{ModelCache, ModelCacheSpec, ModelCacheStatus};
 pub use tenant::{Tenant, TenantSpec, TenantStatus};
 pub use workload::{GPUWorkload, GPUWorkloadSpec, GPUWorkloadStatus, Phase};
 

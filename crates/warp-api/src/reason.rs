@@ -178,3 +178,24 @@ pub const MACHINE_LOST: &str = "MachineLost";
 pub const SPOT_INTERRUPTED: &str = "SpotInterrupted";
 /// GPURequest: too many machines came to nothing.
 pub const ATTEMPTS_EXHAUSTED: &str = "AttemptsExhausted";
+
+/// ModelCache: the model the spec names is complete and verified.
+pub const MODEL_FETCHED: &str = "Fetched";
+/// ModelCache: files are being fetched.
+pub const FETCHING: &str = "Fetching";
+/// ModelCache: the fetch has not started.
+pub const FETCH_PENDING: &str = "FetchPending";
+/// ModelCache: its volume is not bound yet.
+pub const VOLUME_PENDING: &str = "VolumePending";
+/// ModelCache: a claim of the name it needs belongs to somebody else.
+pub const VOLUME_TAKEN: &str = "VolumeTaken";
+/// ModelCache: the operator does not know the image that fetches.
+pub const NO_FETCH_IMAGE: &str = "NoFetchImage";
+/// ModelCache: the fetch took longer than `spec.timeout`.
+pub const FETCH_TIMEOUT: &str = "FetchTimeout";
+/// ModelCache: the fetch failed; where the fetch itself says why, its reason stands here instead.
+pub const FETCH_FAILED: &str = "FetchFailed";
+/// ModelCache: the fetch ended well and left no report.
+pub const NO_REPORT: &str = "NoReport";
+/// ModelCache: it is being deleted and pods still mount its files.
+pub const IN_USE: &str = "InUse";

@@ -13,6 +13,7 @@ mod gpurequest;
 mod inferenceservice;
 pub mod ledger;
 mod metrics;
+mod modelcache;
 #[cfg(test)]
 mod purity;
 mod readiness;
@@ -26,6 +27,7 @@ mod workload;
 
 pub use audit::TARGET as AUDIT_TARGET;
 pub use config::{Config, Endpoint, LeaderConfig, Settings};
+pub use modelcache::Fetcher;
 pub use retry::client;
 pub use run::{RunError, run};
 pub use warp_runtime::Clock;

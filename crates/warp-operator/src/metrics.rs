@@ -11,12 +11,13 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 /// The kinds, by the name of their controller.
-const KINDS: [&str; 5] = [
+const KINDS: [&str; 6] = [
     crate::workload::NAME,
     crate::tenant::NAME,
     crate::inferenceservice::NAME,
     crate::gpurequest::NAME,
     crate::cloudprovider::NAME,
+    crate::modelcache::NAME,
 ];
 
 type Labels = Vec<(&'static str, String)>;

@@ -9,6 +9,11 @@ fn files_that_decide_do_no_io() {
         ("workload/pod.rs", include_str!("workload/pod.rs")),
         ("workload/say.rs", include_str!("workload/say.rs")),
         ("workload/plan.rs", include_str!("workload/plan.rs")),
+        ("modelcache/plan.rs", include_str!("modelcache/plan.rs")),
+        (
+            "modelcache/objects.rs",
+            include_str!("modelcache/objects.rs"),
+        ),
         ("tenant/plan.rs", include_str!("tenant/plan.rs")),
         (
             "inferenceservice/plan.rs",

@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::context::Context;
 use crate::inferenceservice::InferenceServices;
 use crate::metrics::Metrics;
+use crate::modelcache::ModelCaches;
 use crate::readiness::Readiness;
 use crate::tenant::Tenants;
 use crate::{scheduler, serve, workload};
@@ -86,6 +87,12 @@ async fn run_parts(
             .map(|leader| leader.namespace.as_str());
         cloudprovider::register(&mut runtime, &cx, client.clone(), home);
     }
+    ModelCaches::register(
+        &mut runtime,
+        config.namespace.as_deref(),
+        &config.settings.fetcher,
+        &config.identity,
+    );
     if config.health_addr.is_some() || config.metrics_addr.is_some() {
         let (metrics, quiet) = (Arc::clone(&cx.metrics), quiet.clone());
         let (health, at) = (config.health_addr.clone(), config.metrics_addr.clone());

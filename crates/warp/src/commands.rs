@@ -11,6 +11,7 @@ pub(crate) mod doctor;
 pub(crate) mod down;
 pub(crate) mod engine;
 pub(crate) mod exec;
+pub(crate) mod fetch;
 pub(crate) mod get;
 pub(crate) mod install;
 pub(crate) mod logs;

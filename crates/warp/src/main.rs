@@ -51,6 +51,8 @@ enum Command {
     Bench(commands::bench::Args),
     /// Pretend to serve a model: OpenAI's API and vLLM's metrics, without weights
     Engine(commands::engine::Args),
+    /// Fetch a model once, verified, into a cache that engines read offline
+    Fetch(commands::fetch::Args),
     /// Serve the embedded Kubernetes API alone
     Apiserver(commands::apiserver::Args),
     /// Show objects
@@ -111,6 +113,7 @@ fn main() -> ExitCode {
         Command::Chat(args) => commands::chat::run(args),
         Command::Bench(args) => commands::bench::run(args),
         Command::Engine(args) => commands::engine::run(args),
+        Command::Fetch(args) => commands::fetch::run(args),
         Command::Apiserver(args) => commands::apiserver::run(args),
         Command::Get(args) => commands::get::run(args),
         Command::Apply(args) => commands::apply::run(args),

@@ -6,4 +6,5 @@ mod cel;
 mod clouds;
 mod golden;
 mod kinds;
+mod modelcache;
 mod tenant;

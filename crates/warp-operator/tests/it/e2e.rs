@@ -23,6 +23,7 @@ mod input;
 mod install;
 mod leader;
 mod loss;
+mod modelcache;
 mod operator;
 mod place;
 mod retry;
@@ -99,6 +100,7 @@ const SHARED: &[Scenario] = &scenarios![
     tenant::a_namespace_that_two_tenants_claim_is_said_on_both,
     serve::a_service_is_served_changed_and_deleted,
     serve::a_service_that_cannot_be_says_why,
+    modelcache::a_cache_says_what_it_waits_for_and_goes_when_nobody_mounts_it,
     input::what_cannot_work_is_explained_once,
     input::bad_objects_are_refused_by_the_api,
 ];

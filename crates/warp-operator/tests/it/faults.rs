@@ -10,7 +10,7 @@ mod scenarios;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
-use warp_operator::{Clock, Config, Settings};
+use warp_operator::{Clock, Config, Fetcher, Settings};
 use warp_testkit::fault::campaign;
 use warp_testkit::fault::world::Part;
 
@@ -43,7 +43,13 @@ async fn one(client: kube::Client, stop: CancellationToken, identity: &str) {
         leader: None,
         health_addr: None,
         metrics_addr: None,
-        settings: Settings::default(),
+        settings: Settings {
+            fetcher: Fetcher {
+                image: Some("warp".to_owned()),
+                ..Fetcher::default()
+            },
+            ..Settings::default()
+        },
     };
     let clock = Clock::tokio(warp_testkit::fault::world::now());
     // An end before `stop` is counted by the world.
@@ -51,13 +57,14 @@ async fn one(client: kube::Client, stop: CancellationToken, identity: &str) {
 }
 
 /// What every test run takes a sample of; the rest is for `make faults`.
-const DAILY: [&str; 13] = [
+const DAILY: [&str; 14] = [
     "gpuworkload runs_to_success",
     "gpuworkload exhausts_its_retries",
     "gpuworkload is_suspended_while_running_and_resumed",
     "gpuworkload is_deleted_while_running",
     "gpuworkload is_made_again_under_its_name",
     "gpuworkload loses_its_node",
+    "modelcache is_fetched_and_goes_when_nobody_mounts_it",
     "tenant counts_what_its_namespaces_use",
     "tenant is_contested_and_then_alone",
     "gpurequest is_rented_joins_and_is_deleted",

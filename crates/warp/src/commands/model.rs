@@ -1,5 +1,6 @@
 //! `warp model`: questions about models before and beside serving them.
 
+mod bundle;
 mod description;
 mod hub;
 mod plan;
@@ -18,6 +19,12 @@ pub(crate) struct Args {
 enum Command {
     /// Which GPUs a model needs, how it is split over them, and why others do not do
     Plan(plan::Args),
+    /// The same as `warp fetch`
+    Fetch(super::fetch::Args),
+    /// Write a fetched model to one file, for machines without a network
+    Export(bundle::ExportArgs),
+    /// Take a model from such a file, verified
+    Import(bundle::ImportArgs),
 }
 
 /// What sizing needs of a model: a folder, or a repository of the hub. Waits for the hub.
@@ -28,5 +35,8 @@ pub(crate) fn describe(name: &str) -> anyhow::Result<warp_core::size::Model> {
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Plan(args) => plan::run(&args),
+        Command::Fetch(args) => super::fetch::run(args),
+        Command::Export(args) => bundle::export(&args),
+        Command::Import(args) => bundle::import(&args),
     }
 }

@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use warp_api::workload::SchedulingStrategy;
 use warp_core::schedule::PriceWeight;
-use warp_operator::{Clock, Config, Endpoint, LeaderConfig, Settings};
+use warp_operator::{Clock, Config, Endpoint, Fetcher, LeaderConfig, Settings};
 
 use crate::{log, output};
 
@@ -67,6 +67,9 @@ pub(crate) struct Args {
     /// A node the cluster's scheduler refused is left out for this long
     #[arg(long, default_value = "5m", value_parser = super::duration)]
     refusal_timeout: Duration,
+    /// Image whose `warp fetch` brings the models of ModelCaches; default: the image this operator runs from
+    #[arg(long, value_name = "IMAGE")]
+    fetch_image: Option<String>,
     /// Logs as JSON lines or for people
     #[arg(long, value_enum, default_value_t = LogFormat::Auto)]
     log_format: LogFormat,
@@ -163,6 +166,11 @@ fn config(args: Args, in_cluster: bool) -> Config {
             start_timeout: args.start_timeout,
             node_loss_timeout: args.node_loss_timeout,
             refusal_timeout: args.refusal_timeout,
+            fetcher: Fetcher {
+                image: args.fetch_image,
+                program: None,
+                asks_progress: true,
+            },
         },
     }
 }

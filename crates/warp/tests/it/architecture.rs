@@ -47,6 +47,7 @@ fn crates_depend_only_in_the_allowed_directions() {
         ("warp-api", &["warp-core"]),
         ("warp-runtime", &[]),
         ("warp-cloud", &["warp-core"]),
+        ("warp-fetch", &[]),
         (
             "warp-operator",
             &["warp-runtime", "warp-api", "warp-cloud", "warp-core"],

@@ -321,6 +321,18 @@ fn the_commands_of_the_simulation_guide_print_what_it_shows() {
     }
 }
 
+#[test]
+fn models_are_fetched_and_carried_as_the_guide_shows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let reader = Reader {
+        page: "models.md",
+        folder: folder.path(),
+        environment: vec![("PATH", programs(folder.path()))],
+    };
+    let read = reader.read();
+    assert!(read.ran >= 2 && read.compared >= 2, "{read:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_workload_does_what_its_guide_shows() {
     let read = on_a_cluster("first-workload.md", &["--demo", "--ephemeral"]).await;

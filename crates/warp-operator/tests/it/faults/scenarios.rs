@@ -6,6 +6,7 @@
     reason = "`json!` at the call reads best by value"
 )]
 
+mod caches;
 mod clouds;
 mod services;
 mod tenants;
@@ -23,6 +24,10 @@ use warp_testkit::fault::campaign::{Scenario, Script};
 use warp_testkit::fault::world::{Setup, World};
 
 use super::{operator, rival, two_leaders};
+use caches::{
+    changes_its_revision_while_it_is_fetched, fails_is_mended_and_fetched_again,
+    is_fetched_and_goes_when_nobody_mounts_it,
+};
 use clouds::{
     MONEY, ends_a_machine_of_nobody, ends_within_its_money, falls_back_to_another_region,
     is_deleted_before_the_cloud_shows_it, is_given_back_when_idle, is_held_while_machines_exist,
@@ -172,6 +177,11 @@ pub(super) fn all() -> Vec<Scenario> {
         NONE is_held_while_machines_exist loose MONEY,
         NONE ends_a_machine_of_nobody loose MONEY,
         NONE is_told_that_its_credentials_are_refused loose MONEY,
+    ]);
+    all.extend(scenarios![operator "modelcache ";
+        FLEET is_fetched_and_goes_when_nobody_mounts_it,
+        FLEET fails_is_mended_and_fetched_again,
+        FLEET changes_its_revision_while_it_is_fetched,
     ]);
     all.extend(scenarios![two_leaders "two leaders ";
         FLEET runs_to_success,

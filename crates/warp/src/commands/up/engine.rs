@@ -6,9 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use kube::api::{
+    ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+};
 use kube::runtime::wait::{await_condition, conditions::is_crd_established};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -34,6 +37,8 @@ use crate::output;
 const KINDS_LIMIT: Duration = Duration::from_secs(20);
 /// Where the addresses of pods on rented machines begin, so that they are not those of the fleet's pods.
 const RENTED_PODS: u32 = 1 << 22;
+/// The image that fetches models on Docker nodes, as `make image` names it.
+const FETCH_IMAGE: &str = "warp:latest";
 /// What is under way gets this long to finish when the engine stops.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
@@ -116,6 +121,7 @@ impl Engine {
         if plan.demo {
             install_cloud(&client).await?;
         }
+        install_storage(&client).await?;
         // As on a cluster: what its role lacks is refused here too.
         engine.operator(
             server.client_as(install::NAMESPACE, install::OPERATOR),
@@ -243,7 +249,10 @@ impl Engine {
             leader: None,
             health_addr: Some(pages.clone()),
             metrics_addr: Some(pages),
-            settings: warp_operator::Settings::default(),
+            settings: warp_operator::Settings {
+                fetcher: fetcher(),
+                ..warp_operator::Settings::default()
+            },
         };
         let stop = self.stop.clone();
         self.tasks.spawn(async move {
@@ -314,6 +323,16 @@ fn simulated_runtime(
     }
 }
 
+/// What fetches models here: this program itself on nodes that run commands of this machine.
+fn fetcher() -> warp_operator::Fetcher {
+    let program = std::env::current_exe().ok();
+    warp_operator::Fetcher {
+        image: Some(FETCH_IMAGE.to_owned()),
+        program: program.map(|path| path.display().to_string()),
+        asks_progress: true,
+    }
+}
+
 /// The operator's service account and role, and what users' roles mean for our kinds.
 async fn install_rights(client: &kube::Client) -> anyhow::Result<()> {
     for object in install::rights()? {
@@ -347,6 +366,30 @@ async fn install_cloud(client: &kube::Client) -> anyhow::Result<()> {
             .map(drop)
             .context("failed to create the fake cloud of the demo"),
     }
+}
+
+/// A class that claims get by default, folders of this machine, unless somebody has made classes.
+async fn install_storage(client: &kube::Client) -> anyhow::Result<()> {
+    let api: Api<StorageClass> = Api::all(client.clone());
+    let there = api.list(&ListParams::default().limit(1)).await;
+    let there = there.context("failed to look for storage classes")?;
+    if !there.items.is_empty() {
+        return Ok(());
+    }
+    let class = serde_json::from_value(serde_json::json!({
+        "metadata": {
+            "name": "local",
+            "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
+        },
+        "provisioner": controllers::PROVISIONER,
+        "reclaimPolicy": "Delete",
+        "volumeBindingMode": "Immediate",
+    }))?;
+    api.create(&PostParams::default(), &class)
+        .await
+        .map_err(told)
+        .context("failed to make the storage class local")?;
+    Ok(())
 }
 
 /// Our kinds, before anybody asks for them.
