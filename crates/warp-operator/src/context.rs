@@ -39,6 +39,8 @@ pub(crate) struct Context {
     /// `FailedCreate` Events of Jobs, by the Job's uid.
     pub(crate) refusals: Arc<Cache<Event>>,
     pub(crate) quotas: Arc<Cache<ResourceQuota>>,
+    /// Set where the operator serves the whole cluster.
+    pub(crate) tenants: std::sync::OnceLock<warp_runtime::cache::Cache<warp_api::Tenant>>,
     /// Workloads waiting for a pass.
     pub(crate) queue: Queue,
     /// What the scheduler last found out about workloads it could not place.
@@ -68,6 +70,7 @@ impl Context {
             classes: Arc::new(Cache::new(cache::as_it_is())),
             refusals: Arc::new(Cache::new(cache::event())),
             quotas: Arc::new(Cache::new(cache::as_it_is())),
+            tenants: std::sync::OnceLock::new(),
             queue: Queue::default(),
             verdicts: Verdicts::default(),
             arrivals: Arrivals::default(),

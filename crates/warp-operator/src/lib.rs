@@ -29,3 +29,4 @@ pub use clock::Clock;
 pub use config::{Config, Endpoint, LeaderConfig, Settings};
 pub use retry::client;
 pub use run::{RunError, run};
+pub use scheduler::foresight;

@@ -6,6 +6,7 @@ mod arrivals;
 mod decide;
 mod explain;
 mod quota;
+mod tenancy;
 mod verdict;
 
 use std::cmp::Reverse;
@@ -32,9 +33,11 @@ use crate::plan::{Change, Target, Want, Write};
 use crate::workload::{Wish, attempt, lost_nodes, reserves, see, wish};
 
 use quota::Quotas;
+use tenancy::Tenancy;
 
 pub(crate) use arrivals::Arrivals;
 pub(crate) use decide::Decision;
+pub use decide::foresight;
 pub(crate) use verdict::Verdict;
 pub(crate) use verdict::Verdicts;
 
@@ -82,6 +85,11 @@ async fn pass(cx: &Context) -> bool {
         cx.metrics.placed(started.elapsed(), held);
         return false;
     }
+    // What nobody has listed yet may limit everything.
+    let Some(tenants) = tenancy::listed(cx.tenants.get()) else {
+        wake(cx);
+        return true;
+    };
     let mut promised = cx.jobs.all();
     promised.retain(|job| reserves(cx, job));
     let pods = cx.pods.all();
@@ -93,7 +101,8 @@ async fn pass(cx: &Context) -> bool {
     let mut ledger = ledger::build(&cx.nodes.all(), &pods, &promised)
         .with_surroundings(&cx.namespaces.all(), storage);
     let quotas = Quotas::new(cx.quotas.all(), &promised, &pods);
-    let decisions = decide::all(&mut ledger, &wanted, quotas, &cx.settings, now);
+    let tenancy = Tenancy::new(&tenants, &cx.namespaces.all(), &ledger.fleet);
+    let decisions = decide::all(&mut ledger, &wanted, quotas, tenancy, &cx.settings, now);
     let waiting = decisions
         .iter()
         .filter(|(_, decision)| matches!(decision, Decision::Wait(_)))

@@ -1,6 +1,7 @@
-//! The Tenant controller: which namespaces belong to a tenant, and which GPUs they use and wait for.
+//! The Tenant controller: which namespaces belong to a tenant, which GPUs they use and wait for, and where it stands
+//! under its quota.
 //!
-//! It only says what is: nothing is created, placed or refused here.
+//! It only says what is: nothing is created, placed or refused here. The scheduler keeps the limits.
 
 mod observe;
 mod plan;
@@ -22,6 +23,7 @@ use warp_runtime::runtime::{Registration, Runtime, Wakes};
 use crate::context::Context;
 use observe::Seen;
 pub(crate) use observe::UsageByNamespace;
+pub(crate) use plan::claims;
 
 /// Names the controller in logs, metrics, readiness and wake-ups.
 pub(crate) const NAME: &str = "tenant";
@@ -59,6 +61,9 @@ impl Tenants {
             usage: usage.clone(),
             cx: Arc::clone(cx),
         };
+        // Its limits are the scheduler's to keep.
+        cx.tenants.set(tenants.clone()).ok();
+        let placing = Arc::clone(cx);
         let (everyone, others) = (tenants.clone(), tenants.clone());
         runtime.register(
             Registration::of(kind, &tenants)
@@ -73,6 +78,7 @@ impl Tenants {
                     if old.map(|old| &old.spec) == new.map(|new| &new.spec) {
                         return Vec::new();
                     }
+                    crate::scheduler::wake(&placing);
                     keys(&others)
                 }),
         );

@@ -96,6 +96,7 @@ const SHARED: &[Scenario] = &scenarios![
     tenant::a_tenant_counts_what_its_namespaces_use,
     tenant::the_example_waits_for_its_namespaces,
     tenant::a_namespace_that_two_tenants_claim_is_said_on_both,
+    tenant::a_quota_holds_until_it_is_raised,
     input::what_cannot_work_is_explained_once,
     input::bad_objects_are_refused_by_the_api,
 ];

@@ -23,7 +23,7 @@ use warp_testkit::fault::world::{Setup, World};
 use super::{operator, rival, two_leaders};
 use tenants::{
     counts_what_its_namespaces_use, gains_and_loses_a_namespace_by_its_label,
-    is_contested_and_then_alone,
+    holds_work_over_its_quota_until_there_is_room, is_contested_and_then_alone,
 };
 
 /// Two machines with four GPUs and one with two.
@@ -132,6 +132,7 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET counts_what_its_namespaces_use,
         FLEET gains_and_loses_a_namespace_by_its_label,
         FLEET is_contested_and_then_alone,
+        FLEET holds_work_over_its_quota_until_there_is_room,
     ]);
     all.extend(scenarios![two_leaders "two leaders ";
         FLEET runs_to_success,
