@@ -3,6 +3,7 @@
 pub(crate) mod apiserver;
 pub(crate) mod apply;
 pub(crate) mod backup;
+pub(crate) mod cancel;
 pub(crate) mod delete;
 pub(crate) mod doctor;
 pub(crate) mod down;
@@ -13,11 +14,20 @@ pub(crate) mod logs;
 pub(crate) mod model;
 pub(crate) mod node;
 pub(crate) mod operator;
+pub(crate) mod patch;
+pub(crate) mod plan;
+pub(crate) mod queue;
 pub(crate) mod restore;
+pub(crate) mod run;
 pub(crate) mod simulate;
+pub(crate) mod snapshot;
 pub(crate) mod status;
+pub(crate) mod suspend;
+pub(crate) mod tenant;
+pub(crate) mod timeline;
 pub(crate) mod up;
 pub(crate) mod user;
+pub(crate) mod why;
 
 use std::time::Duration;
 
