@@ -90,12 +90,21 @@ pub const EVENT_MAX_RETRIES: &str = "MaxRetriesExceeded";
 /// Event: it was disrupted more often than `maxDisruptions` allows.
 pub const EVENT_MAX_DISRUPTIONS: &str = "MaxDisruptionsExceeded";
 
+/// Waiting: its tenant's quota leaves too little.
+pub const TENANT_QUOTA_EXCEEDED: &str = "TenantQuotaExceeded";
+/// Waiting: its tenant does not let it ask for this.
+pub const TENANT_FORBIDS: &str = "TenantForbids";
+/// Waiting: its tenant is suspended.
+pub const TENANT_SUSPENDED: &str = "TenantSuspended";
+
 /// Tenant: its namespaces are known and its own.
 pub const NAMESPACES_FOUND: &str = "NamespacesFound";
 /// Tenant: no namespace that exists belongs to it.
 pub const NO_NAMESPACE: &str = "NoNamespace";
 /// Tenant: another tenant claims one of its namespaces too.
 pub const NAMESPACE_CONTESTED: &str = "NamespaceContested";
+/// Tenant: its parent is missing or leads in a circle.
+pub const INVALID_PARENT: &str = "InvalidParent";
 /// Tenant: the selector of its namespaces cannot be read.
 pub const INVALID_SELECTOR: &str = "InvalidSelector";
 

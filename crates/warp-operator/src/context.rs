@@ -35,6 +35,8 @@ pub(crate) struct Context {
     /// `FailedCreate` Events of Jobs, by the Job's uid.
     pub(crate) refusals: Cache<Event>,
     pub(crate) quotas: Cache<ResourceQuota>,
+    /// Set where the operator serves the whole cluster.
+    pub(crate) tenants: std::sync::OnceLock<Cache<warp_api::Tenant>>,
     /// What the scheduler last found out about workloads it could not place.
     pub(crate) verdicts: Verdicts,
     /// The order in which workloads came.
@@ -88,6 +90,7 @@ impl Context {
                 Source::within::<ResourceQuota>(namespace),
                 shapes::as_it_is(),
             ),
+            tenants: std::sync::OnceLock::new(),
             verdicts: Verdicts::default(),
             arrivals,
         }

@@ -30,4 +30,5 @@ pub use config::{Config, Endpoint, LeaderConfig, Settings};
 pub use modelcache::Fetcher;
 pub use retry::client;
 pub use run::{RunError, run};
+pub use scheduler::foresight;
 pub use warp_runtime::Clock;

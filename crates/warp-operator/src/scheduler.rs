@@ -6,6 +6,7 @@ mod arrivals;
 mod decide;
 mod explain;
 mod quota;
+mod tenancy;
 mod verdict;
 
 use std::cmp::Reverse;
@@ -34,9 +35,11 @@ use crate::ledger;
 use crate::workload::{self, Wish, only_if_lost, owns, reserves, see, wish};
 
 use quota::Quotas;
+use tenancy::Tenancy;
 
 pub(crate) use arrivals::Arrivals;
 pub(crate) use decide::Decision;
+pub use decide::foresight;
 pub(crate) use verdict::Verdict;
 pub(crate) use verdict::Verdicts;
 
@@ -120,6 +123,11 @@ async fn pass(cx: &Context, hands: &Hands) -> bool {
         cx.metrics.placed(started.elapsed(), held);
         return false;
     }
+    // What nobody has listed yet may limit everything.
+    let Some(tenants) = tenancy::listed(cx.tenants.get()) else {
+        cx.wakes.wake_sweep(NAME);
+        return true;
+    };
     let mut promised = cx.jobs.all();
     promised.retain(|job| reserves(cx, job));
     let pods = cx.pods.all();
@@ -131,7 +139,8 @@ async fn pass(cx: &Context, hands: &Hands) -> bool {
     let mut ledger = ledger::build(&cx.nodes.all(), &pods, &promised)
         .with_surroundings(&cx.namespaces.all(), storage);
     let quotas = Quotas::new(cx.quotas.all(), &promised, &pods);
-    let decisions = decide::all(&mut ledger, &wanted, quotas, &cx.settings, now);
+    let tenancy = Tenancy::new(&tenants, &cx.namespaces.all(), &ledger.fleet);
+    let decisions = decide::all(&mut ledger, &wanted, quotas, tenancy, &cx.settings, now);
     let waiting = decisions
         .iter()
         .filter(|(_, decision)| matches!(decision, Decision::Wait(_)))

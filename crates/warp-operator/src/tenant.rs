@@ -1,6 +1,7 @@
-//! The Tenant controller: which namespaces belong to a tenant, and which GPUs they use and wait for.
+//! The Tenant controller: which namespaces belong to a tenant, which GPUs they use and wait for, and where it stands
+//! under its quota.
 //!
-//! It only says what is: nothing is created, placed or refused here.
+//! It only says what is: nothing is created, placed or refused here. The scheduler keeps the limits.
 
 mod observe;
 mod plan;
@@ -23,6 +24,7 @@ use crate::context::Context;
 use crate::ledger;
 use observe::Seen;
 pub(crate) use observe::UsageByNamespace;
+pub(crate) use plan::claims;
 
 /// Names the controller in logs, metrics, readiness and wake-ups.
 pub(crate) const NAME: &str = "tenant";
@@ -52,6 +54,9 @@ impl Tenants {
             usage,
             wakes: runtime.wakes(),
         };
+        // Its limits are the scheduler's to keep.
+        cx.tenants.set(tenants.clone()).ok();
+        let placing = runtime.wakes();
         let (everyone, others) = (tenants.clone(), tenants.clone());
         runtime.register(
             Registration::of(kind, &tenants)
@@ -66,6 +71,7 @@ impl Tenants {
                     if old.map(|old| &old.spec) == new.map(|new| &new.spec) {
                         return Vec::new();
                     }
+                    placing.wake_sweep(crate::scheduler::NAME);
                     keys(&others)
                 })
                 .reads(&cx.workloads)

@@ -5,6 +5,7 @@ mod cluster;
 mod commands;
 mod log;
 mod output;
+mod workload;
 
 use std::process::ExitCode;
 
@@ -27,6 +28,26 @@ enum Command {
     Up(commands::up::Args),
     /// Stop the Warp of this machine
     Down(commands::down::Args),
+    /// Run a program on GPUs: the plan first, then its output
+    Run(commands::run::Args),
+    /// Say what would become of a workload on the live cluster, changing nothing
+    Plan(commands::plan::Args),
+    /// Say why a workload waits, runs or failed, and what to do next
+    Why(commands::why::Args),
+    /// Show who waits for GPUs, in the order they are served
+    Queue(commands::queue::Args),
+    /// Show what happened to a workload, when, and who did it
+    Timeline(commands::timeline::Args),
+    /// Stop workloads and give their GPUs back; they can be resumed
+    Suspend(commands::suspend::Args),
+    /// Let suspended workloads be placed again
+    Resume(commands::suspend::Args),
+    /// End workloads for good and remove them
+    Cancel(commands::cancel::Args),
+    /// Run a workload that has ended again
+    Retry(commands::cancel::Retry),
+    /// Write the live fleet and queue as files `warp simulate` reads
+    Snapshot(commands::snapshot::Args),
     /// Show what runs: nodes, GPUs, workloads, pods
     Status(commands::status::Args),
     /// Write everything Warp keeps to one file, while it runs or not
@@ -59,6 +80,8 @@ enum Command {
     Get(commands::get::Args),
     /// Create or change objects from files
     Apply(commands::apply::Args),
+    /// Change fields of one object
+    Patch(commands::patch::Args),
     /// Delete objects
     Delete(commands::delete::Args),
     /// Print what a pod or workload has printed
@@ -75,6 +98,8 @@ enum Command {
     Costs(commands::costs::Args),
     /// Run nodes
     Node(commands::node::Args),
+    /// Make, show and remove tenants: a team's namespaces, its owners, how they are shut off
+    Tenant(commands::tenant::Args),
     /// Give others access to the Warp of this machine, and take it away
     User(commands::user::Args),
 }
@@ -101,6 +126,16 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Up(args) => commands::up::run(args),
         Command::Down(args) => commands::down::run(args),
+        Command::Run(args) => commands::run::run(args),
+        Command::Plan(args) => commands::plan::run(args),
+        Command::Why(args) => commands::why::run(args),
+        Command::Queue(args) => commands::queue::run(args),
+        Command::Timeline(args) => commands::timeline::run(args),
+        Command::Suspend(args) => commands::suspend::suspend(args),
+        Command::Resume(args) => commands::suspend::resume(args),
+        Command::Cancel(args) => commands::cancel::cancel(args),
+        Command::Retry(args) => commands::cancel::retry(args),
+        Command::Snapshot(args) => commands::snapshot::run(args),
         Command::Status(args) => commands::status::run(&args),
         Command::Backup(args) => commands::backup::run(args),
         Command::Restore(args) => commands::restore::run(args),
@@ -117,6 +152,7 @@ fn main() -> ExitCode {
         Command::Apiserver(args) => commands::apiserver::run(args),
         Command::Get(args) => commands::get::run(args),
         Command::Apply(args) => commands::apply::run(args),
+        Command::Patch(args) => commands::patch::run(args),
         Command::Delete(args) => commands::delete::run(args),
         Command::Logs(args) => commands::logs::run(args),
         Command::Exec(args) => commands::exec::run(args),
@@ -125,6 +161,7 @@ fn main() -> ExitCode {
         Command::Machines(args) => commands::machines::run(args),
         Command::Costs(args) => commands::costs::run(args),
         Command::Node(args) => commands::node::run(args),
+        Command::Tenant(args) => commands::tenant::run(args),
         Command::User(args) => commands::user::run(args),
     };
     match done {

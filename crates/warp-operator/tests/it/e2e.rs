@@ -101,6 +101,7 @@ const SHARED: &[Scenario] = &scenarios![
     serve::a_service_is_served_changed_and_deleted,
     serve::a_service_that_cannot_be_says_why,
     modelcache::a_cache_says_what_it_waits_for_and_goes_when_nobody_mounts_it,
+    tenant::a_quota_holds_until_it_is_raised,
     input::what_cannot_work_is_explained_once,
     input::bad_objects_are_refused_by_the_api,
 ];

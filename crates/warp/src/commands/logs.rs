@@ -54,6 +54,25 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     cluster::block_on(logs(args))
 }
 
+/// Prints what a pod prints until it ends.
+pub(crate) async fn follow(target: &Target, namespace: &str, pod: &str) -> anyhow::Result<()> {
+    let target = Target {
+        namespace: Some(namespace.to_owned()),
+        ..target.clone()
+    };
+    let args = Args {
+        name: format!("pod/{pod}"),
+        target,
+        follow: true,
+        container: None,
+        previous: false,
+        tail: None,
+        since: None,
+        timestamps: false,
+    };
+    logs(args).await.map(drop)
+}
+
 async fn logs(args: Args) -> anyhow::Result<ExitCode> {
     let connection = args.target.connect().await?;
     let found = tokio::select! {

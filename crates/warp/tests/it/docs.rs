@@ -403,6 +403,23 @@ fn one_machine_does_what_its_guide_shows() {
     assert!(read.ran >= 4 && read.compared >= 3, "{read:?}");
 }
 
+#[test]
+fn the_queue_is_as_its_guide_shows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let _ended = Ended(folder.path());
+    let reader = Reader {
+        page: "queue.md",
+        folder: folder.path(),
+        environment: vec![
+            ("PATH", programs(folder.path())),
+            ("HOME", folder.path().into()),
+            ("XDG_DATA_HOME", folder.path().join("share").into()),
+        ],
+    };
+    let read = reader.read();
+    assert!(read.ran >= 9 && read.compared >= 7, "{read:?}");
+}
+
 /// No guide is left out of the tests above.
 #[test]
 fn every_guide_is_followed_by_a_test() {

@@ -40,7 +40,7 @@ use services::{
 };
 use tenants::{
     counts_what_its_namespaces_use, gains_and_loses_a_namespace_by_its_label,
-    is_contested_and_then_alone,
+    holds_work_over_its_quota_until_there_is_room, is_contested_and_then_alone,
 };
 
 /// Two machines with four GPUs and one with two.
@@ -157,6 +157,7 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET counts_what_its_namespaces_use,
         FLEET gains_and_loses_a_namespace_by_its_label,
         FLEET is_contested_and_then_alone,
+        FLEET holds_work_over_its_quota_until_there_is_room,
     ]);
     all.extend(scenarios![operator "inferenceservice ";
         SERVING is_served_and_deleted,
