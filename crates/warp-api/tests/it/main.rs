@@ -4,5 +4,6 @@
 
 mod cel;
 mod golden;
+mod inferenceservice;
 mod kinds;
 mod tenant;

@@ -51,7 +51,7 @@ async fn one(client: kube::Client, stop: CancellationToken, identity: &str) {
 }
 
 /// What every test run takes a sample of; the rest is for `make faults`.
-const DAILY: [&str; 10] = [
+const DAILY: [&str; 11] = [
     "gpuworkload runs_to_success",
     "gpuworkload exhausts_its_retries",
     "gpuworkload is_suspended_while_running_and_resumed",
@@ -60,6 +60,7 @@ const DAILY: [&str; 10] = [
     "gpuworkload loses_its_node",
     "tenant counts_what_its_namespaces_use",
     "tenant is_contested_and_then_alone",
+    "inferenceservice is_changed_without_a_spare_gpu",
     "two leaders exhausts_its_retries",
     "two leaders is_suspended_while_running_and_resumed",
 ];

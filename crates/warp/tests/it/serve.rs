@@ -158,7 +158,8 @@ fn an_engine_finds_the_beginning_of_earlier_prompts_again() {
     let prompt = second["usage"]["prompt_tokens"].as_u64().expect("a count");
     let found = cached(&second).expect("a count");
     assert!(found > prompt / 2 && found.is_multiple_of(16), "{second}");
-    assert_eq!(engine.metric("vllm:prefix_cache_hits_total"), found as f64);
+    let counted = engine.metric("vllm:prefix_cache_hits_total");
+    assert!((counted - found as f64).abs() < 0.5, "{counted}");
 }
 
 #[test]
