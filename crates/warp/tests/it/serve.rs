@@ -19,7 +19,7 @@ struct Engine {
 impl Engine {
     fn start(arguments: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_warp"))
-            .args(["engine", "--model", "tiny", "--port", "0", "--step-ms", "1"])
+            .args(["engine", "--model", "tiny", "--port", "0"])
             .args(arguments)
             .stderr(Stdio::piped())
             .spawn()
