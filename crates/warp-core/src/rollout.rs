@@ -13,8 +13,10 @@ pub struct Room {
     pub replicas: u32,
     /// Copies that could be placed now beside those that are.
     pub spare: u32,
-    /// Copies that have a place, old and new together.
+    /// Copies that have a place and keep it, old and new together.
     pub placed: u32,
+    /// Copies that are going and still have their place.
+    pub ending: u32,
 }
 
 /// How far the number of copies may be off while they are replaced, as a Deployment takes it.
@@ -38,11 +40,15 @@ fn pace(replicas: u32) -> u32 {
     replicas.div_ceil(4).max(1)
 }
 
-/// The strategy for `room`. A copy that was placed beyond those wanted has its place already: room that it took is not
-/// missed, or the strategy would turn around with every copy that starts.
+/// The strategy for `room`. A copy that was placed beyond those wanted has its place already, and one that is going
+/// leaves one: neither is missing room, or the strategy would turn around with every copy that starts or ends.
 pub fn strategy(room: Room) -> Strategy {
     let beyond = room.placed.saturating_sub(room.replicas);
-    let surge = room.spare.saturating_add(beyond).min(pace(room.replicas));
+    let places = room
+        .spare
+        .saturating_add(beyond)
+        .saturating_add(room.ending);
+    let surge = places.min(pace(room.replicas));
     if surge > 0 {
         return Strategy {
             max_surge: surge,

@@ -5,6 +5,7 @@
 mod cel;
 mod clouds;
 mod golden;
+mod inferenceservice;
 mod kinds;
 mod modelcache;
 mod tenant;

@@ -29,7 +29,7 @@ struct Block {
 /// All blocks of a device.
 #[derive(Clone, Debug)]
 pub struct Blocks {
-    blocks: Vec<Block>,
+    all: Vec<Block>,
     by_name: BTreeMap<u64, u32>,
     /// Unused blocks by when they were given back.
     unused: BTreeMap<u64, u32>,
@@ -44,7 +44,7 @@ impl Blocks {
             ..Block::default()
         };
         Self {
-            blocks: (0..count).map(block).collect(),
+            all: (0..count).map(block).collect(),
             by_name: BTreeMap::new(),
             unused: (0..count)
                 .map(|number| (u64::from(number), number))
@@ -56,10 +56,10 @@ impl Blocks {
 
     /// Share of the blocks in use, in 0..=1.
     pub fn usage(&self) -> f64 {
-        if self.blocks.is_empty() {
+        if self.all.is_empty() {
             return 0.0;
         }
-        1.0 - self.unused.len() as f64 / self.blocks.len() as f64
+        1.0 - self.unused.len() as f64 / self.all.len() as f64
     }
 
     /// The blocks that hold the longest known beginning of `chain`.
@@ -100,7 +100,7 @@ impl Blocks {
             let Some((_, number)) = self.unused.pop_first() else {
                 return false;
             };
-            let block = &mut self.blocks[number as usize];
+            let block = &mut self.all[number as usize];
             block.users = 1;
             if let Some(name) = block.name.take() {
                 self.by_name.remove(&name);
@@ -116,7 +116,7 @@ impl Blocks {
             return;
         }
         for (number, name) in held.0.iter().zip(chain).skip(from) {
-            let block = &mut self.blocks[*number as usize];
+            let block = &mut self.all[*number as usize];
             if block.name.is_none() && !self.by_name.contains_key(name) {
                 block.name = Some(*name);
                 self.by_name.insert(*name, *number);
@@ -127,7 +127,7 @@ impl Blocks {
     /// Gives blocks back. The end of a prompt is given up before its beginning, which more prompts share.
     pub fn release(&mut self, held: Held) {
         for number in held.0.into_iter().rev() {
-            let block = &mut self.blocks[number as usize];
+            let block = &mut self.all[number as usize];
             block.users = block.users.saturating_sub(1);
             if block.users == 0 {
                 self.ticks += 1;
@@ -140,17 +140,17 @@ impl Blocks {
     /// Nothing is found any more.
     pub fn clear(&mut self) {
         self.by_name.clear();
-        for block in &mut self.blocks {
+        for block in &mut self.all {
             block.name = None;
         }
     }
 
     fn block(&self, number: u32) -> &Block {
-        &self.blocks[number as usize]
+        &self.all[number as usize]
     }
 
     fn use_block(&mut self, number: u32) {
-        let block = &mut self.blocks[number as usize];
+        let block = &mut self.all[number as usize];
         if block.users == 0 {
             self.unused.remove(&block.unused_since);
         }

@@ -1,9 +1,9 @@
 //! The strategy under a Deployment controller and a scheduler in miniature: every rollout ends, and copies that answer
 //! never become fewer than the strategy promises.
 
-use proptest::prelude::*;
+use proptest::prelude::{prop, prop_assert, proptest};
 
-use super::*;
+use super::{Room, Strategy, strategy};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -46,6 +46,7 @@ impl World {
             replicas: self.wanted,
             spare: self.places.saturating_sub(self.held()),
             placed,
+            ending: self.count(|copy| matches!(copy.state, State::Ending(_))),
         })
     }
 
@@ -146,8 +147,8 @@ proptest! {
     }
 
     #[test]
-    fn a_strategy_always_lets_something_happen(replicas in 0_u32..1000, spare in 0_u32..1000, placed in 0_u32..2000) {
-        let chosen = strategy(Room { replicas, spare, placed });
+    fn a_strategy_always_lets_something_happen(replicas in 0_u32..1000, spare in 0_u32..1000, placed in 0_u32..2000, ending in 0_u32..9) {
+        let chosen = strategy(Room { replicas, spare, placed, ending });
         prop_assert!(chosen.max_surge + chosen.max_unavailable > 0);
         prop_assert!(chosen.max_unavailable <= 1);
         prop_assert!(chosen.floor(replicas) + 1 >= replicas);
@@ -156,21 +157,23 @@ proptest! {
 
 #[test]
 fn a_copy_more_where_there_is_room_and_in_place_where_there_is_none() {
-    let of = |spare, placed| {
+    let of = |spare, placed, ending| {
         strategy(Room {
             replicas: 4,
             spare,
             placed,
+            ending,
         })
     };
     let surge = Strategy {
         max_surge: 1,
         max_unavailable: 0,
     };
-    assert_eq!(of(1, 4), surge);
-    assert_eq!(of(0, 5), surge, "the copy more has its place already");
+    assert_eq!(of(1, 4, 0), surge);
+    assert_eq!(of(0, 5, 0), surge, "the copy more has its place already");
+    assert_eq!(of(0, 4, 1), surge, "the copy that goes leaves a place");
     assert_eq!(
-        of(0, 4),
+        of(0, 4, 0),
         Strategy {
             max_surge: 0,
             max_unavailable: 1

@@ -12,13 +12,13 @@ fn rules(metric: Metric, target: u32) -> Rules {
     }
 }
 
-fn load(copies: u32, running: u64, waiting: u64) -> Option<Load> {
-    Some(Load {
+fn load(copies: u32, running: u64, waiting: u64) -> Load {
+    Load {
         copies,
         running,
         waiting,
         cache_percent: 0,
-    })
+    }
 }
 
 fn copies(wanted: u32) -> Copies {
@@ -30,7 +30,12 @@ fn copies(wanted: u32) -> Copies {
 
 #[test]
 fn load_beyond_the_target_starts_copies_at_once() {
-    let decision = decide(&rules(Metric::InFlight, 10), copies(2), load(2, 30, 20), 0);
+    let decision = decide(
+        &rules(Metric::InFlight, 10),
+        copies(2),
+        Some(load(2, 30, 20)),
+        0,
+    );
     assert_eq!(decision.copies.wanted, 5);
     assert_eq!(decision.why, "5 instead of 2 copies: 50 requests under way");
 }
@@ -38,7 +43,7 @@ fn load_beyond_the_target_starts_copies_at_once() {
 #[test]
 fn no_answer_is_not_no_load() {
     let rules = rules(Metric::InFlight, 10);
-    for nothing in [None, load(0, 0, 0)] {
+    for nothing in [None, Some(load(0, 0, 0))] {
         let mut state = Copies {
             wanted: 7,
             too_many_since: Some(0),
@@ -64,7 +69,7 @@ fn copies_go_only_after_they_were_too_many_for_the_whole_window() {
         (601, 5, 3),
         (602, 5, 3),
     ] {
-        let decision = decide(&rules, state, load(4, requests, 0), now);
+        let decision = decide(&rules, state, Some(load(4, requests, 0)), now);
         assert_eq!(
             decision.copies.wanted, expected,
             "at {now}: {}",
@@ -78,11 +83,15 @@ fn copies_go_only_after_they_were_too_many_for_the_whole_window() {
 fn a_tenth_too_much_starts_nothing() {
     let rules = rules(Metric::InFlight, 10);
     assert_eq!(
-        decide(&rules, copies(2), load(2, 22, 0), 0).copies.wanted,
+        decide(&rules, copies(2), Some(load(2, 22, 0)), 0)
+            .copies
+            .wanted,
         2
     );
     assert_eq!(
-        decide(&rules, copies(2), load(2, 23, 0), 0).copies.wanted,
+        decide(&rules, copies(2), Some(load(2, 23, 0)), 0)
+            .copies
+            .wanted,
         3
     );
 }
@@ -94,8 +103,18 @@ fn an_empty_queue_gives_up_no_copy_that_is_busy() {
         wanted: 4,
         too_many_since: Some(0),
     };
-    assert_eq!(decide(&rules, state, load(4, 40, 0), 1000).copies.wanted, 4);
-    assert_eq!(decide(&rules, state, load(4, 2, 0), 1000).copies.wanted, 3);
+    assert_eq!(
+        decide(&rules, state, Some(load(4, 40, 0)), 1000)
+            .copies
+            .wanted,
+        4
+    );
+    assert_eq!(
+        decide(&rules, state, Some(load(4, 2, 0)), 1000)
+            .copies
+            .wanted,
+        3
+    );
 }
 
 #[test]

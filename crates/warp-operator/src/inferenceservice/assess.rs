@@ -99,20 +99,15 @@ pub(super) fn assess(view: &View<'_>) -> Standing {
         let reason = trouble.map_or(reason::TOO_FEW_COPIES, |(_, reason, _)| reason);
         return standing(ServicePhase::Degraded, reason, text);
     }
-    match trouble {
-        Some((phase, reason, text)) => standing(
-            phase,
-            reason,
-            format!("0 of {wanted} copies answer; {text}"),
-        ),
-        None => {
-            let text = format!(
-                "0 of {wanted} copies answer; they are started, and must answer within {}",
-                view.service.spec.start_limit
-            );
-            standing(ServicePhase::Starting, reason::STARTING, text)
-        }
+    if let Some((phase, reason, text)) = trouble {
+        let text = format!("0 of {wanted} copies answer; {text}");
+        return standing(phase, reason, text);
     }
+    let text = format!(
+        "0 of {wanted} copies answer; they are started, and must answer within {}",
+        view.service.spec.start_limit
+    );
+    standing(ServicePhase::Starting, reason::STARTING, text)
 }
 
 /// The worst that keeps a copy from answering.
@@ -271,15 +266,14 @@ fn seconds_between(from: Timestamp, to: Timestamp) -> i64 {
     to.duration_since(from).as_secs().max(0)
 }
 
-/// Pods of ours that have a node and are not going.
-pub(super) fn placed(pods: &[Arc<Pod>]) -> u32 {
+/// Pods of ours that have a node: those that are going, or those that stay.
+pub(super) fn placed(pods: &[Arc<Pod>], going: bool) -> u32 {
     let count = pods
         .iter()
-        .filter(|pod| pod.meta().deletion_timestamp.is_none())
+        .filter(|pod| pod.meta().deletion_timestamp.is_some() == going)
         .filter(|pod| {
-            pod.spec
-                .as_ref()
-                .is_some_and(|spec| spec.node_name.is_some())
+            let spec = pod.spec.as_ref();
+            spec.is_some_and(|spec| spec.node_name.is_some())
         })
         .count();
     u32::try_from(count).unwrap_or(u32::MAX)

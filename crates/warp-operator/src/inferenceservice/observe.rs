@@ -37,7 +37,8 @@ pub(crate) struct NodeGpus {
 pub(super) async fn see(kind: &InferenceServices, service: &Arc<InferenceService>) -> Seen {
     let key = Key::of(&**service);
     let index = format!("{}/{}", key.namespace, key.name);
-    let pods = kind.pods.by(0, &index);
+    let mut pods = kind.pods.by(0, &index);
+    pods.retain(|pod| is_of_deployment(pod, &key.name));
     let load = match &service.spec.scaling {
         Some(_) => kind.loads.of(&key, &pods, service.spec.port).await,
         None => None,
@@ -55,6 +56,20 @@ pub(super) async fn see(kind: &InferenceServices, service: &Arc<InferenceService
         nodes,
         load,
     }
+}
+
+/// A label is anybody's to write: a copy belongs to a ReplicaSet of the service's Deployment.
+fn is_of_deployment(pod: &Pod, name: &str) -> bool {
+    let owners = pod.metadata.owner_references.iter().flatten();
+    owners
+        .filter(|owner| owner.controller == Some(true))
+        .any(|owner| {
+            let of_name = owner
+                .name
+                .rsplit_once('-')
+                .is_some_and(|(deployment, _)| deployment == name);
+            owner.kind == "ReplicaSet" && of_name
+        })
 }
 
 /// The devices of every node that is ready and takes pods, with what bound pods leave of them.

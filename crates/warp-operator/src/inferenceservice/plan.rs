@@ -126,7 +126,8 @@ fn wanted(service: &InferenceService, seen: &Seen, now: Timestamp) -> Result<Wan
         replicas: copies.wanted,
         // Without GPUs a copy more is never in the way.
         spare: suitable.as_ref().map_or(u32::MAX, |found| found.spare),
-        placed: assess::placed(&seen.pods),
+        placed: assess::placed(&seen.pods, false),
+        ending: assess::placed(&seen.pods, true),
     });
     Ok(Wanted {
         rendered,

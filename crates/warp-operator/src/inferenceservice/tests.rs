@@ -1,4 +1,8 @@
 //! What a service has and says, for what is seen of it.
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "`json!` at the call reads best by value"
+)]
 
 use std::sync::Arc;
 

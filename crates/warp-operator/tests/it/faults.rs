@@ -57,7 +57,7 @@ async fn one(client: kube::Client, stop: CancellationToken, identity: &str) {
 }
 
 /// What every test run takes a sample of; the rest is for `make faults`.
-const DAILY: [&str; 14] = [
+const DAILY: [&str; 15] = [
     "gpuworkload runs_to_success",
     "gpuworkload exhausts_its_retries",
     "gpuworkload is_suspended_while_running_and_resumed",
@@ -70,6 +70,7 @@ const DAILY: [&str; 14] = [
     "gpurequest is_rented_joins_and_is_deleted",
     "gpurequest is_deleted_before_the_cloud_shows_it",
     "cloudprovider is_held_while_machines_exist",
+    "inferenceservice is_changed_without_a_spare_gpu",
     "two leaders exhausts_its_retries",
     "two leaders is_suspended_while_running_and_resumed",
 ];

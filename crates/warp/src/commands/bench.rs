@@ -143,7 +143,8 @@ fn body(args: &Args, model: &str, number: u32) -> Value {
         };
         let word = WORDS[usize::try_from(seed.wrapping_mul(0x9E37_79B1) >> 28).unwrap_or(0)];
         if index == args.shared_words {
-            text += &format!("{number} ");
+            text += &number.to_string();
+            text.push(' ');
         }
         text += word;
         text.push(' ');

@@ -48,7 +48,7 @@ pub(crate) struct Args {
     concurrency: u32,
     /// An argument of the engine, as NAME=VALUE; repeatable
     #[arg(long = "arg", value_name = "NAME=VALUE", value_parser = pair)]
-    args: Vec<(String, String)>,
+    engine_arguments: Vec<(String, String)>,
     /// Do not ask
     #[arg(short, long)]
     yes: bool,
@@ -148,7 +148,7 @@ fn manifest(args: &Args, engine: Engine, chosen: &Chosen) -> anyhow::Result<Valu
             .with_context(|| format!("no name can be made from {source}; give one with --name"))?,
     };
     let arguments: serde_json::Map<String, Value> = args
-        .args
+        .engine_arguments
         .iter()
         .map(|(name, value)| (name.clone(), json!(value)))
         .collect();

@@ -19,7 +19,7 @@ struct Engine {
 impl Engine {
     fn start(arguments: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_warp"))
-            .args(["engine", "--model", "tiny", "--port", "0", "--step-ms", "1"])
+            .args(["engine", "--model", "tiny", "--port", "0"])
             .args(arguments)
             .stderr(Stdio::piped())
             .spawn()
@@ -158,7 +158,8 @@ fn an_engine_finds_the_beginning_of_earlier_prompts_again() {
     let prompt = second["usage"]["prompt_tokens"].as_u64().expect("a count");
     let found = cached(&second).expect("a count");
     assert!(found > prompt / 2 && found.is_multiple_of(16), "{second}");
-    assert_eq!(engine.metric("vllm:prefix_cache_hits_total"), found as f64);
+    let counted = engine.metric("vllm:prefix_cache_hits_total");
+    assert!((counted - found as f64).abs() < 0.5, "{counted}");
 }
 
 #[test]

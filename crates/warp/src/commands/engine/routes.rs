@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use axum::body::Bytes;
 use axum::extract::{Query, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -232,10 +233,8 @@ async fn models(State(shared): State<Arc<Shared>>) -> Json<Value> {
     Json(json!({ "object": "list", "data": data }))
 }
 
-async fn load_adapter(
-    State(shared): State<Arc<Shared>>,
-    Json(adapter): Json<Adapter>,
-) -> Result<String, Problem> {
+async fn load_adapter(State(shared): State<Arc<Shared>>, body: Bytes) -> Result<String, Problem> {
+    let adapter: Adapter = generate::parsed(&body)?;
     if adapter.lora_name.is_empty() || adapter.lora_path.is_empty() {
         return Err(Problem::bad(
             "Both 'lora_name' and 'lora_path' must be provided.",
@@ -256,10 +255,8 @@ async fn load_adapter(
     Ok(said)
 }
 
-async fn unload_adapter(
-    State(shared): State<Arc<Shared>>,
-    Json(adapter): Json<Adapter>,
-) -> Result<String, Problem> {
+async fn unload_adapter(State(shared): State<Arc<Shared>>, body: Bytes) -> Result<String, Problem> {
+    let adapter: Adapter = generate::parsed(&body)?;
     match shared.adapters.lock().remove(&adapter.lora_name) {
         Some(_) => Ok(format!(
             "Success: LoRA adapter '{}' removed successfully.",

@@ -36,7 +36,7 @@ pub(super) async fn is_served_and_deleted(world: &World) -> Result<()> {
     world.create(it.clone()).await?;
     until_phase(world, &it, "Ready").await?;
     delete(world, &it).await?;
-    gone(world).await
+    Box::pin(gone(world)).await
 }
 
 /// Both GPUs are in use: only a copy that goes makes room for one that comes.

@@ -72,7 +72,15 @@ pub(super) async fn chat(
     }
     let mut prompt = String::new();
     for message in &asked.messages {
-        prompt += &format!("<|{}|>\n{}\n", message.role, message.text());
+        for part in [
+            "<|",
+            message.role.as_str(),
+            "|>\n",
+            message.text().as_str(),
+            "\n",
+        ] {
+            prompt += part;
+        }
     }
     for tool in &asked.tools {
         prompt += &tool.to_string();
