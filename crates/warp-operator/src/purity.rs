@@ -11,6 +11,10 @@ fn files_that_decide_do_no_io() {
         ("workload/plan.rs", include_str!("workload/plan.rs")),
         ("modelcache/plan.rs", include_str!("modelcache/plan.rs")),
         (
+            "modelcache/plan/job.rs",
+            include_str!("modelcache/plan/job.rs"),
+        ),
+        (
             "modelcache/objects.rs",
             include_str!("modelcache/objects.rs"),
         ),

@@ -147,14 +147,14 @@ fn killed_at_any_moment_it_goes_on_and_publishes_nothing_half() {
     let snapshots = world.cache().join("models--org--tiny/snapshots");
     let mut kills = 0;
     let printed = loop {
-        // About a fortieth of the whole, then the next kill; no two at the same distance.
+        // A piece of the whole, then the next kill; no two at the same distance.
         let mut child = world
-            .command(&["org/tiny", "--limit-rate", "60M"])
+            .command(&["org/tiny"])
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let goal = world.hub.sent() + 2_500_000 + 113_777 * kills;
+        let goal = world.hub.sent() + 9_000_000 + 113_777 * kills;
         let ended = loop {
             if let Some(status) = child.try_wait().unwrap() {
                 break Some(status);
@@ -176,8 +176,8 @@ fn killed_at_any_moment_it_goes_on_and_publishes_nothing_half() {
         assert!(!snapshots.exists() || std::fs::read_dir(&snapshots).unwrap().next().is_none());
     };
     world.assert_whole(Path::new(printed.trim()));
-    assert!(kills >= 15, "{kills}");
-    // What a connection holds when its reader is killed is lost; nothing that was read is.
+    assert!(kills >= 4, "{kills}");
+    // What eight connections hold when their reader is killed is lost, a range each at most; nothing that was read is.
     let twice = world.hub.sent() - total;
     assert!(
         twice / kills < 8 * MIB as u64,
