@@ -13,6 +13,7 @@
 //! `WARP_SCENARIOS=part-of-a-name,…` runs some of them and leaves out that judgement.
 
 mod chronicle;
+mod clouds;
 mod crash;
 mod crowd;
 mod delete;
@@ -96,6 +97,7 @@ const SHARED: &[Scenario] = &scenarios![
     tenant::a_tenant_counts_what_its_namespaces_use,
     tenant::the_example_waits_for_its_namespaces,
     tenant::a_namespace_that_two_tenants_claim_is_said_on_both,
+    clouds::a_machine_is_rented_joins_and_is_given_back,
     input::what_cannot_work_is_explained_once,
     input::bad_objects_are_refused_by_the_api,
 ];
