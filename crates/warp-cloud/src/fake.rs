@@ -71,7 +71,7 @@ impl Fake {
         for _ in 0..TRIES {
             let (mut books, version) = self.open().await?;
             let before = books.clone();
-            let said = change(&mut books, (self.now)())?;
+            let said = change(&mut books, whole_second((self.now)()))?;
             if books == before || self.store.write(&books, &version).await? {
                 return Ok(said);
             }
@@ -84,6 +84,11 @@ impl Fake {
 /// Seconds as a span of time.
 fn seconds(count: u32) -> SignedDuration {
     SignedDuration::from_secs(i64::from(count))
+}
+
+/// The cloud bills by the second and writes its times so.
+fn whole_second(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 
 fn later(at: Timestamp, count: u32) -> Timestamp {

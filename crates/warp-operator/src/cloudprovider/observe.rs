@@ -1,7 +1,9 @@
 //! Everything a provider's plan needs, read from the caches and from what was last seen of the account. No decisions.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use kube::ResourceExt;
 use warp_api::{CloudProvider, GPURequest};
 use warp_cloud::Mark;
@@ -20,6 +22,8 @@ pub(crate) struct Seen {
     pub(crate) listed: Option<Listed>,
     pub(crate) requests: Vec<Arc<GPURequest>>,
     pub(crate) mark: Option<Mark>,
+    /// When the cloud was last told to end a machine of nobody, by the machine's id.
+    pub(crate) told: BTreeMap<String, Timestamp>,
 }
 
 pub(super) fn see(kind: &CloudProviders, provider: &CloudProvider) -> Seen {
@@ -32,5 +36,16 @@ pub(super) fn see(kind: &CloudProviders, provider: &CloudProvider) -> Seen {
         sight,
         requests: kind.requests.all(),
         mark: mark(&kind.cx),
+        told: told(kind, provider),
     }
+}
+
+fn told(kind: &CloudProviders, provider: &CloudProvider) -> BTreeMap<String, Timestamp> {
+    let machines = provider.status.iter().flat_map(|status| &status.machines);
+    let unowned = machines.filter(|machine| machine.unowned_since.is_some());
+    let asked = unowned.filter_map(|machine| {
+        let name = format!("{}/{}", provider.name_any(), machine.id);
+        Some((machine.id.clone(), kind.inventory.sight(&name).asked?))
+    });
+    asked.collect()
 }

@@ -20,6 +20,10 @@ use super::{CloudProviders, FINALIZER, sweep};
 const OFFERS: usize = 300;
 /// Machines a message names before it counts the rest.
 const NAMED: usize = 3;
+/// How long a cloud gets to end a machine of nobody before it is told again.
+const RETELL: SignedDuration = SignedDuration::from_mins(1);
+/// How long a list holds that requests know better than.
+const REFRESH: SignedDuration = SignedDuration::from_secs(10);
 /// How often "checked at" is renewed although nothing else changed.
 const RENEW: SignedDuration = SignedDuration::from_mins(30);
 
@@ -106,11 +110,18 @@ fn call(
         });
     };
     for machine in &after.machines {
-        if sweep::ends_at(machine).is_some_and(|at| at <= now) && machine.state != "terminating" {
+        let due = sweep::ends_at(machine).is_some_and(|at| at <= now);
+        let told = seen.told.get(&machine.id);
+        let waits = told.is_some_and(|told| now.duration_since(*told) < RETELL);
+        if due && !waits && machine.state != "terminating" {
             calls(format!("{name}/{}", machine.id), What::Remove);
         }
     }
-    let max_age = SignedDuration::try_from(seen.sight.max_age).unwrap_or_default();
+    let max_age = if sweep::is_behind(&name, seen) {
+        REFRESH
+    } else {
+        SignedDuration::try_from(seen.sight.max_age).unwrap_or_default()
+    };
     let due = seen
         .sight
         .asked
@@ -146,13 +157,14 @@ fn status(
     after.observed_generation = Some(generation);
     if let (Some(listed), Some(mark)) = (&seen.listed, &seen.mark) {
         after.offers = offers(provider, &listed.offers);
+        let asked = seen.sight.asked.unwrap_or(now);
         after.machines = sweep::machines(
             &listed.machines,
             &seen.requests,
             &provider.name_any(),
             mark,
             &before.machines,
-            now,
+            (asked, now),
         );
         let checked = seen.sight.asked.unwrap_or(now);
         let renew = before.offers_checked_at.as_ref().is_none_or(|at| {

@@ -9,9 +9,14 @@ use warp_api::GPURequest;
 use warp_api::cloudprovider::CloudMachine;
 use warp_cloud::{Machine, Mark, State};
 
+use super::observe::Seen;
+
 /// A machine without an owner is ended when this has passed since it was first seen so: longer than any cache is
 /// behind, and longer than a request takes to be written.
 const GRACE: SignedDuration = SignedDuration::from_mins(5);
+
+/// A list this old says nothing new about what belongs to whom.
+const FRESH: SignedDuration = SignedDuration::from_secs(5);
 
 /// The request a machine belongs to: its attempt has the machine's name and, once it is known, its id.
 fn owner(requests: &[Arc<GPURequest>], provider: &str, machine: &Machine) -> Option<String> {
@@ -42,30 +47,57 @@ pub(super) fn machines(
     provider: &str,
     mark: &Mark,
     before: &[CloudMachine],
-    now: Timestamp,
+    (asked, now): (Timestamp, Timestamp),
 ) -> Vec<CloudMachine> {
     let ours = found.iter().filter(|machine| mark.is_on(&machine.name));
     let mut all: Vec<CloudMachine> = ours
-        .map(|machine| {
+        .filter_map(|machine| {
             let request = owner(requests, provider, machine);
             let known = before.iter().find(|known| known.id == machine.id);
             let since = known.and_then(|known| known.unowned_since.clone());
+            // Its request went after the cloud was asked: what the cloud says next counts.
+            if request.is_none() && since.is_none() && now.duration_since(asked) > FRESH {
+                return None;
+            }
             let unowned_since = match request {
                 Some(_) => None,
                 None => Some(since.unwrap_or(Time(now))),
             };
-            CloudMachine {
+            Some(CloudMachine {
                 id: machine.id.clone(),
                 name: machine.name.clone(),
                 state: word(machine.state),
                 request,
                 price: machine.price.map(|price| price.normalize().to_string()),
                 unowned_since,
-            }
+            })
         })
         .collect();
     all.sort_by(|one, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
     all
+}
+
+/// Whether requests know better than the last list: one has a machine that is not in it, or one that is in it belongs
+/// to nobody.
+pub(super) fn is_behind(provider: &str, seen: &Seen) -> bool {
+    let (Some(listed), Some(mark)) = (&seen.listed, &seen.mark) else {
+        return false;
+    };
+    let has = |id: &str| listed.machines.iter().any(|machine| machine.id == id);
+    let attempts = seen
+        .requests
+        .iter()
+        .filter_map(|request| request.status.as_ref())
+        .flat_map(|status| &status.attempts);
+    let mut open =
+        attempts.filter(|attempt| attempt.provider == provider && attempt.outcome.is_none());
+    let missing = open.any(|attempt| attempt.instance_id.as_ref().is_some_and(|id| !has(id)));
+    let ours = listed
+        .machines
+        .iter()
+        .filter(|machine| mark.is_on(&machine.name));
+    let mut unowned = ours.filter(|machine| owner(&seen.requests, provider, machine).is_none());
+    missing || unowned.next().is_some()
 }
 
 /// When a machine without an owner is ended.

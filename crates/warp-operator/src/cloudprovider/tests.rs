@@ -72,6 +72,7 @@ fn seen(asked: i64, offers: Vec<Offer>, machines: Vec<Machine>) -> Seen {
         listed: Some(Listed { offers, machines }),
         requests: Vec::new(),
         mark: Some(Mark::of_cluster("cluster1")),
+        told: std::collections::BTreeMap::new(),
     }
 }
 

@@ -26,6 +26,8 @@ const BOOT_LIMIT: SignedDuration = SignedDuration::from_mins(20);
 const JOIN_LIMIT: SignedDuration = SignedDuration::from_mins(30);
 /// How often a machine that starts is asked for.
 const BOOT_LOOK: SignedDuration = SignedDuration::from_secs(3);
+/// How often a cloud is told to end a machine that it still has.
+const PACE: SignedDuration = SignedDuration::from_secs(3);
 /// How often it is looked whether a node has joined.
 const JOIN_LOOK: SignedDuration = SignedDuration::from_secs(1);
 /// The money lasts at least this much longer than the machine, in seconds, or a tenth of its time.
@@ -86,6 +88,10 @@ pub(super) fn drive(
             now,
         ),
     };
+    let known = &status.attempts[at];
+    if known.billed_from.is_none() && attempt.billed_from.is_some() && attempt.outcome.is_none() {
+        costs::enter(plan, &seen.home, request, &attempt);
+    }
     status.attempts[at] = attempt;
     said
 }
@@ -266,6 +272,9 @@ fn step(
     } else {
         present(recorded, &sight, now)
     };
+    let since = attempt.ending_since.as_ref().map(|since| since.0);
+    let asked = sight.asked.filter(|asked| Some(*asked) > since);
+    let paced = asked.map_or(now, |asked| later(asked, PACE));
     let hidden = matches!(recorded, Recorded::Made(_)) && !gone && now < shown_from;
     let call = |what| Call {
         outside: open.kind.as_str(),
@@ -278,6 +287,8 @@ fn step(
         Step::Make => plan
             .calls
             .push(call(What::Make(as_json(&launch(attempt, request))))),
+        // Asked a moment ago: a cloud takes its time.
+        Step::Remove if paced > now => plan.look_again(paced),
         Step::Remove => plan.calls.push(call(What::Remove)),
         Step::Wait(Some(until)) => plan.look_again(until),
         Step::Wait(None) | Step::RecordIntent | Step::RecordResult(_) => {}

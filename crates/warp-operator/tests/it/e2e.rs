@@ -13,6 +13,7 @@
 //! `WARP_SCENARIOS=part-of-a-name,…` runs some of them and leaves out that judgement.
 
 mod chronicle;
+mod clouds;
 mod crash;
 mod crowd;
 mod delete;
@@ -102,6 +103,7 @@ const SHARED: &[Scenario] = &scenarios![
     serve::a_service_that_cannot_be_says_why,
     modelcache::a_cache_says_what_it_waits_for_and_goes_when_nobody_mounts_it,
     tenant::a_quota_holds_until_it_is_raised,
+    clouds::a_machine_is_rented_joins_and_is_given_back,
     input::what_cannot_work_is_explained_once,
     input::bad_objects_are_refused_by_the_api,
 ];

@@ -358,6 +358,12 @@ async fn a_model_is_served_as_its_guide_shows() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_machine_is_rented_as_its_guide_shows() {
+    let read = on_a_cluster("rent.md", &["--demo", "--ephemeral"]).await;
+    assert!(read.ran >= 3 && read.compared >= 3, "{read:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn health_and_logs_are_as_the_guide_shows() {
     let read = on_a_cluster("operate.md", &["--demo", "--ephemeral"]).await;
     assert!(read.ran >= 2 && read.compared >= 2, "{read:?}");
