@@ -12,7 +12,7 @@ fn files_that_decide_do_no_io() {
         ("tenant/plan.rs", include_str!("tenant/plan.rs")),
         ("scheduler/decide.rs", include_str!("scheduler/decide.rs")),
         ("ledger.rs", include_str!("ledger.rs")),
-        ("plan.rs", include_str!("plan.rs")),
+        ("workload/course.rs", include_str!("workload/course.rs")),
     ];
     for (name, text) in files {
         for word in [".await", "Client", "Api<", "Timestamp::now"] {

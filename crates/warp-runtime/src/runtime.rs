@@ -24,8 +24,8 @@ use tokio_util::task::TaskTracker;
 use crate::Clock;
 use crate::background;
 use crate::cache::store::Store;
-use crate::cache::{Cache, Health, Key, Shape, Source, fill};
-use crate::driver::drive;
+use crate::cache::{Cache, Health, Key, Shape, Source, fill_observed};
+use crate::driver::drive_until;
 use crate::events::Recorder;
 use crate::execute::{Executor, Followed, Outsides, OwnWrites};
 use crate::kind::Kind;
@@ -33,6 +33,7 @@ use crate::outside::{External, Outside};
 use crate::pass::{Correlation, Observer};
 use crate::queue::{Backoff, Queue};
 use crate::reconcile::{KindController, REQUEST_DEADLINE, Reconcile, WORKERS, blocks};
+use crate::sweep::{Hands, Sweep, SweepController, SweepRegistration, everything};
 
 /// How long the last Events may take when the runtime ends.
 const LAST_EVENTS: Duration = Duration::from_secs(5);
@@ -41,33 +42,48 @@ const LAST_EVENTS: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, Default)]
 pub struct Wakes(Arc<RwLock<Queues>>);
 
-type Queues = BTreeMap<&'static str, Arc<Queue<Key>>>;
+/// Each with how long it lets wake-ups gather.
+type Queues = BTreeMap<&'static str, (Arc<Queue<Key>>, Duration)>;
 
 impl Wakes {
     /// Has `controller` look at `key`; one that is not registered needs no wake-up.
     pub fn wake(&self, controller: &str, key: Key) {
-        if let Some(queue) = self.0.read().get(controller) {
-            queue.add(key);
-        }
+        self.wake_after(controller, key, Duration::ZERO);
     }
 
     /// The same after a delay: wake-ups that come in crowds lead to one look.
     pub fn wake_after(&self, controller: &str, key: Key, delay: Duration) {
-        if let Some(queue) = self.0.read().get(controller) {
-            queue.add_after(key, delay);
+        if let Some((queue, gather)) = self.0.read().get(controller) {
+            queue.add_after(key, delay.max(*gather));
         }
     }
 
-    fn add(&self, controller: &'static str, queue: Arc<Queue<Key>>) {
-        self.0.write().insert(controller, queue);
+    /// Has a sweep look at everything.
+    pub fn wake_sweep(&self, sweep: &str) {
+        self.wake(sweep, everything());
+    }
+
+    fn add(&self, controller: &'static str, queue: Arc<Queue<Key>>, gather: Duration) {
+        self.0.write().insert(controller, (queue, gather));
     }
 }
 
 /// What a kind reads, by the plural of each kind.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Needs(Vec<(Kind, Arc<Store>)>);
+pub(crate) struct Needs(pub(crate) Vec<(Kind, Arc<Store>)>);
 
 impl Needs {
+    /// Adds what a cache holds, once.
+    pub(crate) fn add<K>(&mut self, cache: &Cache<K>)
+    where
+        K: Resource<DynamicType = ()> + Send + Sync + 'static,
+    {
+        let mut known = self.0.iter();
+        if !known.any(|(_, store)| Arc::ptr_eq(store, cache.store())) {
+            self.0.push((Kind::of::<K>(), cache.store().clone()));
+        }
+    }
+
     pub(crate) fn blocked(&self) -> bool {
         self.0.iter().any(|(_, store)| blocks(&store.health()))
     }
@@ -168,13 +184,7 @@ impl<R: Reconcile> Registration<R> {
     where
         K: Resource<DynamicType = ()> + Send + Sync + 'static,
     {
-        let known = self.needs.0.iter();
-        if !known
-            .into_iter()
-            .any(|(_, store)| Arc::ptr_eq(store, cache.store()))
-        {
-            self.needs.0.push((Kind::of::<K>(), cache.store().clone()));
-        }
+        self.needs.add(cache);
         self
     }
 
@@ -287,7 +297,10 @@ struct Acting {
     correlation: Arc<Correlation>,
     observer: Arc<dyn Observer>,
     wakes: Wakes,
-    shutdown: CancellationToken,
+    /// Nothing new is begun.
+    stop: CancellationToken,
+    /// What has been begun is dropped.
+    cut: CancellationToken,
 }
 
 /// The caches, feeds and controllers of one process.
@@ -345,7 +358,9 @@ impl Runtime {
         self.followed.add(&cache);
         let source = source.must_be_served();
         let (client, shutdown) = (self.client.clone(), self.shutdown.clone());
-        self.feeds.push(fill(client, source, &cache, shutdown));
+        let observer = Some(self.observer.clone());
+        let feed = fill_observed(client, source, &cache, observer, shutdown);
+        self.feeds.push(feed);
         cache
     }
 
@@ -382,10 +397,10 @@ impl Runtime {
             deadline,
         } = registration;
         self.readiness.0.write().push((R::NAME, needs.clone()));
-        self.wakes.add(R::NAME, queue.clone());
+        self.wakes.add(R::NAME, queue.clone(), Duration::ZERO);
         self.starts.push(Box::new(move |acting: &Acting| {
             let clock = acting.clock.clone();
-            let shutdown = acting.shutdown.clone();
+            let (stop, cut) = (acting.stop.clone(), acting.cut.clone());
             let controller = KindController {
                 kind,
                 objects,
@@ -399,13 +414,51 @@ impl Runtime {
             };
             async move {
                 tokio::select! {
-                    () = shutdown.cancelled() => return,
+                    () = stop.cancelled() => return,
+                    () = cut.cancelled() => return,
                     () = controller.needs.synced() => {}
                 }
                 for object in controller.objects.all() {
                     queue.add(Key::of(&*object));
                 }
-                drive(Arc::new(controller), queue, clock, shutdown).await;
+                drive_until(Arc::new(controller), queue, clock, stop, cut).await;
+            }
+            .boxed()
+        }));
+    }
+
+    /// Registers a loop over everything.
+    pub fn sweep<S: Sweep>(&mut self, registration: SweepRegistration<S>) {
+        let SweepRegistration {
+            sweep,
+            queue,
+            needs,
+            gather,
+        } = registration;
+        self.readiness.0.write().push((S::NAME, needs.clone()));
+        self.wakes.add(S::NAME, queue.clone(), gather);
+        self.starts.push(Box::new(move |acting: &Acting| {
+            let clock = acting.clock.clone();
+            let (stop, cut) = (acting.stop.clone(), acting.cut.clone());
+            let hands = Hands {
+                executor: acting.executor.clone(),
+                correlation: acting.correlation.clone(),
+                wakes: acting.wakes.clone(),
+            };
+            let controller = SweepController {
+                sweep,
+                needs,
+                hands,
+                clock: clock.clone(),
+            };
+            async move {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = cut.cancelled() => return,
+                    () = controller.needs.synced() => {}
+                }
+                queue.add(everything());
+                drive_until(Arc::new(controller), queue, clock, stop, cut).await;
             }
             .boxed()
         }));
@@ -422,11 +475,12 @@ impl Runtime {
             self.client.clone(),
             self.clock.clone(),
             &self.identity,
+            self.observer.clone(),
             self.shutdown.clone(),
         );
         // Controllers end with this future, also when it is dropped.
-        let stop = stop.child_token();
-        let _ends = stop.clone().drop_guard();
+        let cut = CancellationToken::new();
+        let _ends = cut.clone().drop_guard();
         let tasks = TaskTracker::new();
         let writing = background::spawn(writer);
         let executor = Executor::new(self.client, self.clock.clone(), events, self.followed);
@@ -439,7 +493,8 @@ impl Runtime {
             correlation: Arc::new(Correlation::new(&self.identity)),
             observer: self.observer,
             wakes: self.wakes,
-            shutdown: stop,
+            stop,
+            cut,
         };
         for start in self.starts {
             background::tracked(&tasks, start(&acting));

@@ -320,6 +320,11 @@ impl Table {
     pub fn oldest(&self) -> u64 {
         self.inner.read().base
     }
+
+    /// Whether a change since the table was opened is no longer remembered.
+    pub fn has_forgotten(&self) -> bool {
+        self.inner.read().first > 0
+    }
 }
 
 /// Bounds of a scan, owned so that they can be handed to `range`.

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use super::store::{Entry, Store};
 use super::{Health, Key};
+use crate::pass::Observer;
 
 /// Where objects come from: a path and what it is asked for.
 #[derive(Clone, Debug)]
@@ -86,6 +87,11 @@ impl Source {
         self
     }
 
+    /// The plural of the kind.
+    fn resource(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+
     pub(crate) fn is_selective(&self) -> bool {
         self.field_selector.is_some() || self.label_selector.is_some()
     }
@@ -143,18 +149,28 @@ pub fn of<K>(client: kube::Client, source: Source) -> Feed
 where
     K: Resource + DeserializeOwned + Send + Sync + 'static,
 {
-    endless(reader::<K>(client, source, None))
+    endless(reader::<K>(client, source, None, None))
 }
 
 /// The same, with how it goes told to the store that takes the changes.
-pub(crate) fn into_store<K>(client: kube::Client, source: Source, store: Arc<Store>) -> Feed
+pub(crate) fn into_store<K>(
+    client: kube::Client,
+    source: Source,
+    store: Arc<Store>,
+    observer: Option<Arc<dyn Observer>>,
+) -> Feed
 where
     K: Resource + DeserializeOwned + Send + Sync + 'static,
 {
-    endless(reader::<K>(client, source, Some(store)))
+    endless(reader::<K>(client, source, Some(store), observer))
 }
 
-fn reader<K>(client: kube::Client, source: Source, store: Option<Arc<Store>>) -> Reader
+fn reader<K>(
+    client: kube::Client,
+    source: Source,
+    store: Option<Arc<Store>>,
+    observer: Option<Arc<dyn Observer>>,
+) -> Reader
 where
     K: Resource + DeserializeOwned + Send + Sync + 'static,
 {
@@ -163,6 +179,7 @@ where
         client,
         source,
         store,
+        observer,
         decode: if whole {
             decode_whole::<K>
         } else {
@@ -232,6 +249,7 @@ struct Reader {
     source: Source,
     /// Who is told how the reading goes.
     store: Option<Arc<Store>>,
+    observer: Option<Arc<dyn Observer>>,
     decode: Decode,
     /// When it listed last.
     began: Instant,
@@ -276,6 +294,9 @@ impl Reader {
                 Ok(None) => {}
                 Err(error) => {
                     self.tell_failure(&error);
+                    if let Some(observer) = &self.observer {
+                        observer.watch_broke(self.source.resource(), &error);
+                    }
                     let (path, delay) = (&self.source.path, self.rest(&error));
                     tracing::debug!(path, %error, ?delay, "watch ended, listing again");
                     self.delay = delay;

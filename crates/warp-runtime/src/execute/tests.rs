@@ -56,8 +56,13 @@ impl Bench {
         let mut followed = Followed::default();
         followed.add(&cache);
         let (clock, sent) = (Clock::system(), Arc::<Sent>::default());
-        let (events, writer) =
-            Recorder::stable(client.clone(), clock.clone(), "test", stop.clone());
+        let (events, writer) = Recorder::stable(
+            client.clone(),
+            clock.clone(),
+            "test",
+            sent.clone(),
+            stop.clone(),
+        );
         tokio::spawn(writer);
         let executor = Executor::new(client, clock, events, followed)
             .own_writes(OwnWrites::TakenIn)

@@ -118,6 +118,7 @@ fn run_here(scenario: &Scenario, plan: Plan) -> Result<Run> {
         let mut violations = judge::violations(&changes, world.dawn(), rival);
         let records = world.faults.records();
         violations.extend(judge::careless(&records));
+        violations.extend(history::incomplete(store));
         Ok(Run {
             ending: Ending::of(store, world.dawn()),
             violations,
@@ -217,7 +218,7 @@ pub const EVERY_WRITE: [Fault; 4] = [
 ];
 
 /// Worse weather than one lost write: what meets every scenario once besides [`EVERY_WRITE`].
-pub const WEATHER: [&str; 23] = [
+pub const WEATHER: [&str; 22] = [
     "watch#1+all:duplicate",
     "watch#1+all:merge; write#2:crash-after",
     "write#2:crash-before; watch#1+9:cut=2",
@@ -238,8 +239,6 @@ pub const WEATHER: [&str; 23] = [
     "request#1+all:delay=2s",
     // Carried out when whoever asked has given up and asked again.
     "write#2+2:delay=40s",
-    // What users do meanwhile is heard of minutes later.
-    "write#1:crash-after; watch/gpuworkloads#1+2:silence=0",
     "write#3:crash-after; read#1~5s:stale=2",
     // After a restart one kind is known long after the others.
     "write#3:crash-after; list/jobs#1+all:delay=20s",
@@ -336,13 +335,32 @@ impl Report {
     }
 }
 
+/// A plan to run, and whether it says nothing when one of its rules meets no request.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub plan: Plan,
+    pub must_meet: bool,
+}
+
+impl Asked {
+    /// The rules that met nothing although they had to: such a run proves nothing.
+    fn unmet(&self, tally: &Tally) -> Option<String> {
+        let rules = self.plan.rules.iter().filter(|_| self.must_meet);
+        let idle: Vec<String> = rules
+            .filter(|rule| !tally.contains_key(&rule.fault.kind()))
+            .map(ToString::to_string)
+            .collect();
+        (!idle.is_empty()).then(|| format!("met no request: {}", idle.join("; ")))
+    }
+}
+
 /// Runs every scenario under every plan that `plans` makes of its reference, on `threads` at once;
 /// with `hasty` only until something is wrong.
 pub fn all(
     scenarios: &[Scenario],
     threads: usize,
     hasty: bool,
-    plans: impl Fn(&Scenario, &Reference) -> Vec<Plan> + Sync,
+    plans: impl Fn(&Scenario, &Reference) -> Vec<Asked> + Sync,
 ) -> Report {
     let report = Mutex::new(Report {
         scenarios: scenarios.len(),
@@ -382,7 +400,7 @@ pub fn all(
         }
     });
     let references = references.into_inner();
-    let work: Vec<(&Scenario, &Reference, Plan)> = scenarios
+    let work: Vec<(&Scenario, &Reference, Asked)> = scenarios
         .iter()
         .zip(&references)
         .filter_map(|(scenario, reference)| Some((scenario, reference.as_ref()?)))
@@ -397,11 +415,13 @@ pub fn all(
         if enough() {
             return;
         }
-        let (scenario, reference, plan) = &work[place];
-        let (wrong, tally, requests) = match run(scenario, plan) {
+        let (scenario, reference, asked) = &work[place];
+        let plan = &asked.plan;
+        let (mut wrong, tally, requests) = match run(scenario, plan) {
             Ok(run) => (reference.judge(&run), run.tally, run.records.len()),
             Err(error) => (vec![format!("did not end: {error:#}")], Tally::new(), 0),
         };
+        wrong.extend(asked.unmet(&tally));
         for what in &wrong {
             println!("{} | {plan}: {what}", scenario.name);
         }
@@ -456,20 +476,66 @@ pub fn every_write(reference: &Reference) -> Vec<Plan> {
         .collect()
 }
 
-/// All the weather.
-pub fn weather() -> Vec<Plan> {
-    let plans = WEATHER.iter().map(|plan| plan.parse::<Plan>());
+/// What a campaign runs when nothing is asked for by name, and what it adds to the plans every campaign has.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample<'a> {
+    /// Scenarios of every test run; the others are run when they are asked for.
+    pub daily: &'a [&'a str],
+    /// One plan in so many is run.
+    pub one_in: u64,
+    /// Plans that once found something, by scenario: they are always run, and each of their rules must meet a request.
+    pub found: &'a [(&'a str, &'a str)],
+    /// Weather that names what only these scenarios have.
+    pub weather: &'a [&'a str],
+}
+
+impl Sample<'_> {
+    fn is_daily(&self, scenario: &Scenario) -> bool {
+        let found = self.found.iter().map(|(name, _)| name);
+        self.daily
+            .iter()
+            .chain(found)
+            .any(|name| *name == scenario.name)
+    }
+
+    /// Names that are no scenario's: what they were to run would silently not be run.
+    fn unknown(&self, scenarios: &[Scenario]) -> Vec<String> {
+        let found = self.found.iter().map(|(name, _)| *name);
+        let names = self.daily.iter().copied().chain(found);
+        let known = |name: &&str| scenarios.iter().any(|scenario| scenario.name == *name);
+        names
+            .filter(|name| !known(name))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// Whether a plan is among those of every test run: the same in every run, whatever is renamed or added besides.
+    fn holds(&self, scenario: &Scenario, plan: &Plan) -> bool {
+        stable_hash(&format!("{} | {plan}", scenario.name)).is_multiple_of(self.one_in)
+    }
+}
+
+/// FNV-1a: the same number in every build and on every machine.
+fn stable_hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// All the weather: what every scenario meets and what `more` names.
+pub fn weather(more: &[&str]) -> Vec<Plan> {
+    let plans = WEATHER.iter().chain(more).map(|plan| plan.parse::<Plan>());
     plans
         .collect::<Result<_, _>>()
         .expect("the plans above are well-formed")
 }
 
 /// The plans a text asks for: `writes`, `weather`, both when it is empty, or the one it spells.
-fn plans_of(text: &str, reference: &Reference) -> Vec<Plan> {
+fn plans_of(text: &str, reference: &Reference, sample: &Sample<'_>) -> Vec<Plan> {
     match text {
-        "" => [every_write(reference), weather()].concat(),
+        "" => [every_write(reference), weather(sample.weather)].concat(),
         "writes" => every_write(reference),
-        "weather" => weather(),
+        "weather" => weather(sample.weather),
         plan => vec![
             plan.parse()
                 .expect("WARP_FAULTS names a plan that can be read"),
@@ -479,33 +545,42 @@ fn plans_of(text: &str, reference: &Reference) -> Vec<Plan> {
 
 /// The campaign as a test, told what to run by `WARP_FAULTS`: `name | plan` for one run, a name for
 /// every write and all the weather of that scenario, `name | writes` or `name | weather` for half of
-/// that, `all` as the name for every scenario. Without it a sample: one plan in `step`, and the plans
-/// that once `found` something, by scenario. With `WARP_FAULTS_STOP` nothing more is run once something
-/// is wrong, with `WARP_FAULTS_WRITES` every run prints its writes.
-pub fn test(scenarios: &[Scenario], step: usize, found: &[(&str, &str)]) {
+/// that, `all` as the name for every scenario. Without it the `sample`. With `WARP_FAULTS_STOP` nothing
+/// more is run once something is wrong, with `WARP_FAULTS_WRITES` every run prints its writes.
+pub fn test(scenarios: &[Scenario], sample: &Sample<'_>) {
+    let unknown = sample.unknown(scenarios);
+    assert!(unknown.is_empty(), "no scenario is called {unknown:?}");
     let wanted = std::env::var("WARP_FAULTS").unwrap_or_default();
     let (name, plan) = wanted.split_once('|').unwrap_or((&wanted, ""));
     let (name, plan) = (name.trim(), plan.trim());
-    let everything = name == "all";
-    let chosen: Vec<Scenario> = scenarios
-        .iter()
-        .filter(|scenario| name.is_empty() || everything || scenario.name.contains(name))
-        .cloned()
-        .collect();
+    let asked = |scenario: &&Scenario| match name {
+        "" => sample.is_daily(scenario),
+        "all" => true,
+        name => scenario.name.contains(name),
+    };
+    let chosen: Vec<Scenario> = scenarios.iter().filter(asked).cloned().collect();
     assert!(!chosen.is_empty(), "no scenario is called {name}");
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     let hasty = std::env::var_os("WARP_FAULTS_STOP").is_some();
+    let one = !matches!(plan, "" | "writes" | "weather");
     let report = all(&chosen, threads, hasty, |scenario, reference| {
-        let plans = plans_of(plan, reference);
-        if !name.is_empty() {
-            return plans;
+        let mut plans: Vec<Asked> = plans_of(plan, reference, sample)
+            .into_iter()
+            .filter(|plan| !name.is_empty() || sample.holds(scenario, plan))
+            .map(|plan| Asked {
+                plan,
+                must_meet: one,
+            })
+            .collect();
+        if name.is_empty() {
+            let again = sample.found.iter();
+            let again = again.filter(|(name, _)| *name == scenario.name);
+            plans.extend(again.map(|(_, plan)| Asked {
+                plan: plan.parse().expect("a plan that once ran can be read"),
+                must_meet: true,
+            }));
         }
-        // Another place in every scenario, so that together they meet all faults.
-        let start = scenario.name.len() % step;
-        let sample = plans.into_iter().skip(start).step_by(step);
-        let again = found.iter().filter(|(name, _)| *name == scenario.name);
-        let again = again.map(|(_, plan)| plan.parse().expect("a plan that once ran can be read"));
-        sample.chain(again).collect()
+        plans
     });
     println!("{}", report.figures());
     assert!(report.failures.is_empty(), "{}", report.complaints());

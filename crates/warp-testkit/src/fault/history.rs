@@ -51,7 +51,6 @@ pub fn changes(store: &Store, after: u64) -> Vec<Change> {
         if unseen(table.name()) {
             continue;
         }
-        // A ring that has forgotten is a scenario too long to be judged; what it has is judged.
         let from = after.max(table.oldest());
         let Ok(mut cursor) = table.watch_from(from) else {
             continue;
@@ -74,6 +73,14 @@ pub fn changes(store: &Store, after: u64) -> Vec<Change> {
     }
     found.sort_by_key(|change| change.revision);
     found
+}
+
+/// The tables whose history has lost its beginning: a scenario too long to be judged.
+pub fn incomplete(store: &Store) -> Vec<String> {
+    let tables = store.tables().into_iter();
+    let cut = tables.filter(|table| !unseen(table.name()) && table.has_forgotten());
+    cut.map(|table| format!("the history of {} has lost its beginning", table.name()))
+        .collect()
 }
 
 fn unseen(table: &str) -> bool {

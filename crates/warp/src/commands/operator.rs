@@ -117,7 +117,7 @@ async fn operate(args: Args, in_cluster: bool) -> anyhow::Result<()> {
     let client = warp_operator::client(connection).context("failed to make a client")?;
     let stop = stop_on_signal()?;
     let config = config(args, in_cluster);
-    warp_operator::run(client, config, Clock::System, stop).await?;
+    warp_operator::run(client, config, Clock::system(), stop).await?;
     Ok(())
 }
 

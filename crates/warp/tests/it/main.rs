@@ -14,6 +14,7 @@ mod architecture;
 mod data;
 mod docs;
 mod doctor;
+mod image;
 mod install;
 mod model;
 mod monitoring;

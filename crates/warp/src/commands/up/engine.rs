@@ -224,7 +224,7 @@ impl Engine {
         let stop = self.stop.clone();
         self.tasks.spawn(async move {
             let ended =
-                warp_operator::run(client, config, warp_operator::Clock::System, stop).await;
+                warp_operator::run(client, config, warp_operator::Clock::system(), stop).await;
             ("the operator", ended.map_err(anyhow::Error::from))
         });
     }

@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn changes_of_one_set_become_one_command() {
         let found = workload(
-            json!({"modelName": "m", "gpuCount": 8, "image": "i", "gpu": {"models": ["H100"]}}),
+            &json!({"modelName": "m", "gpuCount": 8, "image": "i", "gpu": {"models": ["H100"]}}),
         );
         let changes = [vec![
             Change::FewerGpus(4),
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_toleration_is_added_to_those_the_template_has() {
         let found = workload(
-            json!({"modelName": "m", "gpuCount": 1, "podTemplate": {"spec": {
+            &json!({"modelName": "m", "gpuCount": 1, "podTemplate": {"spec": {
             "containers": [{"name": "c", "image": "i"}], "tolerations": [{"key": "a", "operator": "Exists"}]}}}),
         );
         let taint = Taint::new("team", "x", Effect::NoSchedule);

@@ -173,7 +173,7 @@ async fn in_a_pass(server: &ApiServer) -> Result<()> {
     let operator = warp_operator::run(
         Client::new(brittle, "default"),
         config,
-        Clock::System,
+        Clock::system(),
         stop.clone(),
     );
     let operator = tokio::spawn(operator);

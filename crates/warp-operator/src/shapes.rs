@@ -1,12 +1,18 @@
-//! What of each kind is kept in memory. Ten thousand finished workloads are ordinary; their
+//! What of each kind is kept in memory, and what it is found under. Ten thousand finished workloads are ordinary; their
 //! environments, probes and managed fields would be most of the process.
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Container, Event, Node, Pod, PodSpec};
 use kube::ResourceExt;
 use warp_api::{GPUWorkload, label};
+use warp_runtime::cache::Shape;
 
-use super::Shape;
+use crate::workload::{node_of, over};
+
+/// Objects by the uid of the workload they belong to; Events by the uid of what they are about.
+pub(crate) const BY_OWNER: usize = 0;
+/// Pods by the node they are bound to.
+pub(crate) const BY_NODE: usize = 1;
 
 pub(crate) fn workload() -> Shape<GPUWorkload> {
     Shape {
@@ -27,7 +33,7 @@ pub(crate) fn workload() -> Shape<GPUWorkload> {
                 spec.args.clear();
             }
         },
-        owner: |_| None,
+        indexes: &[],
     }
 }
 
@@ -36,7 +42,7 @@ pub(crate) fn job() -> Shape<Job> {
         keep: |_| true,
         trim: |job| {
             job.managed_fields_mut().clear();
-            let over = crate::workload::over(job);
+            let over = over(job);
             if let Some(spec) = job.spec.as_mut() {
                 match spec.template.spec.as_mut() {
                     Some(pod) if !over => trim_pod(pod),
@@ -44,7 +50,7 @@ pub(crate) fn job() -> Shape<Job> {
                 }
             }
         },
-        owner: |job| job.labels().get(label::WORKLOAD_UID).cloned(),
+        indexes: &[|job| job.labels().get(label::WORKLOAD_UID).cloned()],
     }
 }
 
@@ -68,7 +74,10 @@ pub(crate) fn pod() -> Shape<Pod> {
                 }
             }
         },
-        owner: |pod| pod.labels().get(label::WORKLOAD_UID).cloned(),
+        indexes: &[
+            |pod| pod.labels().get(label::WORKLOAD_UID).cloned(),
+            |pod| node_of(pod).map(str::to_owned),
+        ],
     }
 }
 
@@ -86,7 +95,7 @@ pub(crate) fn node() -> Shape<Node> {
                 status.volumes_in_use = None;
             }
         },
-        owner: |_| None,
+        indexes: &[],
     }
 }
 
@@ -94,11 +103,11 @@ pub(crate) fn event() -> Shape<Event> {
     Shape {
         keep: |_| true,
         trim: |event| event.managed_fields_mut().clear(),
-        owner: |event| event.involved_object.uid.clone(),
+        indexes: &[|event| event.involved_object.uid.clone()],
     }
 }
 
-/// Small kinds that nothing is looked up in by owner.
+/// Small kinds that nothing is looked up in.
 pub(crate) fn as_it_is<K: ResourceExt>() -> Shape<K> {
     Shape {
         keep: |_| true,
@@ -106,7 +115,7 @@ pub(crate) fn as_it_is<K: ResourceExt>() -> Shape<K> {
             object.managed_fields_mut().clear();
             object.annotations_mut().clear();
         },
-        owner: |_| None,
+        indexes: &[],
     }
 }
 
