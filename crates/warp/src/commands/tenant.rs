@@ -6,7 +6,7 @@
 
 mod objects;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -133,12 +133,9 @@ async fn create(client: &Client, asked: Create) -> anyhow::Result<()> {
     }
     // What an earlier answer gave and this one does not is taken back.
     for name in before.difference(&shape.namespaces) {
-        let namespaces: Api<Namespace> = Api::all(client.clone());
-        if namespaces.get_opt(name).await.map_err(told)?.is_some() {
-            apply(client, None, &Shape::plain(name)).await?;
-            take_back::<RoleBinding>(client, name, &shape).await?;
-            take_back::<NetworkPolicy>(client, name, &shape).await?;
-        }
+        leave(client, name).await?;
+        take_back::<RoleBinding>(client, name, &shape).await?;
+        take_back::<NetworkPolicy>(client, name, &shape).await?;
     }
     let names: Vec<&str> = shape.namespaces.iter().map(String::as_str).collect();
     output::line(&format!("tenant {} has {}", shape.name, names.join(", ")));
@@ -211,6 +208,28 @@ where
             .with_context(|| format!("failed to remove {} {name}", K::kind(&())))?;
     }
     Ok(())
+}
+
+/// Takes back what this verb says of a namespace; labels of others stay.
+async fn leave(client: &Client, name: &str) -> anyhow::Result<()> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    let failed = || format!("failed to take the labels off namespace {name}");
+    let found = api.get_opt(name).await.map_err(told);
+    let Some(found) = found.with_context(failed)? else {
+        return Ok(());
+    };
+    let ours = objects::labels_of(&found, MANAGER);
+    if ours.is_empty() {
+        return Ok(());
+    }
+    let none: BTreeMap<String, Option<String>> = ours.into_iter().map(|key| (key, None)).collect();
+    let patch = json!({"metadata": {"uid": found.uid(), "labels": none}});
+    let parameters = PatchParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let sent = api.patch(name, &parameters, &Patch::Merge(&patch)).await;
+    sent.map(drop).map_err(told).with_context(failed)
 }
 
 /// How to reach objects of a kind.
@@ -354,10 +373,7 @@ async fn remove(client: &Client, asked: &Remove) -> anyhow::Result<()> {
     namespaces.extend(found.spec.namespaces.names.iter().cloned());
     emptied(client, name, &namespaces, !asked.no_wait).await?;
     for namespace in &namespaces {
-        let api: Api<Namespace> = Api::all(client.clone());
-        if api.get_opt(namespace).await.map_err(told)?.is_some() {
-            apply(client, None, &Shape::plain(namespace)).await?;
-        }
+        leave(client, namespace).await?;
     }
     let gone = DeleteParams {
         // Bindings and policies belong to it and go first.

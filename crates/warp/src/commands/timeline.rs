@@ -35,7 +35,7 @@ enum Format {
 }
 
 /// Something that happened.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Entry {
     at: Timestamp,
     /// Who did it, as far as the API says.
@@ -43,6 +43,21 @@ struct Entry {
     /// What it happened to.
     object: String,
     what: String,
+    /// Which comes first of what happened within one second: causes before what tells of them.
+    #[serde(skip)]
+    step: Step,
+}
+
+/// What leads to what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    Asked,
+    Placed,
+    Pod,
+    Bound,
+    Started,
+    Ended,
+    Told,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -97,7 +112,8 @@ fn timeline(found: &GPUWorkload, parts: &Parts) -> Vec<Entry> {
         log.event(event);
     }
     let mut entries = log.0;
-    entries.sort();
+    // The API's times are whole seconds, those of Events are not.
+    entries.sort_by_key(|entry| (entry.at.as_second(), entry.step, entry.at));
     entries.dedup();
     entries
 }
@@ -106,13 +122,21 @@ fn timeline(found: &GPUWorkload, parts: &Parts) -> Vec<Entry> {
 struct Log(Vec<Entry>);
 
 impl Log {
-    fn add(&mut self, at: Option<Timestamp>, actor: &str, object: &str, what: impl Into<String>) {
+    fn add(
+        &mut self,
+        step: Step,
+        at: Option<Timestamp>,
+        actor: &str,
+        object: &str,
+        what: impl Into<String>,
+    ) {
         if let Some(at) = at {
             self.0.push(Entry {
                 at,
                 actor: actor.to_owned(),
                 object: object.to_owned(),
                 what: what.into(),
+                step,
             });
         }
     }
@@ -129,6 +153,7 @@ impl Log {
         let name = |manager: &Option<String>| manager.clone().unwrap_or_default();
         let maker = writers.first().map(|entry| name(&entry.manager));
         self.add(
+            Step::Asked,
             created,
             maker.as_deref().unwrap_or("unknown"),
             &object,
@@ -143,6 +168,7 @@ impl Log {
                     .map(|fields| spec_fields(&fields.0));
                 let fields = fields.unwrap_or_default().join(", ");
                 self.add(
+                    Step::Asked,
                     at,
                     &name(&entry.manager),
                     &object,
@@ -153,6 +179,7 @@ impl Log {
         let status = found.status.clone().unwrap_or_default();
         for condition in &status.conditions {
             self.add(
+                Step::Told,
                 Some(condition.last_transition_time.0),
                 OPERATOR,
                 &object,
@@ -167,7 +194,7 @@ impl Log {
             .deletion_timestamp
             .as_ref()
             .map(|time| time.0);
-        self.add(going, "unknown", &object, "deletion asked for");
+        self.add(Step::Told, going, "unknown", &object, "deletion asked for");
     }
 
     fn job(&mut self, job: &Job) {
@@ -175,7 +202,13 @@ impl Log {
         let created = job.creation_timestamp().map(|time| time.0);
         let why = job.annotations().get(warp_api::label::PLACEMENT);
         let why = why.map_or_else(String::new, |why| format!(": {why}"));
-        self.add(created, OPERATOR, &object, format!("created{why}"));
+        self.add(
+            Step::Placed,
+            created,
+            OPERATOR,
+            &object,
+            format!("created{why}"),
+        );
         for condition in job
             .status
             .iter()
@@ -185,6 +218,7 @@ impl Log {
             let message = condition.message.clone().unwrap_or_default();
             let reason = condition.reason.clone().unwrap_or_default();
             self.add(
+                Step::Told,
                 at,
                 "job-controller",
                 &object,
@@ -196,7 +230,7 @@ impl Log {
     fn pod(&mut self, pod: &Pod) {
         let object = format!("pod/{}", pod.name_any());
         let created = pod.creation_timestamp().map(|time| time.0);
-        self.add(created, "job-controller", &object, "created");
+        self.add(Step::Pod, created, "job-controller", &object, "created");
         let Some(status) = &pod.status else {
             return;
         };
@@ -205,7 +239,13 @@ impl Log {
             if condition.type_ == "PodScheduled" && condition.status == "True" {
                 let at = condition.last_transition_time.as_ref().map(|time| time.0);
                 let node = node.unwrap_or("a node");
-                self.add(at, "scheduler", &object, format!("bound to {node}"));
+                self.add(
+                    Step::Bound,
+                    at,
+                    "scheduler",
+                    &object,
+                    format!("bound to {node}"),
+                );
             }
         }
         let actor = node.map_or_else(|| "node".to_owned(), |node| format!("node {node}"));
@@ -221,14 +261,27 @@ impl Log {
         for state in states.into_iter().flatten() {
             if let Some(running) = &state.running {
                 let at = running.started_at.as_ref().map(|time| time.0);
-                self.add(at, actor, object, format!("container {name} started"));
+                self.add(
+                    Step::Started,
+                    at,
+                    actor,
+                    object,
+                    format!("container {name} started"),
+                );
             }
             if let Some(ended) = &state.terminated {
                 let started = ended.started_at.as_ref().map(|time| time.0);
-                self.add(started, actor, object, format!("container {name} started"));
+                self.add(
+                    Step::Started,
+                    started,
+                    actor,
+                    object,
+                    format!("container {name} started"),
+                );
                 let at = ended.finished_at.as_ref().map(|time| time.0);
                 let reason = ended.reason.as_deref().unwrap_or_default();
                 self.add(
+                    Step::Ended,
                     at,
                     actor,
                     object,
@@ -266,7 +319,13 @@ impl Log {
         let times = times.map_or_else(String::new, |count| format!(" ({count} times)"));
         let reason = event.reason.clone().unwrap_or_default();
         let message = event.message.clone().unwrap_or_default();
-        self.add(at, &actor, &object, format!("{reason}: {message}{times}"));
+        self.add(
+            Step::Told,
+            at,
+            &actor,
+            &object,
+            format!("{reason}: {message}{times}"),
+        );
     }
 }
 

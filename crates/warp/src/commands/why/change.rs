@@ -127,11 +127,14 @@ mod tests {
         ]];
         let told = steps(&found, &changes, " -n a");
         assert_eq!(told[0].what, "ask for 4 GPUs and accept model A100-80GB");
+        let command = told[0].command.as_deref().unwrap();
+        let patch = command
+            .strip_prefix("warp patch gpuw/train -n a -p '")
+            .unwrap();
+        let patch: Value = serde_json::from_str(patch.strip_suffix('\'').unwrap()).unwrap();
         assert_eq!(
-            told[0].command.as_deref(),
-            Some(
-                r#"warp patch gpuw/train -n a -p '{"spec":{"gpu":{"models":["H100","A100-80GB"]},"gpuCount":4}}'"#
-            )
+            patch,
+            json!({"spec": {"gpu": {"models": ["H100", "A100-80GB"]}, "gpuCount": 4}})
         );
     }
 
