@@ -174,5 +174,5 @@ fn names(list: &[String], offer: &Offer) -> bool {
     let here = format!("{}@{}", offer.instance_type, offer.region);
     let known = [&offer.gpu, &offer.instance_type, &here];
     list.iter()
-        .any(|name| known.iter().any(|known| *known == name))
+        .any(|name| known.contains(&name))
 }
