@@ -1,6 +1,14 @@
 //! Serves a folder (`org/name/files…`) as a hub, for `bench/fetch` and for trying other clients:
 //! `cargo run -p warp-fetch --example hub -- FOLDER [ADDRESS]`. Ends when its standard input does.
-#![allow(clippy::print_stdout, dead_code, unreachable_pub)]
+#![allow(
+    clippy::expect_used,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    dead_code,
+    missing_debug_implementations,
+    unreachable_pub,
+    reason = "a tool for developers that shares the tests' hub"
+)]
 
 #[path = "../tests/it/hub.rs"]
 mod hub;

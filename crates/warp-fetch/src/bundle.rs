@@ -51,7 +51,7 @@ pub fn export(cache: &Path, hub: &Hub, out: &mut dyn Write) -> Result<Report, Fe
         let mut reader = std::fs::File::open(&path).map_err(FetchError::io("read", &path))?;
         let name = format!("blobs/{}", file.blob);
         write_entry(out, &name, file.size, &mut reader, &mut |data| {
-            hasher.update(data)
+            hasher.update(data);
         })?;
         agrees(&file.path, expected, hasher.finish())?;
         written += file.size;

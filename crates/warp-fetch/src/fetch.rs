@@ -132,7 +132,7 @@ async fn patiently(
             Err(error) => {
                 patience
                     .after(error, "the list of files", client, progress)
-                    .await?
+                    .await?;
             }
         }
     }

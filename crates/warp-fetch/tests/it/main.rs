@@ -1,5 +1,13 @@
 //! Fetching from a hub that serves folders of this machine, well and badly.
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    unreachable_pub,
+    reason = "a test says what went wrong by failing"
+)]
+
 mod bundle;
 mod hub;
 mod layout;

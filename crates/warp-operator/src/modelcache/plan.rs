@@ -74,7 +74,7 @@ fn carried_over(cache: &ModelCache, before: &ModelCacheStatus, seen: &Seen) -> M
         ..ModelCacheStatus::default()
     };
     let same_volume = before.volume_uid.is_some()
-        && before.volume_uid == own_claim(cache, seen).and_then(|claim| claim.uid());
+        && before.volume_uid == own_claim(cache, seen).and_then(ResourceExt::uid);
     if same_volume {
         after.path.clone_from(&before.path);
         after.commit.clone_from(&before.commit);

@@ -99,7 +99,7 @@ fn completed(
     after.files = Some(fetched.files);
     after.fetched_at = Some(Time(at));
     after.content_key = Some(content_key(&cache.spec));
-    after.volume_uid = own_claim(cache, seen).and_then(|claim| claim.uid());
+    after.volume_uid = own_claim(cache, seen).and_then(ResourceExt::uid);
     after.job_name = None;
     after.deadline = None;
     let message = format!(
