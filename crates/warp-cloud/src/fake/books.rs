@@ -173,6 +173,5 @@ impl Script {
 fn names(list: &[String], offer: &Offer) -> bool {
     let here = format!("{}@{}", offer.instance_type, offer.region);
     let known = [&offer.gpu, &offer.instance_type, &here];
-    list.iter()
-        .any(|name| known.contains(&name))
+    list.iter().any(|name| known.contains(&name))
 }
