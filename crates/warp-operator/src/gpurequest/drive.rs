@@ -261,11 +261,10 @@ fn step(
     if gone {
         sight.there = None;
     }
-    // Until then the cloud may not show what it has.
-    let shown_from = later(
-        intended,
-        SignedDuration::try_from(open.settle).unwrap_or_default(),
-    );
+    // Until then the cloud may not show what it has: it may have been bought long after it was intended.
+    let bought = attempt.billed_from.as_ref().map_or(intended, |from| from.0);
+    let settle = SignedDuration::try_from(open.settle).unwrap_or_default();
+    let shown_from = later(intended.max(bought), settle);
     let ending = attempt.ending.clone();
     let next = if ending.is_some() {
         absent(recorded, &sight, now)

@@ -76,7 +76,7 @@ const DAILY: [&str; 15] = [
 ];
 
 /// Plans that once found something, in the operator or in a seeded defect that nothing else of the sample meets.
-const FOUND: [(&str, &str); 15] = [
+const FOUND: [(&str, &str); 16] = [
     // It ended while nobody watched, and its status had no beginning.
     ("gpuworkload runs_to_success", "write#2:pause=120s"),
     // A silent watch hid that the workload was gone: its Job was made again.
@@ -133,6 +133,11 @@ const FOUND: [(&str, &str); 15] = [
     (
         "gpuworkload is_resumed_while_its_pod_still_stops",
         "write#9:crash-after",
+    ),
+    // Bought long after it was intended, it was taken for gone while the cloud did not show it yet.
+    (
+        "gpurequest is_deleted_before_the_cloud_shows_it",
+        "write#8:crash-after",
     ),
     // Whoever forgets what it has given away gives it twice.
     (
