@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::crd::Rule;
 use crate::price::{self, Price};
 
-/// One account at one cloud that rents out GPUs: its credentials, regions and limits, and what it has to offer.
+/// One account at one cloud that rents out GPUs: its regions and limits, and what it has to offer.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "gpu.warp.dev",
@@ -25,7 +25,7 @@ use crate::price::{self, Price};
     category = "warp",
     status = "CloudProviderStatus",
     derive = "PartialEq",
-    doc = "One account at one cloud that rents out GPUs: its credentials, regions and limits, and what it has to offer.",
+    doc = "One account at one cloud that rents out GPUs: its regions and limits, and what it has to offer.",
     printcolumn(name = "Type", type_ = "string", json_path = ".spec.type"),
     printcolumn(
         name = "Ready",
@@ -60,9 +60,6 @@ pub struct CloudProviderSpec {
     /// Which cloud. `fake` rents out machines that exist only in its books, for fake money.
     #[serde(rename = "type")]
     pub kind: CloudProviderType,
-    /// Secret in the operator's own namespace with the account's key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub credentials: Option<CredentialsReference>,
     /// Only these regions, by the cloud's own names or by area such as `us-west`. Empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]
@@ -97,19 +94,6 @@ impl CloudProviderType {
             Self::Fake => "fake",
         }
     }
-}
-
-/// A key of a Secret in the operator's own namespace.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct CredentialsReference {
-    /// Name of the Secret.
-    #[schemars(length(min = 1, max = 253))]
-    pub secret_name: String,
-    /// Key in the Secret. Absent: `apiKey`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253))]
-    pub key: Option<String>,
 }
 
 /// What an account may have at once.

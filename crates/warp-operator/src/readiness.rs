@@ -200,8 +200,19 @@ mod tests {
         }
         granted.retain(|(_, _, verb)| !matches!(verb.as_str(), "get" | "list"));
         // A kind on the runtime stops alone and says so itself.
-        let runtimes = ["tenants", "inferenceservices", "deployments", "services"];
-        granted.retain(|(_, resource, _)| !runtimes.iter().any(|kind| resource.starts_with(kind)));
+        let others = [
+            "tenants",
+            "inferenceservices",
+            "deployments",
+            "services",
+            "gpurequests",
+            "cloudproviders",
+            "modelcaches",
+        ];
+        granted.retain(|(_, resource, _)| !others.iter().any(|kind| resource.starts_with(kind)));
+        // What those kinds do with objects that workloads only read.
+        let theirs = [("nodes", "delete"), ("persistentvolumeclaims", "create")];
+        granted.retain(|(_, resource, verb)| !theirs.contains(&(resource, verb)));
         let asked = NEEDED.map(|(group, resource, verb)| {
             (group.to_owned(), resource.to_owned(), verb.to_owned())
         });

@@ -282,7 +282,7 @@ fn ready(provider: &CloudProvider, after: &CloudProviderStatus, seen: &Seen) -> 
         let (reason, next) = match class {
             Some(Class::BadCredentials) => (
                 reason::BAD_CREDENTIALS,
-                "put a valid key into the Secret of spec.credentials",
+                "the cloud takes the account again by itself when its key is valid",
             ),
             Some(Class::NoBalance) => (reason::NO_BALANCE, "pay the account's bill"),
             Some(Class::Refused) => (reason::CLOUD_REFUSED, "correct the spec"),

@@ -20,7 +20,7 @@ pub(super) const RENDERER: u32 = 1;
 pub(super) const CONTAINER: &str = "engine";
 /// This program, on nodes that `warp` itself runs.
 const WARP_IMAGE: &str = "local://warp";
-/// Clients learn that a pod goes before it stops listening.
+/// Callers learn that a pod goes before it stops listening.
 const PRE_STOP_SECONDS: i64 = 5;
 /// After the drain, before it is killed.
 const FAREWELL_SECONDS: i64 = 10;

@@ -53,7 +53,7 @@ fn a_defect_says_nothing_of_the_secrets_it_was_about() {
     for sign in [
         "a request's defect",
         "a pass's defect",
-        "a pass crashed",
+        "panicked, will try again",
         "Identity {",
         "Kubeconfig {",
     ] {
