@@ -14,6 +14,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use warp_testkit::until;
 
+use crate::process::Leftovers;
 use crate::up::{PATIENCE, Up};
 use hub::Hub;
 
@@ -195,6 +196,7 @@ fn status(up: &Up) -> Value {
 async fn a_model_cache_is_fetched_mounted_and_deleted_on_this_machine() {
     let world = World::new(Some("hf_right"), &[30 * MIB]);
     let data = world.folder.path().join("up");
+    let _leftovers = Leftovers(&data);
     let up = Up::start(
         &data,
         &["--runtime", "process", "--allow-root", "--ephemeral"],
