@@ -2,7 +2,7 @@
 //! back through one executor.
 //!
 //! Every kind stands on `warp-runtime`: `observe` (read, decide nothing) → `plan` (pure) → the one executor
-//! (chooses nothing). Placement is one global loop in `scheduler`.
+//! (chooses nothing). Placement is one global loop in `placement`.
 
 mod audit;
 mod clock;
@@ -10,12 +10,12 @@ mod config;
 mod context;
 pub mod ledger;
 mod metrics;
+mod placement;
 #[cfg(test)]
 mod purity;
 mod readiness;
 mod retry;
 mod run;
-mod scheduler;
 mod serve;
 mod shapes;
 mod tenant;

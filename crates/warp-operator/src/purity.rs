@@ -10,7 +10,11 @@ fn files_that_decide_do_no_io() {
         ("workload/say.rs", include_str!("workload/say.rs")),
         ("workload/plan.rs", include_str!("workload/plan.rs")),
         ("tenant/plan.rs", include_str!("tenant/plan.rs")),
-        ("scheduler/decide.rs", include_str!("scheduler/decide.rs")),
+        ("workload/claim.rs", include_str!("workload/claim.rs")),
+        ("placement/claim.rs", include_str!("placement/claim.rs")),
+        ("placement/decide.rs", include_str!("placement/decide.rs")),
+        ("placement/explain.rs", include_str!("placement/explain.rs")),
+        ("placement/quota.rs", include_str!("placement/quota.rs")),
         ("ledger.rs", include_str!("ledger.rs")),
         ("workload/course.rs", include_str!("workload/course.rs")),
     ];
