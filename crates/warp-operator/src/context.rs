@@ -14,7 +14,7 @@ use warp_runtime::runtime::{Runtime, Wakes};
 
 use crate::config::Settings;
 use crate::metrics::Metrics;
-use crate::scheduler::{Arrivals, Verdicts};
+use crate::placement::{Arrivals, Verdicts};
 use crate::shapes;
 
 /// Shared by the kinds and the scheduler.

@@ -2,24 +2,25 @@
 //! back through one executor.
 //!
 //! Every kind stands on `warp-runtime`: `observe` (read, decide nothing) → `plan` (pure) → the one executor
-//! (chooses nothing). Placement is one global loop in `scheduler`.
+//! (chooses nothing). Placement is one global loop in `placement`.
 
 mod audit;
 mod clock;
 mod cloudprovider;
 mod config;
 mod context;
+pub mod foresight;
 mod gpurequest;
 mod inferenceservice;
 pub mod ledger;
 mod metrics;
 mod modelcache;
+mod placement;
 #[cfg(test)]
 mod purity;
 mod readiness;
 mod retry;
 mod run;
-mod scheduler;
 mod serve;
 mod shapes;
 mod tenant;
@@ -30,5 +31,4 @@ pub use config::{Config, Endpoint, LeaderConfig, Settings};
 pub use modelcache::Fetcher;
 pub use retry::client;
 pub use run::{RunError, run};
-pub use scheduler::foresight;
 pub use warp_runtime::Clock;

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use warp_runtime::cache::Health;
 use warp_runtime::runtime::Readiness as Kinds;
 
-use crate::{scheduler, workload};
+use crate::{placement, workload};
 
 /// How long an answer about rights is believed.
 const BELIEVED: Duration = Duration::from_secs(20);
@@ -92,7 +92,7 @@ impl Readiness {
     /// What the API server will not let workloads and their placement be decided on, and whether a first list is still
     /// on its way. What fails for a moment passes by itself.
     fn unread(&self) -> (Vec<String>, bool) {
-        let ours = [workload::NAME, scheduler::NAME];
+        let ours = [workload::NAME, placement::NAME];
         let kinds = self.kinds.kinds().into_iter();
         let troubles = kinds
             .filter(|kind| ours.contains(&kind.name))

@@ -7,12 +7,15 @@ use kube::ResourceExt;
 use warp_api::{GPUWorkload, label};
 use warp_runtime::cache::Shape;
 
-use crate::workload::{node_of, over};
+use crate::ledger::{finished, node_of};
+use crate::workload::over;
 
 /// Objects by the uid of the workload they belong to; Events by the uid of what they are about.
 pub(crate) const BY_OWNER: usize = 0;
 /// Pods by the node they are bound to.
 pub(crate) const BY_NODE: usize = 1;
+/// Pods by the uid of the object that made them.
+pub(crate) const BY_MAKER: usize = 2;
 
 pub(crate) fn workload() -> Shape<GPUWorkload> {
     Shape {
@@ -77,6 +80,10 @@ pub(crate) fn pod() -> Shape<Pod> {
         indexes: &[
             |pod| pod.labels().get(label::WORKLOAD_UID).cloned(),
             |pod| node_of(pod).map(str::to_owned),
+            |pod| {
+                let owner = pod.owner_references().first();
+                owner.map(|owner| owner.uid.clone())
+            },
         ],
     }
 }
@@ -117,14 +124,6 @@ pub(crate) fn as_it_is<K: ResourceExt>() -> Shape<K> {
         },
         indexes: &[],
     }
-}
-
-fn finished(pod: &Pod) -> bool {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 /// Keeps what placement reads: resources, ports, affinity, tolerations.

@@ -71,7 +71,7 @@ impl Tenants {
                     if old.map(|old| &old.spec) == new.map(|new| &new.spec) {
                         return Vec::new();
                     }
-                    placing.wake_sweep(crate::scheduler::NAME);
+                    placing.wake_sweep(crate::placement::NAME);
                     keys(&others)
                 })
                 .reads(&cx.workloads)

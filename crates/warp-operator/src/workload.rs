@@ -3,6 +3,7 @@
 //! It never chooses a node: a workload without a Job waits for the scheduler, which makes one.
 
 mod assess;
+mod claim;
 mod course;
 mod failure;
 mod objects;
@@ -29,10 +30,13 @@ use crate::context::Context;
 use crate::ledger;
 use crate::shapes::BY_NODE;
 
-pub(crate) use assess::{Wish, attempt, over, suspended, waits_for_volume, wish};
-pub(crate) use objects::{Place, Shell, shell};
-pub(crate) use observe::{Seen, reserves, see};
-pub(crate) use plan::only_if_lost;
+pub(crate) use assess::attempt;
+pub(crate) use assess::{over, suspended};
+pub(crate) use claim::{Asking, Claims, promise};
+pub(crate) use objects::shell;
+
+pub(crate) use observe::Seen;
+use observe::see;
 
 /// Names the controller in logs, metrics, readiness and wake-ups.
 pub(crate) const NAME: &str = "gpuworkload";
@@ -99,11 +103,6 @@ fn event_key(jobs: &Cache<Job>, event: &Event) -> Option<Key> {
 fn keys_on(pods: &Cache<Pod>, node: &Node) -> Vec<Key> {
     let here = pods.by(BY_NODE, &node.name_any());
     here.iter().filter_map(|pod| owner_key(&**pod)).collect()
-}
-
-/// The node a pod is bound to.
-pub(crate) fn node_of(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref())
 }
 
 /// Whether a Job belongs to this very workload: not to an earlier one of the same name, and not to

@@ -2,12 +2,13 @@
 //! worked on at once and how long a request may take. The runtime then fills the caches, tells how that goes, and runs
 //! every kind that can be read. A kind that cannot be read stops alone, and goes on by itself when it can.
 
+mod health;
 #[cfg(test)]
 mod tests;
 
 use std::any::TypeId;
 use std::collections::BTreeMap;
-use std::fmt::{self, Debug, Display};
+use std::fmt::{self, Debug};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,18 +22,18 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub(crate) use self::health::Needs;
+pub use self::health::{KindHealth, Readiness};
 use crate::Clock;
 use crate::background;
-use crate::cache::store::Store;
-use crate::cache::{Cache, Health, Key, Shape, Source, fill_observed};
+use crate::cache::{Cache, Key, Shape, Source, fill_observed};
 use crate::driver::drive_until;
 use crate::events::Recorder;
 use crate::execute::{Executor, Followed, Outsides, OwnWrites};
-use crate::kind::Kind;
 use crate::outside::{External, Outside};
 use crate::pass::{Correlation, Observer};
 use crate::queue::{Backoff, Queue};
-use crate::reconcile::{KindController, REQUEST_DEADLINE, Reconcile, WORKERS, blocks};
+use crate::reconcile::{KindController, REQUEST_DEADLINE, Reconcile, WORKERS};
 use crate::sweep::{Hands, Sweep, SweepController, SweepRegistration, everything};
 
 /// How long the last Events may take when the runtime ends.
@@ -68,83 +69,6 @@ impl Wakes {
     }
 }
 
-/// What a kind reads, by the plural of each kind.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Needs(pub(crate) Vec<(Kind, Arc<Store>)>);
-
-impl Needs {
-    /// Adds what a cache holds, once.
-    pub(crate) fn add<K>(&mut self, cache: &Cache<K>)
-    where
-        K: Resource<DynamicType = ()> + Send + Sync + 'static,
-    {
-        let mut known = self.0.iter();
-        if !known.any(|(_, store)| Arc::ptr_eq(store, cache.store())) {
-            self.0.push((Kind::of::<K>(), cache.store().clone()));
-        }
-    }
-
-    pub(crate) fn blocked(&self) -> bool {
-        self.0.iter().any(|(_, store)| blocks(&store.health()))
-    }
-
-    async fn synced(&self) {
-        for (_, store) in &self.0 {
-            store.synced().await;
-        }
-    }
-}
-
-/// How one kind is doing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KindHealth {
-    /// The controller.
-    pub name: &'static str,
-    /// What it reads and cannot read as it should, with how that goes.
-    pub troubles: Vec<(String, Health)>,
-}
-
-impl KindHealth {
-    pub fn is_ready(&self) -> bool {
-        self.troubles.is_empty()
-    }
-}
-
-impl Display for KindHealth {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_ready() {
-            return write!(f, "{}: ok", self.name);
-        }
-        write!(f, "{}:", self.name)?;
-        for (number, (plural, health)) in self.troubles.iter().enumerate() {
-            let separator = if number == 0 { "" } else { ";" };
-            write!(f, "{separator} {plural}: {health}")?;
-        }
-        Ok(())
-    }
-}
-
-/// How every registered kind is doing, for `/readyz`, metrics and people.
-#[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<RwLock<Vec<(&'static str, Needs)>>>);
-
-impl Readiness {
-    pub fn kinds(&self) -> Vec<KindHealth> {
-        let kinds = self.0.read();
-        let health = kinds.iter().map(|(name, needs)| {
-            let troubles = needs.0.iter().filter_map(|(kind, store)| {
-                let health = store.health();
-                (!health.is_current()).then(|| (kind.plural.clone(), health))
-            });
-            KindHealth {
-                name,
-                troubles: troubles.collect(),
-            }
-        });
-        health.collect()
-    }
-}
-
 /// A kind's registration: who it is, what it watches, and its limits.
 pub struct Registration<R: Reconcile> {
     kind: R,
@@ -172,7 +96,7 @@ impl<R: Reconcile> Registration<R> {
             kind,
             objects: objects.clone(),
             queue,
-            needs: Needs(vec![(Kind::of::<R::Object>(), objects.store().clone())]),
+            needs: Needs::of(objects),
             workers: WORKERS,
             deadline: REQUEST_DEADLINE,
         }
@@ -396,7 +320,7 @@ impl Runtime {
             workers,
             deadline,
         } = registration;
-        self.readiness.0.write().push((R::NAME, needs.clone()));
+        self.readiness.add(R::NAME, needs.clone());
         self.wakes.add(R::NAME, queue.clone(), Duration::ZERO);
         self.starts.push(Box::new(move |acting: &Acting| {
             let clock = acting.clock.clone();
@@ -435,7 +359,7 @@ impl Runtime {
             needs,
             gather,
         } = registration;
-        self.readiness.0.write().push((S::NAME, needs.clone()));
+        self.readiness.add(S::NAME, needs.clone());
         self.wakes.add(S::NAME, queue.clone(), gather);
         self.starts.push(Box::new(move |acting: &Acting| {
             let clock = acting.clock.clone();

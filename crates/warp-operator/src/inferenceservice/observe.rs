@@ -13,7 +13,7 @@ use warp_runtime::cache::Key;
 
 use super::InferenceServices;
 use crate::ledger;
-use crate::workload::node_of;
+use crate::ledger::node_of;
 
 /// What is known about one service.
 #[derive(Clone, Debug, Default)]

@@ -13,8 +13,7 @@ use warp_runtime::cache::Key;
 
 use super::Tenants;
 use crate::context::Context;
-use crate::ledger;
-use crate::workload::node_of;
+use crate::ledger::{self, finished, node_of};
 
 /// What is known about all tenants.
 #[derive(Clone, Debug, Default)]
@@ -155,10 +154,4 @@ fn model(node: &Node, resource: &str) -> Option<String> {
         .iter()
         .find(|device| device.resource == resource)?;
     Some(ledger::model_name(device)).filter(|name| !name.is_empty())
-}
-
-fn finished(pod: &Pod) -> bool {
-    let status = pod.status.as_ref();
-    let phase = status.and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
 }

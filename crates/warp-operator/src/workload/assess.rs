@@ -7,13 +7,14 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Resource, ResourceExt};
-use warp_api::{GPUWorkload, Phase, label, reason};
+use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, label, reason};
 
+use super::Seen;
 use super::failure::{self, Failure, Next};
 use super::pod::{container_trouble, ended, made_by, pod_phase, started};
-use super::{Seen, node_of};
 use crate::clock;
 use crate::config::Settings;
+use crate::ledger::{node_of, waits_for_volume};
 
 /// Label by which the Job controller names a pod's Job.
 const JOB_NAME: &str = "batch.kubernetes.io/job-name";
@@ -64,11 +65,14 @@ pub(crate) struct Wait {
     pub(crate) deadline: Timestamp,
 }
 
-/// Whether the scheduler should place a workload.
+/// Whether a workload may be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum Placeable {
     No,
-    Later(Timestamp),
+    /// Not before then: its next attempt waits.
+    From(Timestamp),
+    /// Its last placement could not be made and is not tried again before then.
+    Held(Timestamp),
     Now,
 }
 
@@ -126,46 +130,34 @@ pub(crate) fn leftovers<'a>(workload: &GPUWorkload, seen: &'a Seen) -> Vec<&'a J
     others.map(|job| &**job).collect()
 }
 
-/// Whether the scheduler should place this workload now. A status that still names a Job is corrected
-/// before another one is made: that write also proves that the workload is there, whatever a silent
-/// watch leaves us to believe.
-pub(crate) fn wish(
+/// Whether a workload may be placed, given the status it has or is about to have. Two attempts never overlap: as long
+/// as a pod of an earlier one can still run, the answer is no. A status that still names a Job is corrected before
+/// another one is made: that write also proves that the workload is there, whatever a silent watch leaves us to believe.
+pub(crate) fn placeable(
     workload: &GPUWorkload,
+    status: Option<&GPUWorkloadStatus>,
     seen: &Seen,
     settings: &Settings,
     now: Timestamp,
-) -> Wish {
-    let status = workload.status.as_ref();
-    if status.is_some_and(|status| status.job_name.is_some()) {
-        return Wish::No;
-    }
-    readiness(workload, seen, settings, now)
-}
-
-/// Whether the workload could be placed once its status says so. Two attempts never overlap: as long
-/// as a pod of an earlier one can still run, the answer is no.
-pub(super) fn readiness(
-    workload: &GPUWorkload,
-    seen: &Seen,
-    settings: &Settings,
-    now: Timestamp,
-) -> Wish {
-    let status = workload.status.as_ref();
+) -> Placeable {
     let finished = status
         .and_then(|status| status.phase)
         .is_some_and(Phase::is_final);
     if workload.meta().deletion_timestamp.is_some()
         || finished
+        || status.is_some_and(|status| status.job_name.is_some())
         || workload.spec.suspend
         || current(workload, seen).is_some()
         || !leftovers(workload, seen).is_empty()
         || live(seen, settings, now).next().is_some()
     {
-        return Wish::No;
+        return Placeable::No;
     }
-    match status.and_then(|status| status.next_retry_time.as_ref()) {
-        Some(at) if at.0 > now => Wish::Later(at.0),
-        _ => Wish::Now,
+    let next = status.and_then(|status| status.next_retry_time.as_ref());
+    match (next, seen.held_until) {
+        (Some(at), _) if at.0 > now => Placeable::From(at.0),
+        (_, Some(until)) if until > now => Placeable::Held(until),
+        _ => Placeable::Now,
     }
 }
 
@@ -431,7 +423,7 @@ fn without_live_pod(
     Standing::Waiting(Wait {
         phase: Phase::Scheduling,
         reason: reason::PLACED,
-        message: format!("placed on node {node}; its pod is being created"),
+        message: placed_on(&node),
         deadline,
     })
 }
@@ -484,23 +476,6 @@ fn with_pod(job: &Job, pod: &Pod, seen: &Seen, settings: &Settings, now: Timesta
     )
 }
 
-/// Whether the cluster's scheduler cannot bind a pod because of a claim: missing, unbound, or with a
-/// volume that is not there.
-pub(crate) fn waits_for_volume(pod: &Pod) -> bool {
-    let conditions = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref());
-    conditions.into_iter().flatten().any(|found| {
-        found.type_ == "PodScheduled"
-            && found.status == "False"
-            && found
-                .message
-                .as_deref()
-                .is_some_and(|text| text.to_ascii_lowercase().contains("persistentvolumeclaim"))
-    })
-}
-
 /// A pod the cluster's scheduler has not bound. One it makes room for, by preempting others, is on its
 /// way.
 fn unbound(job: &Job, pod: &Pod, settings: &Settings, now: Timestamp) -> Standing {
@@ -548,9 +523,14 @@ fn unbound(job: &Job, pod: &Pod, settings: &Settings, now: Timestamp) -> Standin
     Standing::Waiting(Wait {
         phase: Phase::Scheduling,
         reason: reason::PLACED,
-        message: format!("placed on node {node}; waiting for its pod to be bound"),
+        message: placed_on(&node),
         deadline,
     })
+}
+
+/// What is said from the placement until its pod is bound, which takes a moment and is not worth a second write.
+fn placed_on(node: &str) -> String {
+    format!("placed on node {node}; its pod is being created and bound")
 }
 
 /// A wait that ends in a failed attempt when the start takes too long.

@@ -8,7 +8,7 @@ use warp_runtime::plan::{self, Action, Kind, Plan, about};
 use warp_runtime::sweep;
 
 use super::MANAGER;
-use crate::scheduler;
+use crate::placement;
 
 /// What should happen to a workload's Jobs, what its status says, and who hears of it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -69,7 +69,7 @@ impl Course {
             }
         }
         if place {
-            plan.wake.push(sweep::wake(scheduler::NAME));
+            plan.wake.push(sweep::wake(placement::NAME));
         }
         plan
     }

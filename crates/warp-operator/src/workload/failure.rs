@@ -6,9 +6,9 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 use kube::{Resource, ResourceExt};
 use warp_api::{GPUWorkload, reason};
 
-use super::node_of;
 use super::pod::containers;
 use crate::clock;
+use crate::ledger::node_of;
 
 /// A pod deleted this shortly before its Job's deadline was deleted for it: the Job controller's clock
 /// is not ours, and times in the API are whole seconds.

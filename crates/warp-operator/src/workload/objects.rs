@@ -18,6 +18,8 @@ use warp_api::workload::{BadSpec, GpuAsk, WorkloadVolume, run_seconds};
 use warp_api::{GPUWorkload, label};
 use warp_core::gpu::Vendor;
 
+use crate::placement::Place;
+
 /// Container that gets the GPUs.
 const CONTAINER: &str = "gpu-workload";
 /// Longest name of a Job whose pods carry it as a label.
@@ -30,20 +32,6 @@ pub(crate) struct Shell {
     pub(crate) template: PodTemplateSpec,
     /// Position of the container that gets the GPUs.
     main: usize,
-}
-
-/// Where a Job's pod goes and what decided it.
-#[derive(Clone, Debug)]
-pub(crate) struct Place<'a> {
-    pub(crate) node: &'a str,
-    /// Name of the node's GPU resource.
-    pub(crate) resource: &'a str,
-    /// The node label that told the GPU's model.
-    pub(crate) evidence: Option<&'a (String, String)>,
-    pub(crate) strategy: &'a str,
-    pub(crate) provider: &'a str,
-    /// The decision in one sentence.
-    pub(crate) why: &'a str,
 }
 
 /// The pod a spec describes, or why it cannot be made.
@@ -303,20 +291,20 @@ impl Shell {
     }
 
     /// The Job of one attempt, its pod pinned to a node.
-    pub(crate) fn job(&self, workload: &GPUWorkload, attempt: i32, place: &Place<'_>) -> Job {
+    pub(crate) fn job(&self, workload: &GPUWorkload, attempt: i32, place: &Place) -> Job {
         let labels = labels(workload, attempt);
         let mut template = self.template.clone();
         template.metadata = Some(self.labelled(workload, attempt));
         if let Some(pod) = template.spec.as_mut() {
-            self.give_gpus(pod, place.resource);
+            self.give_gpus(pod, &place.resource);
             pin(pod, place);
         }
         let annotations = [
             (label::CREATED_BY, workload.name_any()),
-            (label::NODE, place.node.to_owned()),
+            (label::NODE, place.node.clone()),
             (label::STRATEGY, place.strategy.to_owned()),
-            (label::PROVIDER, place.provider.to_owned()),
-            (label::PLACEMENT, place.why.to_owned()),
+            (label::PROVIDER, place.provider.clone()),
+            (label::PLACEMENT, place.why.clone()),
         ];
         Job {
             metadata: ObjectMeta {
@@ -366,17 +354,20 @@ fn disruption_policy() -> PodFailurePolicy {
 }
 
 /// Terms are alternatives: the node goes into every one, or a pod would slip through another.
-fn pin(pod: &mut PodSpec, place: &Place<'_>) {
+fn pin(pod: &mut PodSpec, place: &Place) {
     let here = NodeSelectorRequirement {
         key: "metadata.name".to_owned(),
         operator: "In".to_owned(),
-        values: Some(vec![place.node.to_owned()]),
+        values: Some(vec![place.node.clone()]),
     };
-    let model = place.evidence.map(|(key, value)| NodeSelectorRequirement {
-        key: key.clone(),
-        operator: "In".to_owned(),
-        values: Some(vec![value.clone()]),
-    });
+    let model = place
+        .evidence
+        .as_ref()
+        .map(|(key, value)| NodeSelectorRequirement {
+            key: key.clone(),
+            operator: "In".to_owned(),
+            values: Some(vec![value.clone()]),
+        });
     let affinity: &mut Affinity = pod.affinity.get_or_insert_default();
     let node: &mut NodeAffinity = affinity.node_affinity.get_or_insert_default();
     let required: &mut NodeSelector = node

@@ -10,10 +10,12 @@ use kube::{Resource, ResourceExt};
 use warp_api::GPUWorkload;
 use warp_runtime::cache::Key;
 
+use super::assess::{over, suspended};
 use super::objects::job_name;
-use super::{attempt, node_of, owner_key, owns, suspended};
+use super::{attempt, owner_key, owns};
 use crate::context::Context;
-use crate::scheduler::Verdict;
+use crate::ledger::node_of;
+use crate::placement::Verdict;
 use crate::shapes::BY_OWNER;
 
 /// What is known about one workload.
@@ -37,6 +39,7 @@ pub(crate) struct Seen {
 
 pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
     let uid = workload.uid().unwrap_or_default();
+    let generation = workload.meta().generation.unwrap_or_default();
     let labelled = cx.jobs.by(BY_OWNER, &uid).into_iter();
     let here = labelled.filter(|job| job.meta().namespace == workload.meta().namespace);
     let (jobs, strays): (Vec<_>, Vec<_>) = here.partition(|job| owns(workload, job));
@@ -55,8 +58,8 @@ pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
     });
     Seen {
         refusals: refusals.collect(),
-        verdict: cx.verdicts.get(workload),
-        held_until: cx.verdicts.held_until(&uid),
+        verdict: cx.verdicts.get(&uid, generation),
+        held_until: cx.verdicts.held_until(&uid, generation),
         jobs,
         strays,
         pods,
@@ -83,6 +86,8 @@ pub(crate) fn reserves(cx: &Context, job: &Job) -> bool {
     };
     job.name_any() == job_name(&workload, attempt(&workload))
         && owns(&workload, job)
+        && !over(job)
+        && job.meta().deletion_timestamp.is_none()
         && !suspended(job)
         && refusals(cx, job).is_empty()
 }

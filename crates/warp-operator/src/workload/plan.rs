@@ -18,8 +18,8 @@ use warp_runtime::cache::Key;
 use warp_runtime::plan::Plan;
 
 use super::assess::{
-    Standing, Wait, Wish, assess, attempt, current, disruptions, ending, leaves, leftovers, live,
-    missing_nodes, over, pinned, readiness, retries,
+    Placeable, Standing, Wait, assess, attempt, current, disruptions, ending, leaves, leftovers,
+    live, missing_nodes, over, pinned, placeable, retries,
 };
 use super::course::{Course, Note};
 use super::failure::{Failure, Next};
@@ -35,6 +35,8 @@ const RESYNC: i64 = 600;
 /// A workload nobody has looked at gets a status after this long, so that one which is placed at
 /// once costs no write for having waited.
 const PATIENCE: i64 = 1;
+/// Containers that start well get a status after this long, counted from the placement.
+const START_PATIENCE: i64 = 3;
 /// Seconds for which a node is left out whose room was taken by somebody else meanwhile.
 const ROOM: u64 = 10;
 /// Refused nodes remembered at once.
@@ -393,8 +395,22 @@ impl Pass<'_> {
             };
             return self.transition(&say, None, false);
         }
-        let wish = readiness(self.workload, self.seen, self.settings, self.now);
-        let held = self.seen.held_until.filter(|until| *until > self.now);
+        // Once this is written no Job is named any more, unless a pod of it may be left.
+        let unnamed = GPUWorkloadStatus {
+            job_name: None,
+            ..self.status.clone()
+        };
+        let may = placeable(
+            self.workload,
+            Some(&unnamed),
+            self.seen,
+            self.settings,
+            self.now,
+        );
+        let held = match may {
+            Placeable::Held(until) => Some(until),
+            _ => None,
+        };
         let refused = self
             .status
             .refused_nodes
@@ -404,8 +420,8 @@ impl Pass<'_> {
         let resync = held
             .or(open_again)
             .unwrap_or_else(|| clock::after(self.now, RESYNC));
-        match (wish, self.seen.verdict.clone()) {
-            (Wish::Now, None) if vanished.is_some() => {
+        match (may, self.seen.verdict.clone()) {
+            (Placeable::Now | Placeable::Held(_), None) if vanished.is_some() => {
                 let job = vanished.unwrap_or_default();
                 let say = Say {
                     phase: Phase::Pending,
@@ -415,7 +431,7 @@ impl Pass<'_> {
                 };
                 self.transition(&say, Some(resync), true)
             }
-            (Wish::No, _) => {
+            (Placeable::No, _) => {
                 let pods: Vec<String> = live(self.seen, self.settings, self.now)
                     .map(ResourceExt::name_any)
                     .collect();
@@ -442,8 +458,8 @@ impl Pass<'_> {
                 let soon = clock::after(self.now, 10);
                 self.transition(&say, Some(soon), false)
             }
-            (Wish::Later(at), _) => self.later(at),
-            (Wish::Now, Some(verdict)) => {
+            (Placeable::From(at), _) => self.later(at),
+            (_, Some(verdict)) => {
                 let say = Say {
                     phase: Phase::Pending,
                     ready: false,
@@ -452,7 +468,7 @@ impl Pass<'_> {
                 };
                 self.transition(&say, Some(resync), true)
             }
-            (Wish::Now, None) => self.queued(resync),
+            (_, None) => self.queued(resync),
         }
     }
 
@@ -594,6 +610,9 @@ impl Pass<'_> {
         self.status.start_time = None;
         self.status.deadline = Some(Time(wait.deadline));
         self.limit_runtime();
+        if let Some(until) = self.quiet_start(&wait) {
+            return Course::later(until);
+        }
         // The kubelet alternates between "failed to pull" and "waiting before I pull again"; the
         // first says more, and following both would be a write per turn.
         let said = condition::find(&self.status.conditions, condition::READY);
@@ -608,6 +627,18 @@ impl Pass<'_> {
             message,
         };
         self.transition(&say, Some(wait.deadline), false)
+    }
+
+    /// Until when a start that goes well is not worth a write: most take a moment, and then it runs.
+    fn quiet_start(&self, wait: &Wait) -> Option<Timestamp> {
+        let said = condition::find(&self.status.conditions, condition::READY)?;
+        let placed = self.status.last_schedule_time.as_ref()?;
+        let until = clock::after(placed.0, START_PATIENCE);
+        let only_this = wait.reason == reason::STARTING
+            && said.reason == reason::PLACED
+            && self.status.observed_generation == self.workload.meta().generation
+            && self.steps.is_idle();
+        Some(until).filter(|until| only_this && self.now < *until)
     }
 
     fn running(mut self, since: Option<Timestamp>) -> Course {

@@ -120,11 +120,11 @@ const FOUND: [(&str, &str); 15] = [
     // Whoever acts before every list is here takes an unknown node for one that is gone.
     (
         "gpuworkload runs_to_success",
-        "write#5:crash-after; list/nodes#1+all:delay=20s",
+        "write#4:crash-after; list/nodes#1+all:delay=20s",
     ),
     // Alarms that are not set, Jobs and objects that are left behind, generations not told of.
-    ("gpuworkload cannot_pull_its_image", "write#8:crash-before"),
-    ("gpuworkload goes_after_its_ttl", "write#4:crash-after"),
+    ("gpuworkload cannot_pull_its_image", "write#7:crash-before"),
+    ("gpuworkload goes_after_its_ttl", "write#3:crash-after"),
     (
         "gpuworkload is_suspended_while_it_waits",
         "write#2:crash-after",
@@ -132,7 +132,7 @@ const FOUND: [(&str, &str); 15] = [
     // Whoever does not wait for the last pod runs twice.
     (
         "gpuworkload is_resumed_while_its_pod_still_stops",
-        "write#9:crash-after",
+        "write#8:crash-after",
     ),
     // Whoever forgets what it has given away gives it twice.
     (

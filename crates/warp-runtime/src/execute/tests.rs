@@ -213,6 +213,32 @@ async fn a_premise_that_does_not_hold_ends_the_pass_before_its_first_write() {
 }
 
 #[tokio::test]
+async fn a_premise_about_some_fields_minds_no_others() {
+    let bench = Bench::start().await;
+    let (first, next) = (map("first", &[("decides", "1")]), map("next", &[]));
+    bench.run(|plan| plan.create_or_find(&first)).await.unwrap();
+    let seen = bench.api().get("first").await.unwrap();
+    let pointers = ["/data/decides", "/data/absent"];
+    let make = |plan: &mut Plan| {
+        plan.only_if_shows(&seen, &pointers);
+        plan.create_or_find(&next);
+    };
+    bench
+        .another_writer("first", json!({"data": {"other": "y"}}))
+        .await;
+    bench.run(make).await.unwrap();
+    for change in [
+        json!({"absent": "now"}),
+        json!({"absent": null, "decides": "2"}),
+    ] {
+        bench
+            .another_writer("first", json!({ "data": change }))
+            .await;
+        assert!(bench.run(make).await.unwrap_err().is_conflict());
+    }
+}
+
+#[tokio::test]
 async fn what_is_found_or_gone_already_is_no_error_and_deletions_are_seen_at_once() {
     let bench = Bench::start().await;
     let it = map("it", &[]);

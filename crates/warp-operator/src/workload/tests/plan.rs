@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use warp_api::{Phase, reason};
 use warp_runtime::plan::Action;
 
+use super::super::Seen;
+use super::super::assess::Placeable;
 use super::super::course::Course;
 use super::super::plan::backoff;
-use super::super::{Seen, Wish, wish};
-use super::reading::{deletes, one_pod, planned, said, waiting};
-use super::{job, node, now, pod, workload};
-use crate::config::Settings;
-use crate::scheduler::Verdict;
+use super::reading::{deletes, may, one_pod, planned, said, waiting};
+use super::{job, node, pod, workload};
+use crate::placement::Verdict;
 
 #[test]
 fn phases_follow_the_job_and_its_pod() {
@@ -74,8 +74,7 @@ fn a_job_that_vanished_is_taken_from_the_status_before_another_is_made() {
     let running = json!({"phase": "Running", "jobName": "train-01234567-0", "retryCount": 0, "observedGeneration": 3});
     let workload = workload(json!({}), running);
     let nothing = Seen::default();
-    let settings = Settings::default();
-    assert_eq!(wish(&workload, &nothing, &settings, now()), Wish::No);
+    assert_eq!(may(&workload, &nothing), Placeable::No);
     let plan = planned(&workload, &nothing);
     assert!(plan.place, "the scheduler is woken once that is written");
     let mut corrected = workload.clone();
@@ -87,7 +86,7 @@ fn a_job_that_vanished_is_taken_from_the_status_before_another_is_made() {
             .and_then(|status| status.job_name.as_ref()),
         None
     );
-    assert_eq!(wish(&corrected, &nothing, &settings, now()), Wish::Now);
+    assert_eq!(may(&corrected, &nothing), Placeable::Now);
 }
 
 #[test]
@@ -155,10 +154,7 @@ fn suspending_gives_the_gpus_back_and_resuming_uses_no_retry() {
         (Some(1), None)
     );
     let resumed = workload(json!({}), serde_json::to_value(status).unwrap());
-    assert_eq!(
-        wish(&resumed, &Seen::default(), &Settings::default(), now()),
-        Wish::Now
-    );
+    assert_eq!(may(&resumed, &Seen::default()), Placeable::Now);
 }
 
 #[test]
@@ -232,10 +228,7 @@ fn a_workload_under_deletion_is_left_to_the_garbage_collector() {
         serde_json::from_value(json!("2026-11-15T12:00:00Z")).unwrap();
     let seen = one_pod(pod(json!({}), json!({}), json!({"phase": "Running"})));
     assert_eq!(planned(&gone, &seen), Course::default());
-    assert_eq!(
-        wish(&gone, &Seen::default(), &Settings::default(), now()),
-        Wish::No
-    );
+    assert_eq!(may(&gone, &Seen::default()), Placeable::No);
 }
 
 proptest! {

@@ -10,6 +10,7 @@ use warp_api::{GPUWorkload, Phase, condition};
 use warp_runtime::plan::Action;
 
 use super::super::Seen;
+use super::super::assess::{Placeable, placeable};
 use super::super::course::Course;
 use super::super::plan::plan;
 use super::{job, node, now, pod};
@@ -23,6 +24,12 @@ pub(super) fn planned(workload: &GPUWorkload, seen: &Seen) -> Course {
 
 pub(super) fn planned_at(workload: &GPUWorkload, seen: &Seen, at: Timestamp) -> Course {
     plan(workload, seen, &Settings::default(), at)
+}
+
+/// Whether the workload may be placed.
+pub(super) fn may(workload: &GPUWorkload, seen: &Seen) -> Placeable {
+    let status = workload.status.as_ref();
+    placeable(workload, status, seen, &Settings::default(), now())
 }
 
 /// Phase, `Ready` reason and whether it is true.

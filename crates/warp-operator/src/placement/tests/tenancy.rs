@@ -34,18 +34,11 @@ fn under(
 ) -> Vec<Decision> {
     let mut ledger = ledger::build(nodes, &[], &[]);
     let tenancy = tenancy(&ledger, tenants);
-    let decisions = decide::all(
-        &mut ledger,
-        wanted,
-        Quotas::default(),
-        tenancy,
-        &Settings::default(),
-        now(),
-    );
-    decisions
-        .into_iter()
-        .map(|(_, decision)| decision)
-        .collect()
+    let claimants: Vec<_> = wanted.iter().map(claimant).collect();
+    let settings = Settings::default();
+    let mut desk = Desk::new(&claimants, Quotas::default(), tenancy, &settings);
+    let decide = |claimant: &Arc<dyn Claimant>| desk.decide(&mut ledger, &**claimant);
+    claimants.iter().map(decide).collect()
 }
 
 #[test]

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Resource, ResourceExt};
 use warp_api::workload::{Priority, SchedulingStrategy, run_seconds};
-use warp_api::{GPUWorkload, Tenant, reason};
+use warp_api::{Tenant, reason};
 use warp_core::fleet::{Fleet, GpuPool, Request, Work};
 use warp_core::tenancy::{Ask, Kind, Tree, Usage, Verdict as Answer, admit};
 use warp_runtime::cache::{Cache, Health};
 
-use super::Verdict;
+use super::{Claim, Verdict};
 use crate::tenant::claims;
 
 /// Every tenant; none where the kind is not installed or may not be read, nothing before it was listed.
@@ -106,10 +106,10 @@ impl Tenancy {
         owner.spec.defaults.as_ref()?.scheduling_strategy
     }
 
-    /// Why nothing of this workload may be placed, wherever.
-    pub(super) fn bars(&self, workload: &GPUWorkload) -> Option<Verdict> {
-        let namespace = workload.namespace().unwrap_or_default();
-        if let Some(claimants) = self.contested.get(&namespace) {
+    /// Why nothing of this claim may be placed, wherever.
+    pub(super) fn bars(&self, claim: &Claim) -> Option<Verdict> {
+        let namespace: &str = &claim.key.namespace;
+        if let Some(claimants) = self.contested.get(namespace) {
             return Some(Verdict {
                 reason: reason::TENANT_FORBIDS,
                 message: format!(
@@ -118,7 +118,7 @@ impl Tenancy {
                 ),
             });
         }
-        let owner = self.owners.get(&namespace)?;
+        let owner = self.owners.get(namespace)?;
         let name = owner.name_any();
         if owner.spec.suspend {
             return Some(Verdict {
@@ -128,17 +128,17 @@ impl Tenancy {
                 ),
             });
         }
-        let message = Self::forbidden(owner, workload)?;
+        let message = Self::forbidden(owner, claim)?;
         Some(Verdict {
             reason: reason::TENANT_FORBIDS,
             message,
         })
     }
 
-    fn forbidden(owner: &Tenant, workload: &GPUWorkload) -> Option<String> {
+    fn forbidden(owner: &Tenant, claim: &Claim) -> Option<String> {
         let name = owner.name_any();
         let spec = &owner.spec;
-        let asked = workload.spec.priority;
+        let asked = claim.priority;
         if !spec.priorities.is_empty() && !spec.priorities.contains(&asked) {
             let may: Vec<&str> = spec.priorities.iter().copied().map(word).collect();
             return Some(format!(
@@ -149,7 +149,7 @@ impl Tenancy {
         }
         let longest = spec.max_runtime.as_deref()?;
         let limit = run_seconds(longest)?;
-        let own = workload.spec.max_runtime.as_deref().and_then(run_seconds);
+        let own = claim.max_runtime_seconds;
         own.is_none_or(|own| own > limit).then(|| {
             format!(
                 "work of tenant {name} runs at most {longest}; set spec.maxRuntime to that or less"
@@ -159,7 +159,7 @@ impl Tenancy {
 
     /// Leaves of a request's GPUs those its tenant may have now. Says whether any were left out; an error when none is
     /// left.
-    pub(super) fn narrow(&self, fleet: &Fleet, request: &mut Request) -> Result<bool, Verdict> {
+    pub(crate) fn narrow(&self, fleet: &Fleet, request: &mut Request) -> Result<bool, Verdict> {
         let owner = self.owners.get(&*request.namespace);
         let (Some(owner), Some(gpu)) = (owner, request.gpu.as_mut()) else {
             return Ok(false);

@@ -11,8 +11,11 @@ use warp_core::fleet::{
     Constraints, GpuRequest, Node, Request, Toleration, TolerationOperator, Work,
 };
 use warp_core::simulate::fleet::{GpuAsk, GpuEntry, NodeEntry, RequestEntry, Scenario};
+use warp_runtime::cache::Cache;
 
-use super::{Cluster, base_request, shell, waiting};
+use super::{Cluster, waiting};
+use crate::placement::{Claimant, base_request};
+use crate::workload::{Asking, Seen};
 
 /// What runs is entered before anything that waits.
 const RUNNING: i32 = 1000;
@@ -34,11 +37,16 @@ impl Cluster {
                 requests.push(running(work, node, &mut names));
             }
         }
+        let jobs = Cache::new(&[]);
         for workload in waiting(self, now) {
-            let Ok(shell) = shell(&workload) else {
+            let asking = Asking::new(&jobs, Arc::clone(&workload), Seen::default(), now);
+            let pod = asking
+                .as_ref()
+                .and_then(|asking| asking.claim().pods.first());
+            let Some(pod) = pod else {
                 continue;
             };
-            let request = base_request(&ledger, &workload, &shell);
+            let request = base_request(&ledger, pod);
             let priority = match workload.spec.priority {
                 Priority::Low => -1,
                 Priority::Normal => 0,

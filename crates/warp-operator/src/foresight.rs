@@ -7,6 +7,7 @@ mod scenario;
 mod tests;
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -19,11 +20,12 @@ use kube::{Resource, ResourceExt};
 use warp_api::workload::Phase;
 use warp_api::{GPUWorkload, Tenant, label};
 use warp_core::explain::{Change, Nearest};
+use warp_runtime::cache::Cache;
 
-use super::{Decision, Quotas, Tenancy, all, base_request};
 use crate::config::Settings;
-use crate::ledger::{self, Ledger, provider_of};
-use crate::workload::{attempt, over, owns, shell, suspended};
+use crate::ledger::{self, Ledger, Promise, provider_of};
+use crate::placement::{Claimant, Decision, Desk, Quotas, Tenancy};
+use crate::workload::{Asking, Seen, attempt, over, owns, promise, shell, suspended};
 use meeting::Meeting;
 
 /// The objects decisions depend on, as the API shows them at one moment.
@@ -170,19 +172,23 @@ fn promises(workload: &GPUWorkload, job: &Job) -> bool {
 }
 
 impl Cluster {
-    fn promised(&self) -> Vec<Arc<Job>> {
-        let mut jobs = self.jobs.clone();
-        jobs.retain(|job| {
+    /// What Jobs whose pods are not there yet have been promised.
+    fn promised(&self) -> Vec<Promise> {
+        let owners = self.pods.iter().flat_map(|pod| pod.owner_references());
+        let with_pods: BTreeSet<&str> = owners.map(|owner| owner.uid.as_str()).collect();
+        let coming = self.jobs.iter().filter(|job| {
+            let uid = job.meta().uid.as_deref().unwrap_or_default();
             !suspended(job)
+                && !with_pods.contains(uid)
                 && self
                     .workloads
                     .iter()
                     .any(|workload| promises(workload, job))
         });
-        jobs
+        coming.filter_map(|job| promise(job)).collect()
     }
 
-    fn ledger(&self, promised: &[Arc<Job>]) -> Ledger {
+    fn ledger(&self, promised: &[Promise]) -> Ledger {
         let storage = ledger::Storage {
             claims: self.claims.clone(),
             volumes: self.volumes.clone(),
@@ -205,12 +211,25 @@ impl Cluster {
     ) -> (Ledger, Vec<InLine>) {
         let promised = self.promised();
         let mut ledger = self.ledger(&promised);
-        let quotas = Quotas::new(self.quotas.clone(), &promised, &self.pods);
+        let quotas = Quotas::new(self.quotas.clone(), &promised);
         let tenancy = self.tenancy(&ledger);
-        let decisions = all(&mut ledger, line, quotas, tenancy, settings, now);
-        let told = decisions.into_iter().map(|(workload, decision)| InLine {
-            outlook: outlook(&ledger, &workload, decision),
-            workload,
+        // Nothing is made here, so nothing made is looked for.
+        let jobs = Cache::new(&[]);
+        let asking = |workload: &Arc<GPUWorkload>| {
+            let asking = Asking::new(&jobs, Arc::clone(workload), Seen::default(), now);
+            asking.map(|asking| Arc::new(asking) as Arc<dyn Claimant>)
+        };
+        let all: Vec<Option<Arc<dyn Claimant>>> = line.iter().map(asking).collect();
+        let wanted: Vec<Arc<dyn Claimant>> = all.iter().flatten().cloned().collect();
+        let mut desk = Desk::new(&wanted, quotas, tenancy, settings);
+        let told = line.iter().zip(&all).map(|(workload, claimant)| {
+            let decision = claimant.as_ref().map_or(Decision::Skip, |claimant| {
+                desk.decide(&mut ledger, &**claimant)
+            });
+            InLine {
+                outlook: outlook(&ledger, workload, decision),
+                workload: Arc::clone(workload),
+            }
         });
         let told = told.collect();
         (ledger, told)
@@ -227,19 +246,20 @@ fn outlook(ledger: &Ledger, workload: &GPUWorkload, decision: Decision) -> Outlo
             Err(problem) => problem.0,
             Ok(_) => "the place chosen for it is gone again; ask once more".to_owned(),
         }),
-        Decision::Place { job, strategy, why } => {
-            let node = job.annotations().get(label::NODE).cloned();
-            let node = node.unwrap_or_default();
-            let found = ledger.fleet.find(&node);
-            let found = found.and_then(|id| ledger.fleet.node(id));
-            Outlook::Starts(Start {
-                provider: found.map_or("", |node| provider_of(node)).to_owned(),
-                price_micros: found.and_then(|node| node.price_per_gpu_hour_micros),
-                node,
-                strategy,
-                why,
-            })
-        }
+        Decision::Place(places) => match places.into_iter().next() {
+            None => Outlook::Invalid("it asks for no place".to_owned()),
+            Some(place) => {
+                let found = ledger.fleet.find(&place.node);
+                let found = found.and_then(|id| ledger.fleet.node(id));
+                Outlook::Starts(Start {
+                    provider: found.map_or("", |node| provider_of(node)).to_owned(),
+                    price_micros: found.and_then(|node| node.price_per_gpu_hour_micros),
+                    node: place.node,
+                    strategy: place.strategy,
+                    why: place.why,
+                })
+            }
+        },
     }
 }
 
@@ -257,7 +277,7 @@ pub fn look(
     settings: &Settings,
     now: Timestamp,
 ) -> Result<Look, String> {
-    let shell = shell(workload).map_err(|problem| problem.0)?;
+    shell(workload).map_err(|problem| problem.0)?;
     let mut own = workload.clone();
     own.meta_mut().uid.get_or_insert_with(|| "planned".into());
     let created = &mut own.meta_mut().creation_timestamp;
@@ -279,5 +299,10 @@ pub fn look(
     );
     // What it meets when its turn comes: those ahead are served.
     let (ledger, _) = cluster.decide(&line[..place], settings, now);
-    Ok(Meeting::new(cluster, &ledger, &own, &shell, now).look(told, outlook))
+    let asking = Asking::new(&Cache::new(&[]), Arc::clone(&own), Seen::default(), now);
+    let asking = asking.ok_or("its spec cannot be carried out")?;
+    let meeting = Meeting::new(cluster, &ledger, &own, asking.claim());
+    meeting
+        .map(|meeting| meeting.look(told, outlook))
+        .ok_or_else(|| "it asks for no pod".to_owned())
 }

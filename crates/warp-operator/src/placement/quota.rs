@@ -1,14 +1,13 @@
-//! What the ResourceQuotas of a namespace leave for a workload's pod. Pure.
+//! What the ResourceQuotas of a namespace leave for a claim's pods. Pure.
 //!
 //! Looks at what a quota counts of every pod (pods, CPU, memory, ephemeral storage, extended resources
 //! and limits) under the scopes a pod's own spec decides. What else a quota may count, and what admission
 //! adds to a pod, stays the API server's to refuse.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Pod, PodSpec, ResourceQuota};
+use k8s_openapi::api::core::v1::{PodSpec, ResourceQuota};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -16,7 +15,7 @@ use warp_api::reason;
 use warp_core::resources::{Quantity, Resources};
 
 use super::Verdict;
-use crate::ledger;
+use crate::ledger::{self, Promise};
 
 /// Thousandths of a unit, as `limits.cpu` needs them.
 type Amounts = BTreeMap<String, i128>;
@@ -25,16 +24,12 @@ type Amounts = BTreeMap<String, i128>;
 #[derive(Debug, Default)]
 pub(crate) struct Quotas {
     quotas: BTreeMap<String, Vec<Arc<ResourceQuota>>>,
-    /// What Jobs have been promised whose pods no quota counts yet, with the pod it is for.
+    /// Pods that no quota counts yet because they are not there yet.
     coming: BTreeMap<String, Vec<PodSpec>>,
 }
 
 impl Quotas {
-    pub(crate) fn new(
-        quotas: Vec<Arc<ResourceQuota>>,
-        jobs: &[Arc<Job>],
-        pods: &[Arc<Pod>],
-    ) -> Self {
+    pub(crate) fn new(quotas: Vec<Arc<ResourceQuota>>, promises: &[Promise]) -> Self {
         let mut found = Self::default();
         for quota in quotas {
             let namespace = quota.namespace().unwrap_or_default();
@@ -43,31 +38,42 @@ impl Quotas {
         if found.quotas.is_empty() {
             return found;
         }
-        let owners = pods.iter().flat_map(|pod| pod.owner_references());
-        let with_pods: BTreeSet<&str> = owners.map(|owner| owner.uid.as_str()).collect();
-        for job in jobs {
-            let uid = job.uid().unwrap_or_default();
-            let pod = job
-                .spec
-                .as_ref()
-                .and_then(|spec| spec.template.spec.as_ref());
-            if let (Some(pod), false) = (pod, with_pods.contains(uid.as_str())) {
-                found.promise(&job.namespace().unwrap_or_default(), pod);
-            }
+        for promise in promises {
+            let namespace = promise.meta.namespace.as_deref().unwrap_or_default();
+            found.promise(namespace, promise.spec.clone());
         }
         found
     }
 
     /// Counts a pod that is about to be made.
-    pub(crate) fn promise(&mut self, namespace: &str, pod: &PodSpec) {
+    pub(crate) fn promise(&mut self, namespace: &str, pod: PodSpec) {
         if self.quotas.contains_key(namespace) {
             let coming = self.coming.entry(namespace.to_owned()).or_default();
-            coming.push(pod.clone());
+            coming.push(pod);
         }
     }
 
-    /// Why a pod is not let in, if it is not.
-    pub(crate) fn blocks(&self, namespace: &str, pod: &PodSpec) -> Option<Verdict> {
+    /// Why pods that come together are not let in, if they are not.
+    pub(crate) fn blocks(&mut self, namespace: &str, pods: &[PodSpec]) -> Option<Verdict> {
+        if !self.quotas.contains_key(namespace) {
+            return None;
+        }
+        let before = self.coming.get(namespace).map_or(0, Vec::len);
+        let mut found = None;
+        for pod in pods {
+            found = self.blocks_one(namespace, pod);
+            if found.is_some() {
+                break;
+            }
+            self.promise(namespace, pod.clone());
+        }
+        if let Some(coming) = self.coming.get_mut(namespace) {
+            coming.truncate(before);
+        }
+        found
+    }
+
+    fn blocks_one(&self, namespace: &str, pod: &PodSpec) -> Option<Verdict> {
         let quotas = self.quotas.get(namespace)?;
         quotas
             .iter()

@@ -2,14 +2,15 @@
 #![allow(clippy::needless_pass_by_value)]
 
 use serde_json::{Value, json};
-use warp_api::label;
+use warp_api::GPUWorkload;
+use warp_runtime::cache::Cache;
 
 mod tenancy;
 
-use super::decide;
 use super::*;
 use crate::config::Settings;
 use crate::ledger::Ledger;
+use crate::workload::{Asking, Seen, promise};
 
 fn node(name: &str, gpus: u32, labels: Value) -> Arc<k8s_openapi::api::core::v1::Node> {
     let mut all = json!({"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"});
@@ -45,28 +46,40 @@ fn workload(name: &str, spec: Value) -> Arc<GPUWorkload> {
     Arc::new(serde_json::from_value(object).unwrap())
 }
 
+/// A workload as one that asks for a place.
+fn asking(workload: &Arc<GPUWorkload>) -> Asking {
+    let jobs = Cache::new(&[]);
+    let asking = Asking::new(&jobs, Arc::clone(workload), Seen::default(), now());
+    asking.expect("its spec is right")
+}
+
+fn claimant(workload: &Arc<GPUWorkload>) -> Arc<dyn Claimant> {
+    Arc::new(asking(workload))
+}
+
 fn now() -> Timestamp {
     "2026-11-15T12:00:00Z".parse().unwrap()
 }
 
 fn decide(ledger: &mut Ledger, wanted: &[Arc<GPUWorkload>]) -> Vec<Decision> {
-    let decisions = decide::all(
-        ledger,
-        wanted,
-        Quotas::default(),
-        Tenancy::default(),
-        &Settings::default(),
-        now(),
-    );
-    decisions
-        .into_iter()
-        .map(|(_, decision)| decision)
-        .collect()
+    decide_under(ledger, wanted, Quotas::default(), &Settings::default())
+}
+
+fn decide_under(
+    ledger: &mut Ledger,
+    wanted: &[Arc<GPUWorkload>],
+    quotas: Quotas,
+    settings: &Settings,
+) -> Vec<Decision> {
+    let claimants: Vec<_> = wanted.iter().map(claimant).collect();
+    let mut desk = Desk::new(&claimants, quotas, Tenancy::default(), settings);
+    let decide = |claimant: &Arc<dyn Claimant>| desk.decide(ledger, &**claimant);
+    claimants.iter().map(decide).collect()
 }
 
 fn chosen(decision: &Decision) -> Option<String> {
     match decision {
-        Decision::Place { job, .. } => job.annotations().get(label::NODE).cloned(),
+        Decision::Place(places) => Some(places[0].node.clone()),
         _ => None,
     }
 }
@@ -94,6 +107,64 @@ fn decisions_of_one_pass_see_each_other_and_never_overcommit() {
     };
     assert_eq!((count("a"), count("b")), (4, 4));
     assert_eq!(verdict(&decisions[8]).0, reason::WAITING_FOR_CAPACITY);
+}
+
+/// Several pods that are placed together, each like the one of a workload.
+#[derive(Debug)]
+struct Gang(Asking, Claim);
+
+impl Gang {
+    fn of(size: usize, workload: &Arc<GPUWorkload>) -> Arc<dyn Claimant> {
+        let one = asking(workload);
+        let mut claim = one.claim().clone();
+        claim.pods = vec![claim.pods[0].clone(); size];
+        Arc::new(Self(one, claim))
+    }
+}
+
+impl Claimant for Gang {
+    fn claim(&self) -> &Claim {
+        &self.1
+    }
+    fn pod(&self, _: usize, resource: &str) -> k8s_openapi::api::core::v1::PodSpec {
+        self.0.pod(0, resource)
+    }
+    fn plan(&self, places: &[Place]) -> warp_runtime::plan::Plan {
+        self.0.plan(places)
+    }
+    fn pass(&self, correlation: String) -> warp_runtime::pass::Pass {
+        self.0.pass(correlation)
+    }
+    fn is_made(&self) -> bool {
+        self.0.is_made()
+    }
+    fn taken(&self) -> Verdict {
+        self.0.taken()
+    }
+    fn rejected(&self, message: &str) -> Verdict {
+        self.0.rejected(message)
+    }
+}
+
+#[test]
+fn a_claim_for_several_pods_is_met_whole_or_not_at_all() {
+    let nodes = [node("a", 8, json!({})), node("b", 4, json!({}))];
+    let mut ledger = ledger::build(&nodes, &[], &[]);
+    let four = workload("w", json!({"gpuCount": 4}));
+    let wanted = [Gang::of(4, &four), Gang::of(3, &four), claimant(&four)];
+    let settings = Settings::default();
+    let mut desk = Desk::new(&wanted, Quotas::default(), &settings);
+    let too_many = desk.decide(&mut ledger, &*wanted[0]);
+    assert_eq!(verdict(&too_many).0, reason::WAITING_FOR_CAPACITY);
+    assert_eq!(ledger.fleet.works().count(), 0, "nothing is left of it");
+    let Decision::Place(places) = desk.decide(&mut ledger, &*wanted[1]) else {
+        panic!("three fit");
+    };
+    let mut nodes: Vec<&str> = places.iter().map(|place| place.node.as_str()).collect();
+    nodes.sort_unstable();
+    assert_eq!(nodes, ["a", "a", "b"]);
+    let next = desk.decide(&mut ledger, &*wanted[2]);
+    assert_eq!(verdict(&next).0, reason::WAITING_FOR_CAPACITY);
 }
 
 #[test]
@@ -125,14 +196,14 @@ fn every_strategy_of_the_api_places_and_warp_keeps_whole_nodes_whole() {
 fn a_created_job_holds_its_gpus_in_the_next_pass() {
     let nodes = [node("a", 8, json!({}))];
     let mut ledger = ledger::build(&nodes, &[], &[]);
-    let Decision::Place { job, .. } =
-        decide(&mut ledger, &[workload("one", json!({"gpuCount": 6}))]).remove(0)
-    else {
+    let one = workload("one", json!({"gpuCount": 6}));
+    let Decision::Place(places) = decide(&mut ledger, std::slice::from_ref(&one)).remove(0) else {
         panic!("it fits");
     };
-    let mut job = *job;
+    let mut job = asking(&one).job(&places[0]);
     job.metadata.uid = Some("job-uid".to_owned());
-    let mut next = ledger::build(&nodes, &[], &[Arc::new(job)]);
+    let promised = promise(&job).expect("its pod is still to come");
+    let mut next = ledger::build(&nodes, &[], &[promised]);
     let decisions = decide(&mut next, &[workload("two", json!({"gpuCount": 4}))]);
     assert_eq!(verdict(&decisions[0]).0, reason::WAITING_FOR_CAPACITY);
 }
@@ -190,10 +261,10 @@ fn providers_are_tried_in_order_and_the_choice_is_explained() {
     );
     assert_eq!(chosen(&decisions[0]).as_deref(), Some("d"));
     assert_eq!(chosen(&decisions[1]).as_deref(), Some("a"));
-    let Decision::Place { job, .. } = &decisions[1] else {
+    let Decision::Place(places) = &decisions[1] else {
         panic!("it fits")
     };
-    let why = &job.annotations()[label::PLACEMENT];
+    let why = &places[0].why;
     assert!(why.contains("provider docker was passed over"), "{why}");
     let only = workload(
         "three",
@@ -278,22 +349,15 @@ fn a_price_weight_makes_the_cheaper_of_two_equal_nodes_win() {
             ..Settings::default()
         };
         let wanted = [workload("w", json!({}))];
-        let decisions = decide::all(
-            &mut ledger,
-            &wanted,
-            Quotas::default(),
-            Tenancy::default(),
-            &settings,
-            now(),
-        );
-        assert_eq!(chosen(&decisions[0].1).as_deref(), Some(cheaper));
+        let decisions = decide_under(&mut ledger, &wanted, Quotas::default(), &settings);
+        assert_eq!(chosen(&decisions[0]).as_deref(), Some(cheaper));
     }
 }
 
 #[test]
 fn a_verdict_is_renewed_when_its_reason_changes_and_otherwise_seldom() {
     let verdicts = Verdicts::default();
-    let one = workload("w", json!({}));
+    let one = asking(&workload("w", json!({}))).claim().clone();
     let say = |reason, text: &str| Verdict {
         reason,
         message: text.to_owned(),
@@ -309,15 +373,12 @@ fn a_verdict_is_renewed_when_its_reason_changes_and_otherwise_seldom() {
 #[test]
 fn a_job_that_cannot_be_made_is_tried_ever_more_seldom_until_the_spec_changes() {
     let verdicts = Verdicts::default();
-    let one = workload("w", json!({}));
+    let one = asking(&workload("w", json!({}))).claim().clone();
     let later = |seconds| crate::clock::after(now(), seconds);
     verdicts.hold_back(&one, now());
     verdicts.hold_back(&one, now());
-    assert!(verdicts.holds_back(&one, later(1)));
-    assert!(!verdicts.holds_back(&one, later(2)));
-    let mut edited = (*one).clone();
-    edited.metadata.generation = Some(2);
-    assert!(!verdicts.holds_back(&edited, later(1)));
+    assert_eq!(verdicts.held_until(&one.uid, 1), Some(later(2)));
+    assert_eq!(verdicts.held_until(&one.uid, 2), None);
 }
 
 #[test]
@@ -325,7 +386,7 @@ fn the_queue_serves_priority_first_and_then_age() {
     let made = |name: &str, priority: &str, at: &str| {
         let mut one = (*workload(name, json!({"priority": priority}))).clone();
         one.metadata.creation_timestamp = serde_json::from_value(json!(at)).unwrap();
-        Arc::new(one)
+        claimant(&Arc::new(one))
     };
     let mut queue = [
         made("old-low", "low", "2026-11-15T10:00:00Z"),
@@ -336,7 +397,8 @@ fn the_queue_serves_priority_first_and_then_age() {
     ];
     let mut order = |arrivals: &Arrivals| -> Vec<String> {
         in_order(&mut queue, arrivals);
-        queue.iter().map(|one| one.name_any()).collect()
+        let name = |one: &Arc<dyn Claimant>| one.claim().key.name.to_string();
+        queue.iter().map(name).collect()
     };
     // After a restart nobody knows who came first within a second; the name decides.
     let names = order(&Arrivals::default());
@@ -447,18 +509,8 @@ fn quota(
 fn a_quota_is_looked_at_before_a_node_and_counts_what_is_promised() {
     let decided = |quota, wanted: &[Arc<GPUWorkload>]| {
         let mut ledger = ledger::build(&[node("a", 8, json!({}))], &[], &[]);
-        let quotas = Quotas::new(vec![quota], &[], &[]);
-        let all = decide::all(
-            &mut ledger,
-            wanted,
-            quotas,
-            Tenancy::default(),
-            &Settings::default(),
-            now(),
-        );
-        all.into_iter()
-            .map(|(_, decision)| decision)
-            .collect::<Vec<_>>()
+        let quotas = Quotas::new(vec![quota], &[]);
+        decide_under(&mut ledger, wanted, quotas, &Settings::default())
     };
     let gpus = "requests.nvidia.com/gpu";
     let three: Vec<_> = (0..3)
@@ -565,7 +617,7 @@ fn the_cheapest_of_nodes_without_a_price_says_so() {
         let mut ledger = ledger::build(nodes, &[], &[]);
         let spec = json!({"schedulingStrategy": "costOptimized"});
         match decide(&mut ledger, &[workload("w", spec)]).remove(0) {
-            Decision::Place { why, .. } => why,
+            Decision::Place(places) => places[0].why.clone(),
             other => panic!("{other:?}"),
         }
     };

@@ -1,4 +1,4 @@
-//! Why a workload waits, as a reason people can act on and one sentence with its numbers. Pure.
+//! Why a claim waits, as a reason people can act on and one sentence with its numbers. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

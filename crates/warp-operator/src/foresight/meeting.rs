@@ -5,7 +5,6 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
 use warp_api::workload::GpuAsk;
 use warp_api::{GPUWorkload, label};
@@ -14,10 +13,9 @@ use warp_core::fleet::{Expression, Fleet, Node as FleetNode, NodeId, Operator, R
 use warp_core::schedule::Reason;
 use warp_core::schedule::fit::Filter;
 
-use super::super::{base_request, providers, refused_nodes, require};
 use super::{Cluster, Evidence, Group, Holder, InLine, Look, Outlook};
 use crate::ledger::{Ledger, provider_of};
-use crate::workload::Shell;
+use crate::placement::{Claim, base_request, require};
 
 /// One workload and the fleet at its turn.
 pub(super) struct Meeting<'a> {
@@ -36,16 +34,17 @@ impl<'a> Meeting<'a> {
         cluster: &'a Cluster,
         ledger: &'a Ledger,
         workload: &'a GPUWorkload,
-        shell: &'a Shell,
-        now: Timestamp,
-    ) -> Self {
-        let mut request = base_request(ledger, workload, shell);
+        claim: &'a Claim,
+    ) -> Option<Self> {
+        let pod = claim.pods.first()?;
+        let mut request = base_request(ledger, pod);
         // Kinds its tenant may not have now would be no help; when it may have none, the outlook says so.
         let narrowed = cluster.tenancy(ledger).narrow(&ledger.fleet, &mut request);
-        let named: Vec<Arc<str>> = providers(workload)
-            .into_iter()
+        let named: Vec<Arc<str>> = claim
+            .providers
+            .iter()
             .flatten()
-            .map(Arc::from)
+            .map(|name| Arc::from(name.as_str()))
             .collect();
         if !named.is_empty() {
             let here = Expression {
@@ -55,15 +54,15 @@ impl<'a> Meeting<'a> {
             };
             require(&mut request, Some(&here), None);
         }
-        Self {
+        Some(Self {
             cluster,
             ledger,
             workload,
-            ask: &shell.ask,
+            ask: &pod.gpus,
             request,
-            refused: refused_nodes(workload, now),
+            refused: claim.avoided.clone(),
             free: matches!(narrowed, Ok(false)),
-        }
+        })
     }
 
     pub(super) fn look(&self, ahead: Vec<InLine>, outlook: Outlook) -> Look {
