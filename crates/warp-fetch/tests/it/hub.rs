@@ -306,15 +306,12 @@ fn unescaped(path: &str) -> String {
     while let Some((first, after)) = rest.split_first() {
         let code = std::str::from_utf8(after.get(..2).unwrap_or_default());
         let code = code.ok().and_then(|text| u8::from_str_radix(text, 16).ok());
-        match code.filter(|_| *first == b'%') {
-            Some(code) => {
-                bytes.push(code);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = after;
-            }
+        if let Some(code) = code.filter(|_| *first == b'%') {
+            bytes.push(code);
+            rest = &after[2..];
+        } else {
+            bytes.push(*first);
+            rest = after;
         }
     }
     String::from_utf8_lossy(&bytes).into_owned()

@@ -88,7 +88,7 @@ impl World {
             limits: Limits {
                 connections: 4,
                 stall: Duration::from_secs(20),
-                patience: Duration::from_secs(60),
+                patience: Duration::from_mins(1),
                 bytes_per_second: None,
             },
         }

@@ -109,7 +109,7 @@ async fn content_that_stays_wrong_is_never_published_and_what_was_stays() {
         "{error}"
     );
     let snapshots = names(&world.repository().join("snapshots"));
-    assert_eq!(snapshots, [good.commit.clone()]);
+    assert_eq!(snapshots, std::slice::from_ref(&good.commit));
     let reference = std::fs::read_to_string(world.repository().join("refs/main")).unwrap();
     assert_eq!(reference, good.commit);
     // The source is mended: nothing of the bad copy is left.

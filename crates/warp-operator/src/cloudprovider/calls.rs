@@ -68,7 +68,7 @@ impl Inventory {
 impl External for Inventory {
     fn limits(&self) -> Limits {
         Limits {
-            call_deadline: Duration::from_secs(60),
+            call_deadline: Duration::from_mins(1),
             settle: Duration::ZERO,
             max_age: Duration::from_mins(2),
             retry: Duration::from_secs(15),

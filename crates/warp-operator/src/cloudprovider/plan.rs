@@ -32,7 +32,7 @@ pub(super) fn plan(provider: &CloudProvider, seen: &Seen, now: Timestamp) -> Pla
     let going = provider.meta().deletion_timestamp.as_ref();
     let held = provider.finalizers().iter().any(|name| name == FINALIZER);
     if going.is_none() && !held {
-        plan.why = "a provider goes only when its machines are gone".to_owned();
+        "a provider goes only when its machines are gone".clone_into(&mut plan.why);
         plan.add_finalizer(provider, FINALIZER);
         return plan;
     }
@@ -45,7 +45,7 @@ pub(super) fn plan(provider: &CloudProvider, seen: &Seen, now: Timestamp) -> Pla
         && seen.sight.asked.is_some_and(|asked| asked >= since.0)
         && seen.sight.failed.is_none()
     {
-        plan.why = "the cloud has no machine of ours".to_owned();
+        "the cloud has no machine of ours".clone_into(&mut plan.why);
         plan.remove_finalizer(provider, FINALIZER);
         return plan;
     }

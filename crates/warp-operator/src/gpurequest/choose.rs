@@ -188,6 +188,9 @@ fn usable<'a>(wanted: &Wanted, market: &Market<'a>) -> Result<Vec<&'a CloudProvi
     Ok(ready)
 }
 
+/// What makes one offer better than another, the most important first.
+type Rank = (usize, Decimal, i32, u32, String);
+
 /// The best offer, and what speaks against the others.
 fn best(
     wanted: &Wanted,
@@ -197,7 +200,7 @@ fn best(
     max_price: Option<Decimal>,
     rejected: &mut Rejected,
 ) -> Option<Candidate> {
-    let mut found: Vec<((usize, Decimal, i32, u32, String), Candidate)> = Vec::new();
+    let mut found: Vec<(Rank, Candidate)> = Vec::new();
     for provider in providers {
         let name = provider.name_any();
         let offers = provider.status.iter().flat_map(|status| &status.offers);

@@ -444,29 +444,17 @@ fn say(
         );
     }
     if let Some(ending) = &attempt.ending {
-        return match trouble {
-            Some(trouble) => {
-                let text = format!(
-                    "{name} may still cost money: it cannot be ended ({ending}): {trouble}; look after CloudProvider {}",
-                    attempt.provider
-                );
-                Said::new(
-                    RequestPhase::Terminating,
-                    "False",
-                    reason::TERMINATION_STUCK,
-                    text,
-                )
-            }
-            None => {
-                let text = format!("giving {name} back ({ending})");
-                Said::new(
-                    RequestPhase::Terminating,
-                    "False",
-                    reason::TERMINATING,
-                    text,
-                )
-            }
+        let (reason, text) = if let Some(trouble) = trouble {
+            let text = format!(
+                "{name} may still cost money: it cannot be ended ({ending}): {trouble}; look after CloudProvider {}",
+                attempt.provider
+            );
+            (reason::TERMINATION_STUCK, text)
+        } else {
+            let text = format!("giving {name} back ({ending})");
+            (reason::TERMINATING, text)
         };
+        return Said::new(RequestPhase::Terminating, "False", reason, text);
     }
     if attempt.instance_id.is_none() {
         let said = trouble

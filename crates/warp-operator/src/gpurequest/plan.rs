@@ -45,7 +45,7 @@ pub(super) fn plan(request: &GPURequest, seen: &Seen, now: Timestamp) -> Plan {
         return plan;
     }
     if going {
-        plan.why = "nothing is rented".to_owned();
+        "nothing is rented".clone_into(&mut plan.why);
         plan.remove_finalizer(request, FINALIZER);
         return plan;
     }
@@ -53,7 +53,7 @@ pub(super) fn plan(request: &GPURequest, seen: &Seen, now: Timestamp) -> Plan {
         return plan;
     }
     if !held {
-        plan.why = "a request goes only when its machine is gone".to_owned();
+        "a request goes only when its machine is gone".clone_into(&mut plan.why);
         plan.add_finalizer(request, FINALIZER);
         return plan;
     }

@@ -244,7 +244,7 @@ async fn a_model_cache_is_fetched_mounted_and_deleted_on_this_machine() {
     let path = ready["path"].as_str().unwrap();
     std::fs::write(&user, format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: engine}}\nspec:\n  restartPolicy: Never\n  containers:\n  - name: e\n    \
-         image: local://\n    command: [sh, -c, 'cat \"$1\"/config.json && sleep 600', sh, {path}]\n    \
+         image: local://\n    command: [sh, -c, 'cat \"$1\"/config.json && echo && sleep 600', sh, {path}]\n    \
          volumeMounts: [{{name: m, mountPath: /models, readOnly: true}}]\n  \
          volumes: [{{name: m, persistentVolumeClaim: {{claimName: tiny-model, readOnly: true}}}}]\n"
     )).unwrap();
@@ -257,7 +257,7 @@ async fn a_model_cache_is_fetched_mounted_and_deleted_on_this_machine() {
     })
     .await
     .unwrap();
-    up.ok(&["delete", "modelcache", "tiny", "--wait=false"]);
+    up.ok(&["delete", "modelcache", "tiny", "--no-wait"]);
     until("the user to be named", PATIENCE, async || {
         let told = status(&up);
         Ok(told["message"]
