@@ -12,8 +12,7 @@ use warp_core::scale::Load;
 use warp_runtime::cache::Key;
 
 use super::InferenceServices;
-use crate::ledger;
-use crate::ledger::node_of;
+use crate::ledger::{self, node_of};
 
 /// What is known about one service.
 #[derive(Clone, Debug, Default)]

@@ -153,7 +153,7 @@ fn a_claim_for_several_pods_is_met_whole_or_not_at_all() {
     let four = workload("w", json!({"gpuCount": 4}));
     let wanted = [Gang::of(4, &four), Gang::of(3, &four), claimant(&four)];
     let settings = Settings::default();
-    let mut desk = Desk::new(&wanted, Quotas::default(), &settings);
+    let mut desk = Desk::new(&wanted, Quotas::default(), Tenancy::default(), &settings);
     let too_many = desk.decide(&mut ledger, &*wanted[0]);
     assert_eq!(verdict(&too_many).0, reason::WAITING_FOR_CAPACITY);
     assert_eq!(ledger.fleet.works().count(), 0, "nothing is left of it");
