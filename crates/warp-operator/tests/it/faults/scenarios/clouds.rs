@@ -118,7 +118,10 @@ async fn cloud_does(world: &World, change: impl Fn(&mut Books)) -> Result<()> {
             .await
         {
             Err(kube::Error::Api(status)) if status.code == 409 => {}
-            other => return Ok(drop(other?)),
+            other => {
+                other?;
+                return Ok(());
+            }
         }
     }
 }
