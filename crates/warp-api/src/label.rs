@@ -6,12 +6,6 @@ pub const WORKLOAD: &str = "gpu.warp.dev/workload";
 pub const WORKLOAD_UID: &str = "gpu.warp.dev/workload-uid";
 /// Job and pod: which attempt, counted from 0.
 pub const ATTEMPT: &str = "gpu.warp.dev/attempt";
-/// Deployment, Service and pod: name of the InferenceService they belong to.
-pub const INFERENCE_SERVICE: &str = "gpu.warp.dev/inference-service";
-/// Deployment annotation: the pod template as it was rendered, and from what.
-pub const RENDERED: &str = "gpu.warp.dev/rendered";
-/// Pod annotation: the model as the service's spec names it, which no label could hold.
-pub const MODEL: &str = "gpu.warp.dev/model";
 /// Job and pod: who manages them.
 pub const CONTROLLER: &str = "gpu.warp.dev/controller";
 /// Value of [`CONTROLLER`] on everything the operator makes.
@@ -31,7 +25,3 @@ pub const PROVIDER: &str = "gpu.warp.dev/provider";
 pub const PROVIDER_DEFAULT: &str = "kubernetes";
 /// Node label: price of one GPU for one hour, decimal.
 pub const GPU_HOUR_PRICE: &str = "gpu.warp.dev/gpu-hour-price";
-/// Job, pod and claim: name of the ModelCache they belong to.
-pub const MODEL_CACHE: &str = "gpu.warp.dev/model-cache";
-/// Job and pod of a ModelCache: what they fetch, `status.contentKey` once it is complete.
-pub const MODEL_CONTENT: &str = "gpu.warp.dev/model-content";

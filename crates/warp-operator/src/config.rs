@@ -7,8 +7,6 @@ use std::time::Duration;
 use warp_api::workload::SchedulingStrategy;
 use warp_core::schedule::PriceWeight;
 
-use crate::modelcache::Fetcher;
-
 /// Everything `run` needs besides a client.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -66,8 +64,6 @@ pub struct Settings {
     pub node_loss_timeout: Duration,
     /// A node the cluster's scheduler refused is left out for this long.
     pub refusal_timeout: Duration,
-    /// What fetches models.
-    pub fetcher: Fetcher,
 }
 
 impl Default for Settings {
@@ -78,7 +74,6 @@ impl Default for Settings {
             start_timeout: Duration::from_mins(30),
             node_loss_timeout: Duration::from_mins(5),
             refusal_timeout: Duration::from_mins(5),
-            fetcher: Fetcher::default(),
         }
     }
 }

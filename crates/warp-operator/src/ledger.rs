@@ -17,6 +17,7 @@ use kube::{Resource, ResourceExt};
 use warp_core::fleet::{Fleet, Request, Work, WorkState};
 use warp_core::gpu::{Device, NodeGpus};
 
+use crate::cache::Changed;
 use crate::workload::{node_of, over, waits_for_volume};
 
 pub(crate) use node::{model_name, provider_of};
@@ -108,17 +109,17 @@ pub fn build(nodes: &[Arc<Node>], pods: &[Arc<Pod>], jobs: &[Arc<Job>]) -> Ledge
 }
 
 /// Whether a node's change can change a decision: heartbeats cannot.
-pub(crate) fn node_matters(old: Option<&Node>, new: Option<&Node>) -> bool {
-    let form = |node: &Node| {
+pub(crate) fn node_matters(change: &Changed<Node>) -> bool {
+    let form = |node: &Arc<Node>| {
         let (described, gpus) = node::translate(node);
         (described, gpus, node.meta().deletion_timestamp.is_some())
     };
-    old.map(form) != new.map(form)
+    change.before.as_ref().map(form) != change.after.as_ref().map(form)
 }
 
 /// Whether a pod's change can change what is free.
-pub(crate) fn pod_matters(old: Option<&Pod>, new: Option<&Pod>) -> bool {
-    let form = |pod: &Pod| {
+pub(crate) fn pod_matters(change: &Changed<Pod>) -> bool {
+    let form = |pod: &Arc<Pod>| {
         let status = pod.status.as_ref();
         let nominated = status.and_then(|status| status.nominated_node_name.clone());
         let ended = status.and_then(|status| status.phase.as_deref());
@@ -133,7 +134,7 @@ pub(crate) fn pod_matters(old: Option<&Pod>, new: Option<&Pod>) -> bool {
             pod.meta().deletion_timestamp.is_some(),
         )
     };
-    old.map(form) != new.map(form)
+    change.before.as_ref().map(form) != change.after.as_ref().map(form)
 }
 
 /// A pod on a node that is not there holds nothing that could be given away.

@@ -1,19 +1,19 @@
 //! The controllers: they watch a cluster through its API alone, decide with `warp-core`, and write
 //! back through one executor.
 //!
-//! Every kind stands on `warp-runtime`: `observe` (read, decide nothing) → `plan` (pure) → the one executor
-//! (chooses nothing). Placement is one global loop in `scheduler`.
+//! Every kind follows the same pattern: `observe` (read, decide nothing) → `plan` (pure) → `apply`
+//! (choose nothing). Placement is one global loop in `scheduler`.
 
+mod apply;
 mod audit;
+mod cache;
 mod clock;
-mod cloudprovider;
 mod config;
 mod context;
-mod gpurequest;
-mod inferenceservice;
+mod driver;
 pub mod ledger;
 mod metrics;
-mod modelcache;
+mod plan;
 #[cfg(test)]
 mod purity;
 mod readiness;
@@ -21,14 +21,11 @@ mod retry;
 mod run;
 mod scheduler;
 mod serve;
-mod shapes;
 mod tenant;
 mod workload;
 
 pub use audit::TARGET as AUDIT_TARGET;
+pub use clock::Clock;
 pub use config::{Config, Endpoint, LeaderConfig, Settings};
-pub use modelcache::Fetcher;
 pub use retry::client;
 pub use run::{RunError, run};
-pub use scheduler::foresight;
-pub use warp_runtime::Clock;

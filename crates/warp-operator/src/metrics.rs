@@ -10,15 +10,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-/// The kinds, by the name of their controller.
-const KINDS: [&str; 6] = [
-    crate::workload::NAME,
-    crate::tenant::NAME,
-    crate::inferenceservice::NAME,
-    crate::gpurequest::NAME,
-    crate::cloudprovider::NAME,
-    crate::modelcache::NAME,
-];
+/// Kinds that are run by the runtime, by the name of their controller.
+const ON_THE_RUNTIME: [&str; 1] = [crate::tenant::NAME];
 
 type Labels = Vec<(&'static str, String)>;
 
@@ -29,12 +22,13 @@ pub(crate) struct Metrics {
     scheduled: Family<Labels, Counter>,
     failed: Family<Labels, Counter>,
     retries: Counter,
+    reconcile: Family<Labels, Histogram>,
     placement: Histogram,
     pending: Gauge,
     writes: Family<Labels, Counter>,
     watch_errors: Family<Labels, Counter>,
     leader: Gauge,
-    /// Passes of every kind, by its controller.
+    /// Passes of every kind on the runtime, by its controller.
     kinds: BTreeMap<&'static str, Family<Labels, Histogram>>,
     kind_ready: Family<Labels, Gauge>,
 }
@@ -49,12 +43,13 @@ impl Default for Metrics {
             scheduled: Family::default(),
             failed: Family::default(),
             retries: Counter::default(),
+            reconcile: Family::new_with_constructor(buckets as fn() -> Histogram),
             placement: buckets(),
             pending: Gauge::default(),
             writes: Family::default(),
             watch_errors: Family::default(),
             leader: Gauge::default(),
-            kinds: KINDS
+            kinds: ON_THE_RUNTIME
                 .iter()
                 .map(|name| {
                     (
@@ -87,6 +82,11 @@ impl Metrics {
             "warp_gpuworkload_retries",
             "Attempts started after a failed one",
             self.retries.clone(),
+        );
+        to.register(
+            "warp_gpuworkload_reconcile_duration_seconds",
+            "Time of one pass over one workload",
+            self.reconcile.clone(),
         );
         to.register(
             "warp_scheduler_pass_duration_seconds",
@@ -143,7 +143,15 @@ impl Metrics {
         self.retries.inc();
     }
 
-    pub(crate) fn reconciled(&self, controller: &str, took: Duration, ok: bool) {
+    pub(crate) fn reconciled(&self, took: Duration, ok: bool) {
+        let result = if ok { "success" } else { "error" };
+        let labels = vec![("result", result.to_owned())];
+        self.reconcile
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn kind_reconciled(&self, controller: &str, took: Duration, ok: bool) {
         let result = if ok { "success" } else { "error" };
         if let Some(passes) = self.kinds.get(controller) {
             let labels = vec![("result", result.to_owned())];
@@ -208,7 +216,7 @@ mod tests {
         metrics.scheduled("leastLoaded");
         metrics.failed("NonZeroExit");
         metrics.retried();
-        metrics.reconciled(crate::workload::NAME, Duration::from_millis(3), true);
+        metrics.reconciled(Duration::from_millis(3), true);
         let text = metrics.render();
         for line in [
             "warp_gpuworkload_scheduled_total{strategy=\"leastLoaded\"} 1",

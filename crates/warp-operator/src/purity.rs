@@ -9,31 +9,10 @@ fn files_that_decide_do_no_io() {
         ("workload/pod.rs", include_str!("workload/pod.rs")),
         ("workload/say.rs", include_str!("workload/say.rs")),
         ("workload/plan.rs", include_str!("workload/plan.rs")),
-        ("modelcache/plan.rs", include_str!("modelcache/plan.rs")),
-        (
-            "modelcache/plan/job.rs",
-            include_str!("modelcache/plan/job.rs"),
-        ),
-        (
-            "modelcache/objects.rs",
-            include_str!("modelcache/objects.rs"),
-        ),
         ("tenant/plan.rs", include_str!("tenant/plan.rs")),
-        (
-            "inferenceservice/plan.rs",
-            include_str!("inferenceservice/plan.rs"),
-        ),
-        (
-            "inferenceservice/assess.rs",
-            include_str!("inferenceservice/assess.rs"),
-        ),
-        (
-            "inferenceservice/objects.rs",
-            include_str!("inferenceservice/objects.rs"),
-        ),
         ("scheduler/decide.rs", include_str!("scheduler/decide.rs")),
         ("ledger.rs", include_str!("ledger.rs")),
-        ("workload/course.rs", include_str!("workload/course.rs")),
+        ("plan.rs", include_str!("plan.rs")),
     ];
     for (name, text) in files {
         for word in [".await", "Client", "Api<", "Timestamp::now"] {

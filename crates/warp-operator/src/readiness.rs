@@ -4,7 +4,6 @@
 //! Owns: the answer of `/readyz`. Asks the API server about rights only when somebody asks here. Must
 //! not stop anything: a right that comes back needs no restart.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -16,10 +15,7 @@ use kube::{Api, Client};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use warp_runtime::cache::Health;
-use warp_runtime::runtime::Readiness as Kinds;
-
-use crate::{scheduler, workload};
+use crate::context::Context;
 
 /// How long an answer about rights is believed.
 const BELIEVED: Duration = Duration::from_secs(20);
@@ -60,61 +56,26 @@ const EVERYWHERE: [&str; 5] = [
 pub(crate) struct Readiness {
     client: Client,
     namespace: Option<String>,
-    kinds: Kinds,
     rights: Mutex<Option<(Instant, Vec<String>)>>,
 }
 
 impl Readiness {
-    pub(crate) fn new(client: Client, namespace: Option<String>, kinds: Kinds) -> Self {
+    pub(crate) fn new(client: Client, namespace: Option<String>) -> Self {
         Self {
             client,
             namespace,
-            kinds,
             rights: Mutex::new(None),
         }
     }
 
     /// What keeps the operator from working, each with what to do; empty when nothing does.
-    pub(crate) async fn missing(&self) -> Vec<String> {
-        let (mut missing, reading) = self.unread();
+    pub(crate) async fn missing(&self, cx: &Context) -> Vec<String> {
+        let mut missing = cx.stuck();
         missing.extend(self.refused().await);
-        if missing.is_empty() && reading {
+        if missing.is_empty() && !cx.synced() {
             missing.push("still reading the cluster".to_owned());
         }
         missing
-    }
-
-    /// How every kind is doing.
-    pub(crate) fn kinds(&self) -> &Kinds {
-        &self.kinds
-    }
-
-    /// What the API server will not let workloads and their placement be decided on, and whether a first list is still
-    /// on its way. What fails for a moment passes by itself.
-    fn unread(&self) -> (Vec<String>, bool) {
-        let ours = [workload::NAME, scheduler::NAME];
-        let kinds = self.kinds.kinds().into_iter();
-        let troubles = kinds
-            .filter(|kind| ours.contains(&kind.name))
-            .flat_map(|kind| kind.troubles);
-        let (mut said, mut reading) = (BTreeSet::new(), false);
-        for (resource, health) in troubles {
-            let hint = match health {
-                Health::Missing => {
-                    "the API server does not know this resource: is the CRD installed (warp install --print --crds-only)?"
-                }
-                Health::Refused(_) => {
-                    "this account may not list and watch them, or is not known (apply the roles of `warp install --print`)"
-                }
-                Health::Starting => {
-                    reading = true;
-                    continue;
-                }
-                Health::Failing(_) | Health::Current => continue,
-            };
-            said.insert(format!("{resource}: {hint}"));
-        }
-        (said.into_iter().collect(), reading)
     }
 
     async fn refused(&self) -> Vec<String> {
@@ -200,19 +161,7 @@ mod tests {
         }
         granted.retain(|(_, _, verb)| !matches!(verb.as_str(), "get" | "list"));
         // A kind on the runtime stops alone and says so itself.
-        let others = [
-            "tenants",
-            "inferenceservices",
-            "deployments",
-            "services",
-            "gpurequests",
-            "cloudproviders",
-            "modelcaches",
-        ];
-        granted.retain(|(_, resource, _)| !others.iter().any(|kind| resource.starts_with(kind)));
-        // What those kinds do with objects that workloads only read.
-        let theirs = [("nodes", "delete"), ("persistentvolumeclaims", "create")];
-        granted.retain(|(_, resource, verb)| !theirs.contains(&(resource, verb)));
+        granted.retain(|(_, resource, _)| !resource.starts_with("tenants"));
         let asked = NEEDED.map(|(group, resource, verb)| {
             (group.to_owned(), resource.to_owned(), verb.to_owned())
         });

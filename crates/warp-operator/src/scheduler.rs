@@ -6,7 +6,6 @@ mod arrivals;
 mod decide;
 mod explain;
 mod quota;
-mod tenancy;
 mod verdict;
 
 use std::cmp::Reverse;
@@ -16,94 +15,54 @@ use std::sync::atomic::{self, AtomicBool};
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 use warp_api::{GPUWorkload, reason};
-use warp_runtime::cache::Key;
-use warp_runtime::driver::later;
-use warp_runtime::execute::{ExecuteError, status_of};
-use warp_runtime::pass::Pass;
-use warp_runtime::plan::Plan;
-use warp_runtime::runtime::Runtime;
-use warp_runtime::sweep::{Hands, Sweep, SweepRegistration};
 
+use crate::apply::{ApplyError, chain};
+use crate::audit::Pass;
+use crate::cache::Key;
 use crate::context::Context;
 use crate::ledger;
-use crate::workload::{self, Wish, only_if_lost, owns, reserves, see, wish};
+use crate::plan::{Change, Target, Want, Write};
+use crate::workload::{Wish, attempt, lost_nodes, reserves, see, wish};
 
 use quota::Quotas;
-use tenancy::Tenancy;
 
 pub(crate) use arrivals::Arrivals;
 pub(crate) use decide::Decision;
-pub use decide::foresight;
 pub(crate) use verdict::Verdict;
 pub(crate) use verdict::Verdicts;
 
-/// Names it in logs, readiness and wake-ups.
-pub(crate) const NAME: &str = "scheduler";
 /// Field manager of the Jobs it makes.
 const MANAGER: &str = "warp-scheduler";
 /// Events come in bursts; one pass serves a burst.
 const SETTLE: Duration = Duration::from_millis(20);
 /// Jobs created at once.
 const CREATES: usize = 16;
-/// What the executor calls the request that makes a Job.
-const CREATE: &str = "create";
 /// A pass runs at least this often while anything waits, because time alone may change the answer.
-const RESYNC: SignedDuration = SignedDuration::from_mins(1);
-/// What of a workload decides that a Job is made for it. As long as it shows the same to the API server, what was
-/// decided holds: a watch that is behind may hide that it is gone, suspended or further on.
-const DECISIVE: [&str; 7] = [
-    "/metadata/generation",
-    "/metadata/deletionTimestamp",
-    "/status/phase",
-    "/status/jobName",
-    "/status/retryCount",
-    "/status/disruptions",
-    "/status/refusals",
-];
+const RESYNC: Duration = Duration::from_mins(1);
 
-/// The loop as the runtime runs it.
-#[derive(Debug)]
-struct Scheduler {
-    cx: Arc<Context>,
-}
-
-/// Registers the loop: what it reads, and what may make room.
-pub(crate) fn register(runtime: &mut Runtime, cx: &Arc<Context>) {
-    let sweep = Scheduler { cx: Arc::clone(cx) };
-    runtime.sweep(
-        SweepRegistration::of(sweep, SETTLE)
-            .reads(&cx.workloads)
-            .reads(&cx.jobs)
-            .watches(&cx.pods, ledger::pod_matters)
-            .watches(&cx.nodes, ledger::node_matters)
-            // A refused pod holds no GPUs: others may have them.
-            .watches(&cx.refusals, |_, _| true)
-            .watches(&cx.quotas, |_, _| true)
-            // What pods may ask of namespaces and of volumes.
-            .watches(&cx.namespaces, |_, _| true)
-            .watches(&cx.claims, |_, _| true)
-            .watches(&cx.volumes, |_, _| true)
-            .watches(&cx.classes, |_, _| true),
-    );
-}
-
-impl Sweep for Scheduler {
-    const NAME: &'static str = NAME;
-
-    async fn sweep(&self, hands: &Hands) -> Option<Timestamp> {
-        let waiting = pass(&self.cx, hands).await;
-        waiting.then(|| later(self.cx.clock.now(), RESYNC))
+/// Places workloads until `stop`.
+pub(crate) async fn run(cx: Arc<Context>, stop: CancellationToken) {
+    let mut waiting = false;
+    loop {
+        tokio::select! {
+            () = cx.place.notified() => {}
+            () = cx.clock.sleep(RESYNC), if waiting => {}
+            () = stop.cancelled() => return,
+        }
+        cx.clock.sleep(SETTLE).await;
+        waiting = pass(&cx).await;
     }
 }
 
 /// One pass. Returns whether anything still waits.
-async fn pass(cx: &Context, hands: &Hands) -> bool {
+async fn pass(cx: &Context) -> bool {
     let started = Instant::now();
     let now = cx.clock.now();
     let arrived = cx.arrivals.next();
@@ -117,17 +76,12 @@ async fn pass(cx: &Context, hands: &Hands) -> bool {
     cx.verdicts.keep_only(&uids);
     cx.arrivals.keep_only(&uids, arrived);
     let (wanted, held) = queue(cx, open, now);
-    let correlation = hands.correlation.next();
+    let correlation = cx.correlation.next();
     let span = tracing::info_span!("place", waiting = wanted.len(), correlation = %correlation);
     if wanted.is_empty() {
         cx.metrics.placed(started.elapsed(), held);
         return false;
     }
-    // What nobody has listed yet may limit everything.
-    let Some(tenants) = tenancy::listed(cx.tenants.get()) else {
-        cx.wakes.wake_sweep(NAME);
-        return true;
-    };
     let mut promised = cx.jobs.all();
     promised.retain(|job| reserves(cx, job));
     let pods = cx.pods.all();
@@ -139,13 +93,12 @@ async fn pass(cx: &Context, hands: &Hands) -> bool {
     let mut ledger = ledger::build(&cx.nodes.all(), &pods, &promised)
         .with_surroundings(&cx.namespaces.all(), storage);
     let quotas = Quotas::new(cx.quotas.all(), &promised, &pods);
-    let tenancy = Tenancy::new(&tenants, &cx.namespaces.all(), &ledger.fleet);
-    let decisions = decide::all(&mut ledger, &wanted, quotas, tenancy, &cx.settings, now);
+    let decisions = decide::all(&mut ledger, &wanted, quotas, &cx.settings, now);
     let waiting = decisions
         .iter()
         .filter(|(_, decision)| matches!(decision, Decision::Wait(_)))
         .count();
-    carry_out(cx, hands, decisions, &correlation, now)
+    carry_out(cx, decisions, &correlation, now)
         .instrument(span)
         .await;
     cx.metrics.placed(started.elapsed(), waiting + held);
@@ -159,7 +112,6 @@ async fn pass(cx: &Context, hands: &Hands) -> bool {
 /// times. They hear from that next pass, in which the failed one is held back.
 async fn carry_out(
     cx: &Context,
-    hands: &Hands,
     decisions: Vec<(Arc<GPUWorkload>, Decision)>,
     correlation: &str,
     now: Timestamp,
@@ -168,20 +120,20 @@ async fn carry_out(
     let mut waits = Vec::new();
     for (workload, decision) in decisions {
         match decision {
-            Decision::Place { job, strategy, why } => places.push((workload, (job, strategy, why))),
+            Decision::Place { job, strategy, why } => places.push((workload, job, strategy, why)),
             Decision::Wait(verdict) => waits.push((workload, verdict)),
             Decision::Skip => {}
         }
     }
     let failed = AtomicBool::new(false);
     stream::iter(places)
-        .for_each_concurrent(CREATES, |(workload, placement)| {
+        .for_each_concurrent(CREATES, |(workload, job, strategy, why)| {
             let failed = &failed;
             async move {
-                if !place(cx, hands, &workload, placement, correlation, now).await {
+                if !place(cx, &workload, &job, strategy, why, correlation, now).await {
                     failed.store(true, atomic::Ordering::Relaxed);
                 }
-                cx.wakes.wake(workload::NAME, Key::of(&*workload));
+                cx.queue.add(Key::of(&*workload), now);
             }
         })
         .await;
@@ -189,11 +141,11 @@ async fn carry_out(
     for (workload, verdict) in waits {
         let first = cx.verdicts.get(&workload).is_none();
         if (all_made || first) && cx.verdicts.set(&workload, verdict, now) {
-            cx.wakes.wake(workload::NAME, Key::of(&*workload));
+            cx.queue.add(Key::of(&*workload), now);
         }
     }
     if !all_made {
-        cx.wakes.wake_sweep(NAME);
+        wake(cx);
     }
 }
 
@@ -230,45 +182,84 @@ fn finished(workload: &GPUWorkload) -> bool {
     phase.is_some_and(warp_api::Phase::is_final)
 }
 
-/// What a placement takes: that the workload is still as it was, that its last pod is lost where its node is not known,
-/// and the Job.
-fn plan(cx: &Context, workload: &GPUWorkload, job: &Job, why: String) -> Plan {
-    let mut plan = Plan {
-        why,
-        ..Plan::default()
-    };
-    only_if_lost(&mut plan, &see(cx, workload));
-    plan.only_if_shows(workload, &DECISIVE);
-    plan.create_or_find(job);
-    plan
+/// Whether the API server agrees that a Job should be made. A watch that is behind may hide that the
+/// workload is gone, suspended or further on, or that a node is there on which its last pod runs.
+async fn still_wanted(
+    cx: &Context,
+    pass: &Pass,
+    workload: &GPUWorkload,
+    now: Timestamp,
+) -> Result<bool, ApplyError> {
+    let seen = see(cx, workload);
+    for premise in lost_nodes(&seen) {
+        cx.executor.write(pass, &premise).await?;
+    }
+    let Target {
+        resource,
+        namespace,
+        name,
+        uid,
+        ..
+    } = Target::of(workload);
+    let found = cx.executor.find(&resource, &namespace, &name).await?;
+    let newest = found.and_then(|found| found.try_parse::<GPUWorkload>().ok());
+    Ok(newest.is_some_and(|newest| {
+        newest.meta().uid.as_deref() == Some(&*uid)
+            && newest.meta().generation == workload.meta().generation
+            && attempt(&newest) == attempt(workload)
+            && wish(&newest, &seen, &cx.settings, now) == Wish::Now
+    }))
 }
 
 /// Makes the Job of a placement; whether it is there now.
 async fn place(
     cx: &Context,
-    hands: &Hands,
     workload: &GPUWorkload,
-    placement: (Box<Job>, &'static str, String),
+    job: &Job,
+    strategy: &'static str,
+    why: String,
     correlation: &str,
     now: Timestamp,
 ) -> bool {
-    let (job, strategy, why) = placement;
-    let pass = Pass::over(NAME, MANAGER, workload, correlation.to_owned());
-    let plan = plan(cx, workload, &job, why);
-    let mut answer = hands.executor.execute(&pass, plan.clone()).await;
-    // A quota that changed in the same moment: whoever waits now loses its place to a lower one.
-    let lost_race = |error: &ExecuteError| error.verb == CREATE && error.is_conflict();
-    if answer.as_ref().is_err_and(lost_race) {
-        answer = hands.executor.execute(&pass, plan).await;
+    let pass = Pass::new("GPUWorkload", workload, MANAGER, correlation.to_owned());
+    let why_not = match still_wanted(cx, &pass, workload, now).await {
+        Ok(true) => None,
+        Ok(false) => Some("it changed meanwhile".to_owned()),
+        Err(error) => {
+            if let Some(verdict) = error.status().and_then(forbidden) {
+                cx.verdicts.set(workload, verdict, now);
+            }
+            Some(chain(&error))
+        }
+    };
+    if let Some(why_not) = why_not {
+        tracing::warn!(
+            workload = workload.name_any(),
+            why_not,
+            "not placed for now"
+        );
+        cx.verdicts.hold_back(workload, now);
+        return false;
     }
-    let made = || cx.jobs.get(&Key::of(&*job));
+    let write = Write {
+        what: Change::Create(Box::new(Want::of(job))),
+        why,
+    };
+    let mut answer = cx.executor.write(&pass, &write).await;
+    // A quota that changed in the same moment: whoever waits now loses its place to a lower one.
+    if answer.as_ref().is_err_and(ApplyError::is_conflict) {
+        answer = cx.executor.write(&pass, &write).await;
+    }
     match answer {
-        Ok(_) if made().is_some_and(|made| owns(workload, &made)) => {
+        Ok(Some(made)) => {
             cx.metrics.scheduled(strategy);
+            if let Ok(job) = made.try_parse::<Job>() {
+                cx.jobs.note(job, now);
+            }
             cx.verdicts.clear(workload);
             true
         }
-        Ok(_) => {
+        Ok(None) => {
             taken(cx, workload, &job.name_any(), now);
             false
         }
@@ -299,13 +290,15 @@ fn taken(cx: &Context, workload: &GPUWorkload, name: &str, now: Timestamp) {
 
 /// The Job could not be made. A refusal by the API server is the workload's to know; anything else
 /// is ours to try again.
-fn refused(cx: &Context, workload: &GPUWorkload, error: &ExecuteError, now: Timestamp) {
-    tracing::warn!(workload = workload.name_any(), %error, "not placed for now");
-    // Its own pass sets the alarm for the next try.
-    cx.verdicts.hold_back(workload, now);
-    // What an expired token, a namespace that is gone or a conflict answers is not the spec's fault.
-    let status = status_of(&error.source).filter(|status| matches!(status.code, 400 | 403 | 422));
+fn refused(cx: &Context, workload: &GPUWorkload, error: &ApplyError, now: Timestamp) {
+    // What an expired token, a namespace that is gone or a conflict answers is nobody's spec.
+    let status = error
+        .status()
+        .filter(|status| matches!(status.code, 400 | 403 | 422));
+    tracing::warn!(workload = workload.name_any(), error = %chain(error), "failed to create job");
     let Some(status) = status else {
+        cx.verdicts.hold_back(workload, now);
+        // Its own pass sets the alarm for the next try.
         return;
     };
     let rejected = || Verdict {
@@ -315,10 +308,9 @@ fn refused(cx: &Context, workload: &GPUWorkload, error: &ExecuteError, now: Time
             status.message
         ),
     };
-    let verdict = forbidden(status).or_else(|| (error.verb == CREATE).then(rejected));
-    if let Some(verdict) = verdict {
-        cx.verdicts.set(workload, verdict, now);
-    }
+    cx.verdicts.hold_back(workload, now);
+    let verdict = forbidden(status).unwrap_or_else(rejected);
+    cx.verdicts.set(workload, verdict, now);
 }
 
 /// What a refusal says when it is about the operator's own rights, which admission and quotas also
@@ -334,6 +326,11 @@ fn forbidden(status: &kube::core::Status) -> Option<Verdict> {
             status.message
         ),
     })
+}
+
+/// Wakes the scheduler, for whoever saw something that may make room.
+pub(crate) fn wake(cx: &Context) {
+    cx.place.notify_one();
 }
 
 #[cfg(test)]

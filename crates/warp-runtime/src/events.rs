@@ -5,7 +5,6 @@
 mod stable;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, EventSource};
@@ -17,7 +16,6 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::Clock;
-use crate::pass::Observer;
 use crate::plan::Note;
 
 /// Events one component may say about one object in a burst, and how long it takes to earn the next.
@@ -50,12 +48,10 @@ impl Recorder {
         client: kube::Client,
         clock: Clock,
         identity: &str,
-        observer: Arc<dyn Observer>,
         shutdown: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + use<>) {
         let (send, receive) = mpsc::channel(WAITING);
-        let identity = identity.to_owned();
-        let writer = stable::write(client, clock, identity, observer, receive, shutdown);
+        let writer = stable::write(client, clock, identity.to_owned(), receive, shutdown);
         (Self { send }, writer)
     }
 
@@ -236,7 +232,6 @@ mod tests {
             about,
             warning: false,
             reason: "SuccessfulCreate".to_owned(),
-            action: None,
             message: message.to_owned(),
         }
     }

@@ -223,24 +223,15 @@ impl Executor {
         }
         let mut traces = Vec::new();
         let mut outcome = Ok(());
-        let (why, reasons): (Arc<str>, _) = (plan.why.into(), plan.reasons);
-        let why_of = |at: usize| match reasons.get(&at) {
-            Some(own) => Arc::from(own.as_str()),
-            None => why.clone(),
-        };
-        let actions = plan.actions.into_iter().enumerate();
-        let mut actions = actions.map(|(at, action)| (why_of(at), action)).peekable();
+        let why = plan.why;
+        let mut actions = plan.actions.into_iter().peekable();
         while let Some(first) = actions.next() {
-            let run = kind_of_run(&first.1);
+            let run = kind_of_run(&first);
             let mut batch = vec![first];
-            while run > 0
-                && actions
-                    .peek()
-                    .is_some_and(|(_, next)| kind_of_run(next) == run)
-            {
+            while run > 0 && actions.peek().is_some_and(|next| kind_of_run(next) == run) {
                 batch.extend(actions.next());
             }
-            outcome = self.run(pass, batch, run == 1, &mut traces).await;
+            outcome = self.run(pass, &why, batch, run == 1, &mut traces).await;
             if outcome.is_err() {
                 break;
             }
@@ -265,19 +256,20 @@ impl Executor {
     async fn run(
         &self,
         pass: &Pass,
-        batch: Vec<(Arc<str>, Action)>,
+        why: &str,
+        batch: Vec<Action>,
         slow_start: bool,
         traces: &mut Vec<Trace>,
     ) -> Result<(), ExecuteError> {
         let mut width = if slow_start { 1 } else { PARALLEL };
         let mut rest = batch.into_iter();
         loop {
-            let now: Vec<(Arc<str>, Action)> = rest.by_ref().take(width).collect();
+            let now: Vec<Action> = rest.by_ref().take(width).collect();
             if now.is_empty() {
                 return Ok(());
             }
             let results: Vec<_> = stream::iter(now)
-                .map(|(why, action)| async move { self.act(pass, &why, action).await })
+                .map(|action| self.act(pass, why, action))
                 .buffer_unordered(PARALLEL)
                 .collect()
                 .await;

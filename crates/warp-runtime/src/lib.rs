@@ -21,6 +21,5 @@ pub mod plan;
 pub mod queue;
 pub mod reconcile;
 pub mod runtime;
-pub mod sweep;
 
 pub use clock::Clock;

@@ -24,8 +24,8 @@ use tokio_util::task::TaskTracker;
 use crate::Clock;
 use crate::background;
 use crate::cache::store::Store;
-use crate::cache::{Cache, Health, Key, Shape, Source, fill_observed};
-use crate::driver::drive_until;
+use crate::cache::{Cache, Health, Key, Shape, Source, fill};
+use crate::driver::drive;
 use crate::events::Recorder;
 use crate::execute::{Executor, Followed, Outsides, OwnWrites};
 use crate::kind::Kind;
@@ -33,7 +33,6 @@ use crate::outside::{External, Outside};
 use crate::pass::{Correlation, Observer};
 use crate::queue::{Backoff, Queue};
 use crate::reconcile::{KindController, REQUEST_DEADLINE, Reconcile, WORKERS, blocks};
-use crate::sweep::{Hands, Sweep, SweepController, SweepRegistration, everything};
 
 /// How long the last Events may take when the runtime ends.
 const LAST_EVENTS: Duration = Duration::from_secs(5);
@@ -42,48 +41,33 @@ const LAST_EVENTS: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, Default)]
 pub struct Wakes(Arc<RwLock<Queues>>);
 
-/// Each with how long it lets wake-ups gather.
-type Queues = BTreeMap<&'static str, (Arc<Queue<Key>>, Duration)>;
+type Queues = BTreeMap<&'static str, Arc<Queue<Key>>>;
 
 impl Wakes {
     /// Has `controller` look at `key`; one that is not registered needs no wake-up.
     pub fn wake(&self, controller: &str, key: Key) {
-        self.wake_after(controller, key, Duration::ZERO);
+        if let Some(queue) = self.0.read().get(controller) {
+            queue.add(key);
+        }
     }
 
     /// The same after a delay: wake-ups that come in crowds lead to one look.
     pub fn wake_after(&self, controller: &str, key: Key, delay: Duration) {
-        if let Some((queue, gather)) = self.0.read().get(controller) {
-            queue.add_after(key, delay.max(*gather));
+        if let Some(queue) = self.0.read().get(controller) {
+            queue.add_after(key, delay);
         }
     }
 
-    /// Has a sweep look at everything.
-    pub fn wake_sweep(&self, sweep: &str) {
-        self.wake(sweep, everything());
-    }
-
-    fn add(&self, controller: &'static str, queue: Arc<Queue<Key>>, gather: Duration) {
-        self.0.write().insert(controller, (queue, gather));
+    fn add(&self, controller: &'static str, queue: Arc<Queue<Key>>) {
+        self.0.write().insert(controller, queue);
     }
 }
 
 /// What a kind reads, by the plural of each kind.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Needs(pub(crate) Vec<(Kind, Arc<Store>)>);
+pub(crate) struct Needs(Vec<(Kind, Arc<Store>)>);
 
 impl Needs {
-    /// Adds what a cache holds, once.
-    pub(crate) fn add<K>(&mut self, cache: &Cache<K>)
-    where
-        K: Resource<DynamicType = ()> + Send + Sync + 'static,
-    {
-        let mut known = self.0.iter();
-        if !known.any(|(_, store)| Arc::ptr_eq(store, cache.store())) {
-            self.0.push((Kind::of::<K>(), cache.store().clone()));
-        }
-    }
-
     pub(crate) fn blocked(&self) -> bool {
         self.0.iter().any(|(_, store)| blocks(&store.health()))
     }
@@ -184,7 +168,13 @@ impl<R: Reconcile> Registration<R> {
     where
         K: Resource<DynamicType = ()> + Send + Sync + 'static,
     {
-        self.needs.add(cache);
+        let known = self.needs.0.iter();
+        if !known
+            .into_iter()
+            .any(|(_, store)| Arc::ptr_eq(store, cache.store()))
+        {
+            self.needs.0.push((Kind::of::<K>(), cache.store().clone()));
+        }
         self
     }
 
@@ -297,10 +287,7 @@ struct Acting {
     correlation: Arc<Correlation>,
     observer: Arc<dyn Observer>,
     wakes: Wakes,
-    /// Nothing new is begun.
-    stop: CancellationToken,
-    /// What has been begun is dropped.
-    cut: CancellationToken,
+    shutdown: CancellationToken,
 }
 
 /// The caches, feeds and controllers of one process.
@@ -358,9 +345,7 @@ impl Runtime {
         self.followed.add(&cache);
         let source = source.must_be_served();
         let (client, shutdown) = (self.client.clone(), self.shutdown.clone());
-        let observer = Some(self.observer.clone());
-        let feed = fill_observed(client, source, &cache, observer, shutdown);
-        self.feeds.push(feed);
+        self.feeds.push(fill(client, source, &cache, shutdown));
         cache
     }
 
@@ -397,10 +382,10 @@ impl Runtime {
             deadline,
         } = registration;
         self.readiness.0.write().push((R::NAME, needs.clone()));
-        self.wakes.add(R::NAME, queue.clone(), Duration::ZERO);
+        self.wakes.add(R::NAME, queue.clone());
         self.starts.push(Box::new(move |acting: &Acting| {
             let clock = acting.clock.clone();
-            let (stop, cut) = (acting.stop.clone(), acting.cut.clone());
+            let shutdown = acting.shutdown.clone();
             let controller = KindController {
                 kind,
                 objects,
@@ -414,51 +399,13 @@ impl Runtime {
             };
             async move {
                 tokio::select! {
-                    () = stop.cancelled() => return,
-                    () = cut.cancelled() => return,
+                    () = shutdown.cancelled() => return,
                     () = controller.needs.synced() => {}
                 }
                 for object in controller.objects.all() {
                     queue.add(Key::of(&*object));
                 }
-                drive_until(Arc::new(controller), queue, clock, stop, cut).await;
-            }
-            .boxed()
-        }));
-    }
-
-    /// Registers a loop over everything.
-    pub fn sweep<S: Sweep>(&mut self, registration: SweepRegistration<S>) {
-        let SweepRegistration {
-            sweep,
-            queue,
-            needs,
-            gather,
-        } = registration;
-        self.readiness.0.write().push((S::NAME, needs.clone()));
-        self.wakes.add(S::NAME, queue.clone(), gather);
-        self.starts.push(Box::new(move |acting: &Acting| {
-            let clock = acting.clock.clone();
-            let (stop, cut) = (acting.stop.clone(), acting.cut.clone());
-            let hands = Hands {
-                executor: acting.executor.clone(),
-                correlation: acting.correlation.clone(),
-                wakes: acting.wakes.clone(),
-            };
-            let controller = SweepController {
-                sweep,
-                needs,
-                hands,
-                clock: clock.clone(),
-            };
-            async move {
-                tokio::select! {
-                    () = stop.cancelled() => return,
-                    () = cut.cancelled() => return,
-                    () = controller.needs.synced() => {}
-                }
-                queue.add(everything());
-                drive_until(Arc::new(controller), queue, clock, stop, cut).await;
+                drive(Arc::new(controller), queue, clock, shutdown).await;
             }
             .boxed()
         }));
@@ -475,12 +422,11 @@ impl Runtime {
             self.client.clone(),
             self.clock.clone(),
             &self.identity,
-            self.observer.clone(),
             self.shutdown.clone(),
         );
         // Controllers end with this future, also when it is dropped.
-        let cut = CancellationToken::new();
-        let _ends = cut.clone().drop_guard();
+        let stop = stop.child_token();
+        let _ends = stop.clone().drop_guard();
         let tasks = TaskTracker::new();
         let writing = background::spawn(writer);
         let executor = Executor::new(self.client, self.clock.clone(), events, self.followed);
@@ -493,8 +439,7 @@ impl Runtime {
             correlation: Arc::new(Correlation::new(&self.identity)),
             observer: self.observer,
             wakes: self.wakes,
-            stop,
-            cut,
+            shutdown: stop,
         };
         for start in self.starts {
             background::tracked(&tasks, start(&acting));

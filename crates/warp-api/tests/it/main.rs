@@ -3,9 +3,6 @@
 #![allow(clippy::panic, reason = "a test says what went wrong by failing")]
 
 mod cel;
-mod clouds;
 mod golden;
-mod inferenceservice;
 mod kinds;
-mod modelcache;
 mod tenant;

@@ -148,7 +148,6 @@ impl Garbage {
             about,
             warning: true,
             reason: "OwnerRefInvalidNamespace".to_owned(),
-            action: None,
             message,
         };
         self.shared.record(Self::NAME, note);

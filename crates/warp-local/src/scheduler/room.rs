@@ -128,7 +128,6 @@ impl Scheduler {
                 about: about(&*victim),
                 warning: false,
                 reason: "Preempted".to_owned(),
-                action: None,
                 message,
             }));
         }

@@ -5,7 +5,6 @@
     reason = "a test that cannot go on has failed"
 )]
 
-mod addresses;
 mod docker;
 mod refusals;
 mod simulated;

@@ -167,7 +167,14 @@ fn heartbeats_do_not_matter_and_capacity_does() {
     let before = node("a", 8);
     let mut beat = (*before).clone();
     beat.metadata.resource_version = Some("2".to_owned());
-    assert!(!node_matters(Some(&before), Some(&beat)));
-    assert!(node_matters(Some(&before), Some(&node("a", 4))));
-    assert!(node_matters(Some(&before), None));
+    let change = |after: Node| Changed {
+        before: Some(Arc::clone(&before)),
+        after: Some(Arc::new(after)),
+    };
+    assert!(!node_matters(&change(beat)));
+    assert!(node_matters(&change((*node("a", 4)).clone())));
+    assert!(node_matters(&Changed {
+        before: Some(Arc::clone(&before)),
+        after: None
+    }));
 }

@@ -1,7 +1,5 @@
 //! Decisions of one pass, in queue order, each seeing the ones before it. Pure.
 
-pub mod foresight;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -18,7 +16,6 @@ use warp_core::schedule::{Ask, Mix, Placement, Planner, Policy};
 use super::Verdict;
 use super::explain::{explain, fold, hint};
 use super::quota::Quotas;
-use super::tenancy::Tenancy;
 use crate::config::Settings;
 use crate::ledger::{Ledger, model_name, provider_of};
 use crate::workload::{Place, Shell, attempt, shell};
@@ -44,7 +41,6 @@ pub(crate) fn all(
     ledger: &mut Ledger,
     wanted: &[Arc<GPUWorkload>],
     quotas: Quotas,
-    tenancy: Tenancy,
     settings: &Settings,
     now: Timestamp,
 ) -> Vec<(Arc<GPUWorkload>, Decision)> {
@@ -58,7 +54,6 @@ pub(crate) fn all(
         planners: BTreeMap::new(),
         hints: HINTS,
         quotas,
-        tenancy,
         settings,
         now,
     };
@@ -81,8 +76,6 @@ struct Desk<'a> {
     hints: usize,
     /// What the namespaces' quotas leave.
     quotas: Quotas,
-    /// What the namespaces' tenants let them have.
-    tenancy: Tenancy,
     settings: &'a Settings,
     now: Timestamp,
 }
@@ -93,15 +86,11 @@ fn one(
     workload: &GPUWorkload,
     shell: &Shell,
 ) -> Decision {
-    let namespace = workload.namespace().unwrap_or_default();
     let strategy = workload
         .spec
         .scheduling_strategy
-        .or_else(|| desk.tenancy.strategy(&namespace))
         .unwrap_or(desk.settings.default_strategy);
-    if let Some(verdict) = desk.tenancy.bars(workload) {
-        return Decision::Wait(verdict);
-    }
+    let namespace = workload.namespace().unwrap_or_default();
     // The node decides the resource's name where a vendor has several: one that is left will do.
     let possible = shell.ask.vendor.resources().iter();
     let barred = possible.map(|resource| desk.quotas.blocks(&namespace, &shell.pod(resource)));
@@ -109,11 +98,7 @@ fn one(
     if let Some(verdict) = barred.and_then(|verdicts| verdicts.into_iter().next()) {
         return Decision::Wait(verdict);
     }
-    let mut base = base_request(ledger, workload, shell);
-    let narrowed = match desk.tenancy.narrow(&ledger.fleet, &mut base) {
-        Ok(narrowed) => narrowed,
-        Err(verdict) => return Decision::Wait(verdict),
-    };
+    let base = base_request(ledger, workload, shell);
     let refused = refused_nodes(workload, desk.now);
     let providers = providers(workload);
     let mut tried = Vec::new();
@@ -125,11 +110,6 @@ fn one(
                     ledger, workload, shell, request, &placement, strategy, &tried,
                 );
                 if let Decision::Place { job, .. } = &decision {
-                    let taken = placement.gpus.as_ref().map_or(0, |taken| taken.pool);
-                    let node = ledger.fleet.node(placement.node_id);
-                    if let Some(pool) = node.and_then(|node| node.gpus.get(taken)) {
-                        desk.tenancy.took(&namespace, pool, shell.ask.count);
-                    }
                     let pod = job
                         .spec
                         .as_ref()
@@ -148,8 +128,6 @@ fn one(
     }
     let mut verdict = fold(tried);
     if verdict.reason == reason::WAITING_FOR_CAPACITY
-        // What the tenant does not let it have now would be among the changes.
-        && !narrowed
         && desk.hints > 0
         && let [only] = providers.as_slice()
     {

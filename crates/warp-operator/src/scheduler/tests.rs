@@ -4,8 +4,6 @@
 use serde_json::{Value, json};
 use warp_api::label;
 
-mod tenancy;
-
 use super::decide;
 use super::*;
 use crate::config::Settings;
@@ -54,7 +52,6 @@ fn decide(ledger: &mut Ledger, wanted: &[Arc<GPUWorkload>]) -> Vec<Decision> {
         ledger,
         wanted,
         Quotas::default(),
-        Tenancy::default(),
         &Settings::default(),
         now(),
     );
@@ -278,14 +275,7 @@ fn a_price_weight_makes_the_cheaper_of_two_equal_nodes_win() {
             ..Settings::default()
         };
         let wanted = [workload("w", json!({}))];
-        let decisions = decide::all(
-            &mut ledger,
-            &wanted,
-            Quotas::default(),
-            Tenancy::default(),
-            &settings,
-            now(),
-        );
+        let decisions = decide::all(&mut ledger, &wanted, Quotas::default(), &settings, now());
         assert_eq!(chosen(&decisions[0].1).as_deref(), Some(cheaper));
     }
 }
@@ -448,14 +438,7 @@ fn a_quota_is_looked_at_before_a_node_and_counts_what_is_promised() {
     let decided = |quota, wanted: &[Arc<GPUWorkload>]| {
         let mut ledger = ledger::build(&[node("a", 8, json!({}))], &[], &[]);
         let quotas = Quotas::new(vec![quota], &[], &[]);
-        let all = decide::all(
-            &mut ledger,
-            wanted,
-            quotas,
-            Tenancy::default(),
-            &Settings::default(),
-            now(),
-        );
+        let all = decide::all(&mut ledger, wanted, quotas, &Settings::default(), now());
         all.into_iter()
             .map(|(_, decision)| decision)
             .collect::<Vec<_>>()

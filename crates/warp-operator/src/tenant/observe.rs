@@ -9,9 +9,9 @@ use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
 use warp_api::{GPUWorkload, Tenant, label};
 use warp_core::gpu::{self, Vendor};
-use warp_runtime::cache::Key;
 
 use super::Tenants;
+use crate::cache::Key;
 use crate::context::Context;
 use crate::ledger;
 use crate::workload::node_of;
@@ -34,7 +34,7 @@ pub(crate) struct Usage {
 pub(super) fn see(kind: &Tenants) -> Seen {
     Seen {
         tenants: kind.all.all(),
-        namespaces: kind.cx.namespaces.all(),
+        namespaces: kind.namespaces.all(),
         usage: kind.usage.get(&kind.cx),
     }
 }

@@ -8,13 +8,12 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::{Resource, ResourceExt};
 use warp_api::GPUWorkload;
-use warp_runtime::cache::Key;
 
 use super::objects::job_name;
 use super::{attempt, node_of, owner_key, owns, suspended};
+use crate::cache::Key;
 use crate::context::Context;
 use crate::scheduler::Verdict;
-use crate::shapes::BY_OWNER;
 
 /// What is known about one workload.
 #[derive(Clone, Debug, Default)]
@@ -37,11 +36,11 @@ pub(crate) struct Seen {
 
 pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
     let uid = workload.uid().unwrap_or_default();
-    let labelled = cx.jobs.by(BY_OWNER, &uid).into_iter();
+    let labelled = cx.jobs.owned_by(&uid).into_iter();
     let here = labelled.filter(|job| job.meta().namespace == workload.meta().namespace);
     let (jobs, strays): (Vec<_>, Vec<_>) = here.partition(|job| owns(workload, job));
     // Anybody may write any label on what is theirs: only the workload's own namespace counts.
-    let mut pods = cx.pods.by(BY_OWNER, &uid);
+    let mut pods = cx.pods.owned_by(&uid);
     pods.retain(|pod| pod.meta().namespace == workload.meta().namespace);
     let named = pods.iter().filter_map(|pod| node_of(pod));
     let nodes = named
@@ -68,7 +67,7 @@ pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
 /// name any uid.
 fn refusals(cx: &Context, job: &Job) -> Vec<Arc<Event>> {
     let uid = job.meta().uid.as_deref().unwrap_or_default();
-    let mut events = cx.refusals.by(BY_OWNER, uid);
+    let mut events = cx.refusals.owned_by(uid);
     events.retain(|event| event.meta().namespace == job.meta().namespace);
     events
 }

@@ -6,7 +6,7 @@
 //! phase before a Job that still holds GPUs is deleted.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
@@ -14,19 +14,17 @@ use warp_api::condition;
 use warp_api::workload::{RefusedNode, RetryPolicy, run_seconds};
 use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, label, reason};
 use warp_core::random::Fingerprint;
-use warp_runtime::cache::Key;
-use warp_runtime::plan::Plan;
 
 use super::assess::{
     Standing, Wait, Wish, assess, attempt, current, disruptions, ending, leaves, leftovers, live,
     missing_nodes, over, pinned, readiness, retries,
 };
-use super::course::{Course, Note};
 use super::failure::{Failure, Next};
 use super::say::{Say, conditions, note, told};
 use super::{Seen, shell};
 use crate::clock;
 use crate::config::Settings;
+use crate::plan::{Change, Note, Plan, Target, Write};
 
 /// Longest backoff before jitter, as in the first design.
 const MAX_BACKOFF: i64 = 300;
@@ -51,20 +49,29 @@ pub(super) fn plan(
     seen: &Seen,
     settings: &Settings,
     now: Timestamp,
-) -> Course {
-    let mut course = decide(workload, seen, settings, now);
+) -> Plan<GPUWorkloadStatus> {
+    let mut plan = decide(workload, seen, settings, now);
     // Whoever is behind takes the Job of a newer attempt for one that was given up: the status that
     // says which attempt this is must be the newest.
-    if course.deletes_a_job() {
-        course.steps.only_if_unchanged(workload);
+    if plan.writes.iter().any(is_deletion_of_job) {
+        let premise = Write {
+            what: Change::Unchanged(Target::of(workload)),
+            why: "a Job is deleted for what its workload says".to_owned(),
+        };
+        plan.writes.insert(0, premise);
     }
-    course
+    plan
 }
 
-fn decide(workload: &GPUWorkload, seen: &Seen, settings: &Settings, now: Timestamp) -> Course {
+fn decide(
+    workload: &GPUWorkload,
+    seen: &Seen,
+    settings: &Settings,
+    now: Timestamp,
+) -> Plan<GPUWorkloadStatus> {
     // Owner references take everything with it; there is nothing to add.
     if workload.meta().deletion_timestamp.is_some() {
-        return Course::default();
+        return Plan::nothing();
     }
     let status = workload.status.clone().unwrap_or_default();
     let pass = Pass {
@@ -73,23 +80,25 @@ fn decide(workload: &GPUWorkload, seen: &Seen, settings: &Settings, now: Timesta
         settings,
         now,
         status,
-        steps: Plan::default(),
     };
     if pass.status.phase.is_some_and(Phase::is_final) {
         return pass.finished();
     }
-    let mut course = match assess(workload, seen, settings, now) {
+    let mut plan = match assess(workload, seen, settings, now) {
         Standing::Succeeded { since, at } => pass.succeeded(since, at),
         Standing::Failed(failure) => {
-            let mut course = match failure.next {
+            let mut plan = match failure.next {
                 Next::PlaceAgain => pass.disrupted(&failure),
                 Next::Retry | Next::GiveUp => pass.failed(&failure),
             };
-            only_if_lost(&mut course.steps, seen);
-            course
+            plan.writes = lost_nodes(seen);
+            plan
         }
         // How it ended is about to be known; deleted now, it would have to run again.
-        Standing::Settling => Course::later(clock::after(now, RESYNC)),
+        Standing::Settling => Plan {
+            again: Some(clock::after(now, RESYNC)),
+            ..Plan::nothing()
+        },
         _ if workload.spec.suspend && !current(workload, seen).is_some_and(ending) => {
             pass.suspended()
         }
@@ -107,12 +116,11 @@ fn decide(workload: &GPUWorkload, seen: &Seen, settings: &Settings, now: Timesta
     };
     for job in leftovers(workload, seen) {
         if job.meta().deletion_timestamp.is_none() {
-            course.steps.delete_version(job);
-            let why = "it belongs to an attempt that was given up";
-            course.steps.because(why);
+            plan.writes
+                .push(delete(job, "it belongs to an attempt that was given up"));
         }
     }
-    course
+    plan
 }
 
 struct Pass<'a> {
@@ -121,38 +129,43 @@ struct Pass<'a> {
     settings: &'a Settings,
     now: Timestamp,
     status: GPUWorkloadStatus,
-    /// Writes besides the status.
-    steps: Plan,
 }
 
 impl Pass<'_> {
-    fn finished(self) -> Course {
-        let mut steps = self.steps;
+    fn finished(self) -> Plan<GPUWorkloadStatus> {
+        let unfinished = self.seen.jobs.iter().filter(|job| !ending(job));
+        let mut writes: Vec<Write> = unfinished
+            .filter(|job| job.meta().deletion_timestamp.is_none())
+            .map(|job| delete(job, "its workload has ended"))
+            .collect();
         let ended = self.status.completion_time.as_ref().map(|time| time.0);
         let ttl = self.workload.spec.ttl_seconds_after_finished;
         let due = ttl.and_then(|ttl| Some(clock::after(ended?, i64::from(ttl))));
         let mut status = self.status;
         status.observed_generation = self.workload.meta().generation;
-        "the spec changed after the end".clone_into(&mut steps.why);
+        let mut again = due;
         if due.is_some_and(|due| due <= self.now) {
-            steps.delete_version(self.workload);
-            steps.because("ttlSecondsAfterFinished has passed");
-        } else {
-            let unfinished = self.seen.jobs.iter().filter(|job| !ending(job));
-            for job in unfinished.filter(|job| job.meta().deletion_timestamp.is_none()) {
-                steps.delete_version(&**job);
-                steps.because("its workload has ended");
-            }
-            steps.again = due;
+            let why = "ttlSecondsAfterFinished has passed".to_owned();
+            writes = vec![Write {
+                what: Change::Delete(Target::of(self.workload)),
+                why,
+            }];
+            again = None;
         }
-        Course {
-            steps,
+        Plan {
+            writes,
             status: Some(status),
-            ..Course::default()
+            again,
+            why: "the spec changed after the end".to_owned(),
+            ..Plan::nothing()
         }
     }
 
-    fn succeeded(mut self, since: Option<Timestamp>, at: Option<Timestamp>) -> Course {
+    fn succeeded(
+        mut self,
+        since: Option<Timestamp>,
+        at: Option<Timestamp>,
+    ) -> Plan<GPUWorkloadStatus> {
         self.describe_job();
         // It may have run while nobody watched.
         self.status.start_time = self.status.start_time.or_else(|| since.map(Time));
@@ -178,7 +191,7 @@ impl Pass<'_> {
         self.conclude(&say, vec![note], again, false)
     }
 
-    fn failed(mut self, failure: &Failure) -> Course {
+    fn failed(mut self, failure: &Failure) -> Plan<GPUWorkloadStatus> {
         let used = retries(self.workload);
         let number = attempt(self.workload) + 1;
         let RetryPolicy {
@@ -224,7 +237,7 @@ impl Pass<'_> {
 
     /// The cluster took the attempt off its node. It is placed again, for which no retry is used, as
     /// often as `maxDisruptions` allows.
-    fn disrupted(mut self, failure: &Failure) -> Course {
+    fn disrupted(mut self, failure: &Failure) -> Plan<GPUWorkloadStatus> {
         let count = disruptions(self.workload).saturating_add(1);
         let number = attempt(self.workload) + 1;
         let most = self.workload.spec.retry_policy.max_disruptions;
@@ -272,7 +285,12 @@ impl Pass<'_> {
     }
 
     /// The end without success.
-    fn given_up(mut self, reason: &'static str, event: &'static str, message: String) -> Course {
+    fn given_up(
+        mut self,
+        reason: &'static str,
+        event: &'static str,
+        message: String,
+    ) -> Plan<GPUWorkloadStatus> {
         self.describe_job();
         self.status.completion_time = Some(Time(self.now));
         self.status.next_retry_time = None;
@@ -287,11 +305,12 @@ impl Pass<'_> {
         self.conclude(&say, vec![note], Some(now), false)
     }
 
-    fn suspended(mut self) -> Course {
-        if let Some(job) = current(self.workload, self.seen) {
-            self.steps.delete_version(job);
-            self.steps.because("spec.suspend is true");
-        }
+    fn suspended(mut self) -> Plan<GPUWorkloadStatus> {
+        let job = current(self.workload, self.seen);
+        let writes: Vec<Write> = job
+            .map(|job| delete(job, "spec.suspend is true"))
+            .into_iter()
+            .collect();
         // A pod that lost its Job cannot be stopped through it.
         let left = live(self.seen, self.settings, self.now).find(|pod| {
             pod.owner_references().is_empty() && pod.meta().deletion_timestamp.is_none()
@@ -314,12 +333,14 @@ impl Pass<'_> {
             reason: reason::SUSPENDED,
             message,
         };
-        self.transition(&say, None, false)
+        let mut plan = self.transition(&say, None, false);
+        plan.writes = writes;
+        plan
     }
 
     /// Somebody suspended the Job: its GPUs are given back, and whoever did it may resume it. A node
     /// that is full by then is refused by the cluster's scheduler and another is looked for.
-    fn job_suspended(mut self, ending: &[String]) -> Course {
+    fn job_suspended(mut self, ending: &[String]) -> Plan<GPUWorkloadStatus> {
         self.describe_job();
         let job = self.status.job_name.clone().unwrap_or_default();
         let namespace = self.workload.namespace().unwrap_or_default();
@@ -353,7 +374,7 @@ impl Pass<'_> {
         node: &str,
         running: bool,
         since: Option<Timestamp>,
-    ) -> Course {
+    ) -> Plan<GPUWorkloadStatus> {
         let job = self.status.job_name.clone().unwrap_or_default();
         let bound = !node.is_empty();
         self.status.assigned_node = bound.then(|| node.to_owned());
@@ -375,7 +396,7 @@ impl Pass<'_> {
         self.transition(&say, Some(again), false)
     }
 
-    fn unplaced(mut self) -> Course {
+    fn unplaced(mut self) -> Plan<GPUWorkloadStatus> {
         let vanished = self.status.job_name.clone();
         self.clear_place();
         // As long as a pod of it may be left behind: only the Job the status names can have orphans.
@@ -457,7 +478,7 @@ impl Pass<'_> {
     }
 
     /// It waits for a time; what was said when the wait began still holds.
-    fn later(self, at: Timestamp) -> Course {
+    fn later(self, at: Timestamp) -> Plan<GPUWorkloadStatus> {
         let said = condition::find(&self.status.conditions, condition::READY);
         let reasons = [
             reason::PLACEMENT_REFUSED,
@@ -483,13 +504,14 @@ impl Pass<'_> {
 
     /// Nobody has looked at it yet. What was said before still holds; a new workload says nothing
     /// for a moment, because it is usually placed within it.
-    fn queued(self, resync: Timestamp) -> Course {
+    fn queued(self, resync: Timestamp) -> Plan<GPUWorkloadStatus> {
         let made = self.workload.meta().creation_timestamp.as_ref();
         let patient_until = made.map_or(self.now, |made| clock::after(made.0, PATIENCE));
         if self.status.phase.is_none() && self.now < patient_until {
-            return Course {
+            return Plan {
+                again: Some(patient_until),
                 place: true,
-                ..Course::later(patient_until)
+                ..Plan::nothing()
             };
         }
         // An operator that has just started knows no verdict yet; what its predecessor said holds
@@ -499,9 +521,10 @@ impl Pass<'_> {
             && named.is_none_or(|status| status.job_name.is_none())
             && self.status.observed_generation == self.workload.meta().generation;
         if spoken {
-            return Course {
+            return Plan {
+                again: Some(resync),
                 place: true,
-                ..Course::later(resync)
+                ..Plan::nothing()
             };
         }
         let (reason, message) = (
@@ -517,9 +540,9 @@ impl Pass<'_> {
         self.transition(&say, Some(resync), true)
     }
 
-    fn refused(mut self, node: &str, message: &str) -> Course {
+    fn refused(mut self, node: &str, message: &str) -> Plan<GPUWorkloadStatus> {
         let Some(job) = current(self.workload, self.seen) else {
-            return Course::default();
+            return Plan::nothing();
         };
         let uid = job.uid().unwrap_or_default();
         let known = self
@@ -527,10 +550,9 @@ impl Pass<'_> {
             .refused_nodes
             .iter()
             .any(|refused| refused.job_uid == uid);
+        let mut writes = Vec::new();
         if known {
-            self.steps.delete_version(job);
-            self.steps
-                .because("the cluster's scheduler refused its node");
+            writes.push(delete(job, "the cluster's scheduler refused its node"));
         } else {
             self.note_refusal(node, uid, message);
         }
@@ -548,7 +570,9 @@ impl Pass<'_> {
             message,
         };
         let again = Some(self.now).filter(|_| !known);
-        self.transition(&say, again, false)
+        let mut plan = self.transition(&say, again, false);
+        plan.writes = writes;
+        plan
     }
 
     /// Writes down that a node was refused, for how long it is left out, and when the next is tried.
@@ -589,11 +613,11 @@ impl Pass<'_> {
         remembered
     }
 
-    fn waiting(mut self, wait: Wait) -> Course {
+    fn waiting(mut self, wait: Wait) -> Plan<GPUWorkloadStatus> {
         self.describe_job();
         self.status.start_time = None;
         self.status.deadline = Some(Time(wait.deadline));
-        self.limit_runtime();
+        let writes = self.runtime_limit();
         // The kubelet alternates between "failed to pull" and "waiting before I pull again"; the
         // first says more, and following both would be a write per turn.
         let said = condition::find(&self.status.conditions, condition::READY);
@@ -607,16 +631,18 @@ impl Pass<'_> {
             reason: wait.reason,
             message,
         };
-        self.transition(&say, Some(wait.deadline), false)
+        let mut plan = self.transition(&say, Some(wait.deadline), false);
+        plan.writes = writes;
+        plan
     }
 
-    fn running(mut self, since: Option<Timestamp>) -> Course {
+    fn running(mut self, since: Option<Timestamp>) -> Plan<GPUWorkloadStatus> {
         self.describe_job();
         self.status.deadline = None;
         self.status.next_retry_time = None;
         self.status.refusals = None;
         self.status.start_time = since.map(Time);
-        self.limit_runtime();
+        let writes = self.runtime_limit();
         let node = self.status.assigned_node.clone().unwrap_or_default();
         let say = Say {
             phase: Phase::Running,
@@ -625,13 +651,15 @@ impl Pass<'_> {
             message: format!("running on node {node}"),
         };
         let again = clock::after(self.now, RESYNC);
-        self.transition(&say, Some(again), false)
+        let mut plan = self.transition(&say, Some(again), false);
+        plan.writes = writes;
+        plan
     }
 
     /// A changed `maxRuntime` reaches the running Job.
-    fn limit_runtime(&mut self) {
+    fn runtime_limit(&self) -> Vec<Write> {
         let Some(job) = current(self.workload, self.seen) else {
-            return;
+            return Vec::new();
         };
         let wanted = self
             .workload
@@ -644,11 +672,14 @@ impl Pass<'_> {
             .as_ref()
             .and_then(|spec| spec.active_deadline_seconds);
         if wanted == have || over(job) {
-            return;
+            return Vec::new();
         }
         let patch = json!({"spec": {"activeDeadlineSeconds": wanted}});
-        self.steps.merge(job, patch);
-        self.steps.because("spec.maxRuntime changed");
+        let why = "spec.maxRuntime changed".to_owned();
+        vec![Write {
+            what: Change::Merge(Target::of(job), patch),
+            why,
+        }]
     }
 
     /// Copies what the current Job says about the placement.
@@ -678,7 +709,12 @@ impl Pass<'_> {
     }
 
     /// A state that is told when its reason is new.
-    fn transition(self, say: &Say, again: Option<Timestamp>, place: bool) -> Course {
+    fn transition(
+        self,
+        say: &Say,
+        again: Option<Timestamp>,
+        place: bool,
+    ) -> Plan<GPUWorkloadStatus> {
         let before = condition::find(&self.status.conditions, condition::READY);
         let changed = before.is_none_or(|before| before.reason != say.reason);
         let note = if changed { told(say) } else { None };
@@ -691,7 +727,7 @@ impl Pass<'_> {
         events: Vec<Note>,
         again: Option<Timestamp>,
         place: bool,
-    ) -> Course {
+    ) -> Plan<GPUWorkloadStatus> {
         let generation = self.workload.meta().generation.unwrap_or_default();
         let states = conditions(say, self.placement().as_deref());
         let status = &mut self.status;
@@ -700,23 +736,34 @@ impl Pass<'_> {
         status.message = Some(say.message.clone());
         status.retry_count = Some(retries(self.workload).max(status.retry_count.unwrap_or(0)));
         status.observed_generation = Some(generation);
-        let mut steps = self.steps;
-        steps.why = format!("{}: {}", say.reason, say.message);
-        steps.again = again;
-        Course {
-            steps,
+        Plan {
+            writes: Vec::new(),
             status: Some(self.status),
             events,
+            again,
             place,
+            why: format!("{}: {}", say.reason, say.message),
         }
     }
 }
 
-/// What must be true for the pods of a workload on nodes we have not heard of to be lost: they can only be lost with
-/// the node, and a watch may be behind.
-pub(crate) fn only_if_lost(steps: &mut Plan, seen: &Seen) {
-    for node in missing_nodes(seen) {
-        steps.only_if_absent::<Node>(Key::new("", node));
+fn is_deletion_of_job(write: &Write) -> bool {
+    matches!(&write.what, Change::Delete(target) if target.resource.kind == "Job")
+}
+
+/// What must be true for the pods of a workload on nodes we have not heard of to be lost.
+pub(crate) fn lost_nodes(seen: &Seen) -> Vec<Write> {
+    let gone = |node: &str| Write {
+        what: Change::NodeGone(node.to_owned()),
+        why: "its pod can only be lost with the node".to_owned(),
+    };
+    missing_nodes(seen).into_iter().map(gone).collect()
+}
+
+fn delete(job: &Job, why: &str) -> Write {
+    Write {
+        what: Change::Delete(Target::of(job)),
+        why: why.to_owned(),
     }
 }
 

@@ -3,7 +3,7 @@
 use warp_api::condition::{self, State};
 use warp_api::{Phase, reason};
 
-use super::course::Note;
+use crate::plan::Note;
 
 /// What the three conditions say.
 pub(super) struct Say {

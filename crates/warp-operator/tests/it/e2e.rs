@@ -13,7 +13,6 @@
 //! `WARP_SCENARIOS=part-of-a-name,…` runs some of them and leaves out that judgement.
 
 mod chronicle;
-mod clouds;
 mod crash;
 mod crowd;
 mod delete;
@@ -24,14 +23,12 @@ mod input;
 mod install;
 mod leader;
 mod loss;
-mod modelcache;
 mod operator;
 mod place;
 mod retry;
 mod role;
 mod run;
 mod security;
-mod serve;
 mod stop;
 mod tenant;
 mod world;
@@ -99,11 +96,6 @@ const SHARED: &[Scenario] = &scenarios![
     tenant::a_tenant_counts_what_its_namespaces_use,
     tenant::the_example_waits_for_its_namespaces,
     tenant::a_namespace_that_two_tenants_claim_is_said_on_both,
-    serve::a_service_is_served_changed_and_deleted,
-    serve::a_service_that_cannot_be_says_why,
-    modelcache::a_cache_says_what_it_waits_for_and_goes_when_nobody_mounts_it,
-    tenant::a_quota_holds_until_it_is_raised,
-    clouds::a_machine_is_rented_joins_and_is_given_back,
     input::what_cannot_work_is_explained_once,
     input::bad_objects_are_refused_by_the_api,
 ];

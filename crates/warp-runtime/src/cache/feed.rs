@@ -19,7 +19,6 @@ use tokio::time::Instant;
 
 use super::store::{Entry, Store};
 use super::{Health, Key};
-use crate::pass::Observer;
 
 /// Where objects come from: a path and what it is asked for.
 #[derive(Clone, Debug)]
@@ -87,11 +86,6 @@ impl Source {
         self
     }
 
-    /// The plural of the kind.
-    fn resource(&self) -> &str {
-        self.path.rsplit('/').next().unwrap_or_default()
-    }
-
     pub(crate) fn is_selective(&self) -> bool {
         self.field_selector.is_some() || self.label_selector.is_some()
     }
@@ -149,28 +143,18 @@ pub fn of<K>(client: kube::Client, source: Source) -> Feed
 where
     K: Resource + DeserializeOwned + Send + Sync + 'static,
 {
-    endless(reader::<K>(client, source, None, None))
+    endless(reader::<K>(client, source, None))
 }
 
 /// The same, with how it goes told to the store that takes the changes.
-pub(crate) fn into_store<K>(
-    client: kube::Client,
-    source: Source,
-    store: Arc<Store>,
-    observer: Option<Arc<dyn Observer>>,
-) -> Feed
+pub(crate) fn into_store<K>(client: kube::Client, source: Source, store: Arc<Store>) -> Feed
 where
     K: Resource + DeserializeOwned + Send + Sync + 'static,
 {
-    endless(reader::<K>(client, source, Some(store), observer))
+    endless(reader::<K>(client, source, Some(store)))
 }
 
-fn reader<K>(
-    client: kube::Client,
-    source: Source,
-    store: Option<Arc<Store>>,
-    observer: Option<Arc<dyn Observer>>,
-) -> Reader
+fn reader<K>(client: kube::Client, source: Source, store: Option<Arc<Store>>) -> Reader
 where
     K: Resource + DeserializeOwned + Send + Sync + 'static,
 {
@@ -179,7 +163,6 @@ where
         client,
         source,
         store,
-        observer,
         decode: if whole {
             decode_whole::<K>
         } else {
@@ -249,7 +232,6 @@ struct Reader {
     source: Source,
     /// Who is told how the reading goes.
     store: Option<Arc<Store>>,
-    observer: Option<Arc<dyn Observer>>,
     decode: Decode,
     /// When it listed last.
     began: Instant,
@@ -294,9 +276,6 @@ impl Reader {
                 Ok(None) => {}
                 Err(error) => {
                     self.tell_failure(&error);
-                    if let Some(observer) = &self.observer {
-                        observer.watch_broke(self.source.resource(), &error);
-                    }
                     let (path, delay) = (&self.source.path, self.rest(&error));
                     tracing::debug!(path, %error, ?delay, "watch ended, listing again");
                     self.delay = delay;

@@ -290,13 +290,7 @@ impl Store {
             None => state.remove(&key),
         };
         drop(state);
-        // The watch brings back what an own write has shown already.
-        let echo = old.as_ref().zip(kept.as_ref()).is_some_and(|(old, new)| {
-            old.meta().uid == new.meta().uid
-                && news.version > 0
-                && version_of(&**old) == news.version
-        });
-        if !echo && (old.is_some() || kept.is_some()) {
+        if old.is_some() || kept.is_some() {
             self.notify(old.as_ref(), kept.as_ref());
         }
     }

@@ -42,7 +42,7 @@ impl Executor {
     /// Asks the API server whether a premise holds, as a list of one name: that needs no right that watching does not.
     pub(super) async fn check(&self, premise: &Premise) -> Result<(), ExecuteError> {
         let (kind, key) = match premise {
-            Premise::Unchanged(seen) | Premise::Shows(seen, _) => (&seen.kind, &seen.key),
+            Premise::Unchanged(seen) => (&seen.kind, &seen.key),
             Premise::Absent(kind, key) => (kind, key),
         };
         let one = ListParams::default().fields(&format!("metadata.name={}", key.name));
@@ -62,11 +62,6 @@ impl Executor {
             Premise::Unchanged(seen) => found.is_some_and(|found| {
                 found["metadata"]["uid"] == json!(seen.uid)
                     && found["metadata"]["resourceVersion"] == json!(seen.version)
-            }),
-            Premise::Shows(seen, values) => found.is_some_and(|found| {
-                let mut values = values.iter();
-                found["metadata"]["uid"] == json!(seen.uid)
-                    && values.all(|(at, value)| found.pointer(at).unwrap_or(&Value::Null) == value)
             }),
         };
         if holds {
@@ -284,7 +279,6 @@ impl Executor {
             request.patch_subresource("status", &seen.key.name, &params, &Patch::Apply(&body));
         let about = About::of("patch", &seen.kind, Some("status"), &seen.key.name);
         let written = self.write(cause, &about, request).await?;
-        self.observer.status_written(cause.pass, &before, &after);
         contests.wrote(object, &after);
         Ok(trace(seen.kind, &written))
     }
@@ -347,7 +341,6 @@ impl Executor {
             about: outcome.about,
             warning,
             reason: reason.to_owned(),
-            action: None,
             message: text.replacen("{}", &subject, 1),
         };
         self.events.record(pass.component, note);

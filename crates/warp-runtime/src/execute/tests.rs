@@ -56,13 +56,8 @@ impl Bench {
         let mut followed = Followed::default();
         followed.add(&cache);
         let (clock, sent) = (Clock::system(), Arc::<Sent>::default());
-        let (events, writer) = Recorder::stable(
-            client.clone(),
-            clock.clone(),
-            "test",
-            sent.clone(),
-            stop.clone(),
-        );
+        let (events, writer) =
+            Recorder::stable(client.clone(), clock.clone(), "test", stop.clone());
         tokio::spawn(writer);
         let executor = Executor::new(client, clock, events, followed)
             .own_writes(OwnWrites::TakenIn)

@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use warp_api::workload::SchedulingStrategy;
 use warp_core::schedule::PriceWeight;
-use warp_operator::{Clock, Config, Endpoint, Fetcher, LeaderConfig, Settings};
+use warp_operator::{Clock, Config, Endpoint, LeaderConfig, Settings};
 
 use crate::{log, output};
 
@@ -67,9 +67,6 @@ pub(crate) struct Args {
     /// A node the cluster's scheduler refused is left out for this long
     #[arg(long, default_value = "5m", value_parser = super::duration)]
     refusal_timeout: Duration,
-    /// Image whose `warp fetch` brings the models of ModelCaches; default: the image this operator runs from
-    #[arg(long, value_name = "IMAGE")]
-    fetch_image: Option<String>,
     /// Logs as JSON lines or for people
     #[arg(long, value_enum, default_value_t = LogFormat::Auto)]
     log_format: LogFormat,
@@ -120,7 +117,7 @@ async fn operate(args: Args, in_cluster: bool) -> anyhow::Result<()> {
     let client = warp_operator::client(connection).context("failed to make a client")?;
     let stop = stop_on_signal()?;
     let config = config(args, in_cluster);
-    warp_operator::run(client, config, Clock::system(), stop).await?;
+    warp_operator::run(client, config, Clock::System, stop).await?;
     Ok(())
 }
 
@@ -166,11 +163,6 @@ fn config(args: Args, in_cluster: bool) -> Config {
             start_timeout: args.start_timeout,
             node_loss_timeout: args.node_loss_timeout,
             refusal_timeout: args.refusal_timeout,
-            fetcher: Fetcher {
-                image: args.fetch_image,
-                program: None,
-                asks_progress: true,
-            },
         },
     }
 }

@@ -46,21 +46,13 @@ fn crates_depend_only_in_the_allowed_directions() {
         ("warp-apiserver", &[]),
         ("warp-api", &["warp-core"]),
         ("warp-runtime", &[]),
-        ("warp-cloud", &["warp-core"]),
-        ("warp-fetch", &[]),
         (
             "warp-operator",
             &["warp-runtime", "warp-api", "warp-cloud", "warp-core"],
         ),
         (
             "warp-local",
-            &[
-                "warp-runtime",
-                "warp-api",
-                "warp-cloud",
-                "warp-core",
-                "warp-apiserver",
-            ],
+            &["warp-runtime", "warp-api", "warp-core", "warp-apiserver"],
         ),
         (
             "warp-testkit",

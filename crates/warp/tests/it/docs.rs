@@ -321,18 +321,6 @@ fn the_commands_of_the_simulation_guide_print_what_it_shows() {
     }
 }
 
-#[test]
-fn models_are_fetched_and_carried_as_the_guide_shows() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let reader = Reader {
-        page: "models.md",
-        folder: folder.path(),
-        environment: vec![("PATH", programs(folder.path()))],
-    };
-    let read = reader.read();
-    assert!(read.ran >= 2 && read.compared >= 2, "{read:?}");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_workload_does_what_its_guide_shows() {
     let read = on_a_cluster("first-workload.md", &["--demo", "--ephemeral"]).await;
@@ -349,18 +337,6 @@ async fn waiting_work_is_found_as_the_autoscaler_guide_shows() {
 async fn a_tenant_tells_what_its_guide_shows() {
     let read = on_a_cluster("tenants.md", &["--demo", "--ephemeral"]).await;
     assert!(read.ran >= 1 && read.compared >= 1, "{read:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_model_is_served_as_its_guide_shows() {
-    let read = on_a_cluster("serve.md", &["--demo", "--ephemeral"]).await;
-    assert!(read.ran >= 6 && read.compared >= 5, "{read:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_machine_is_rented_as_its_guide_shows() {
-    let read = on_a_cluster("rent.md", &["--demo", "--ephemeral"]).await;
-    assert!(read.ran >= 3 && read.compared >= 3, "{read:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -407,23 +383,6 @@ fn one_machine_does_what_its_guide_shows() {
     };
     let read = reader.read();
     assert!(read.ran >= 4 && read.compared >= 3, "{read:?}");
-}
-
-#[test]
-fn the_queue_is_as_its_guide_shows() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let _ended = Ended(folder.path());
-    let reader = Reader {
-        page: "queue.md",
-        folder: folder.path(),
-        environment: vec![
-            ("PATH", programs(folder.path())),
-            ("HOME", folder.path().into()),
-            ("XDG_DATA_HOME", folder.path().join("share").into()),
-        ],
-    };
-    let read = reader.read();
-    assert!(read.ran >= 9 && read.compared >= 7, "{read:?}");
 }
 
 /// No guide is left out of the tests above.

@@ -52,7 +52,7 @@ impl Drop for Warp {
 }
 
 /// What a test that fails leaves running is ended with it.
-pub(crate) struct Leftovers<'a>(pub(crate) &'a Path);
+struct Leftovers<'a>(&'a Path);
 
 impl Drop for Leftovers<'_> {
     fn drop(&mut self) {

@@ -124,7 +124,6 @@ impl Task {
                 pod: pod.clone(),
                 uid,
                 folder,
-                host: String::new(),
                 address: String::new(),
                 machine: shared.machine,
                 record,
@@ -209,7 +208,7 @@ impl Task {
             pod: &self.frame.pod,
             container,
             sources: &sources,
-            place: self.frame.place(),
+            address: "",
             machine: self.shared.machine,
         };
         let environment = scope

@@ -104,7 +104,6 @@ pub(super) fn about_node(node: &Node, message: &str) -> Note {
         },
         warning: true,
         reason: "UnknownAnnotation".to_owned(),
-        action: None,
         message: message.to_owned(),
     }
 }
@@ -136,7 +135,6 @@ fn note(pod: &Pod, container: Option<&str>, warning: bool, reason: &str, message
         },
         warning,
         reason: reason.to_owned(),
-        action: None,
         message,
     }
 }

@@ -145,8 +145,7 @@ impl Loop {
                 (name, member)
             })
             .collect();
-        let asked = host.reports.is_some() && host.runtime.has_real_devices();
-        let health = asked.then(|| {
+        let health = host.reports.is_some().then(|| {
             let mut timer = tokio::time::interval(HEALTH);
             timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             timer

@@ -9,10 +9,9 @@ use warp_core::gpu::Vendor;
 use super::cgroup::memory_limit;
 use super::sweep::MARK;
 use super::wire::{Launch, Stdin};
-use super::{COMMAND_ANNOTATION, LOCAL_IMAGE, Shared, WARP_IMAGE};
+use super::{COMMAND_ANNOTATION, LOCAL_IMAGE, Shared};
 use crate::node::contents::ContentError;
 use crate::node::contents::environment::{Scope, Sources, expand};
-use crate::node::contents::fields::Place;
 use crate::node::contents::volumes::{Volumes, mounted};
 use crate::node::devices::Devices;
 use crate::node::task::{Record, replace};
@@ -153,17 +152,11 @@ pub(super) async fn launch(
         &shared.client,
         pod.metadata.namespace.as_deref().unwrap_or("default"),
     );
-    let address = record
-        .address
-        .map_or_else(|| shared.address.clone(), |own| own.to_string());
     let scope = Scope {
         pod,
         container,
         sources: &sources,
-        place: Place {
-            pod: &address,
-            host: &shared.address,
-        },
+        address: &shared.address,
         machine: shared.machine,
     };
     let mut declared = scope.resolve(base).await?;
@@ -176,10 +169,7 @@ pub(super) async fn launch(
         .collect();
     environment.insert(ROOT.to_owned(), root.display().to_string());
     environment.insert(MARK.to_owned(), uid.to_owned());
-    let mut entry = entry(pod, container).map_err(ContentError::Unsupported)?;
-    if container.image.as_deref() == Some(WARP_IMAGE) {
-        entry = vec![shared.program.display().to_string()];
-    }
+    let entry = entry(pod, container).map_err(ContentError::Unsupported)?;
     let given = container.command.clone().unwrap_or(entry);
     let command: Vec<String> = given
         .iter()

@@ -38,8 +38,6 @@ pub struct Fate {
     pub after: Option<Duration>,
     pub code: i32,
     pub reason: Option<&'static str>,
-    /// What the container leaves as its last words.
-    pub message: Option<String>,
 }
 
 impl Fate {
@@ -48,7 +46,6 @@ impl Fate {
         if let Some(reason) = self.reason {
             reason.clone_into(&mut exit.reason);
         }
-        exit.message.clone_from(&self.message);
         exit
     }
 }
@@ -217,7 +214,6 @@ fn fate(
             after,
             code: 137,
             reason: Some("OOMKilled"),
-            message: None,
         });
     }
     if let Some(after) = settings.duration("crash-after")? {
@@ -225,7 +221,6 @@ fn fate(
             after,
             code: 139,
             reason: None,
-            message: None,
         });
     }
     let sidecar = init.is_some_and(is_sidecar);
@@ -259,7 +254,6 @@ fn fate(
         after,
         code: code.unwrap_or(0),
         reason: None,
-        message: settings.get("message").map(|(_, text)| text.to_owned()),
     })
 }
 

@@ -3,11 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use warp_api::{Phase, reason};
-use warp_runtime::cache::Key;
-use warp_runtime::plan::{Kind, Premise};
 
 use super::super::{Seen, Wish, wish};
 use super::reading::{
@@ -16,6 +13,7 @@ use super::reading::{
 };
 use super::{job, node, now, pod, workload};
 use crate::config::Settings;
+use crate::plan::Change;
 
 #[test]
 fn trouble_at_the_start_names_cause_next_step_and_deadline() {
@@ -100,7 +98,7 @@ fn a_start_that_takes_too_long_fails_the_attempt() {
         deletes(&plan).is_empty(),
         "the count is written down before the Job goes"
     );
-    assert_eq!(plan.steps.again, Some(now()));
+    assert_eq!(plan.again, Some(now()));
     let next = workload(json!({}), serde_json::to_value(plan.status).unwrap());
     assert_eq!(
         deletes(&planned(&next, &pull)),
@@ -230,8 +228,8 @@ fn a_node_nobody_told_of_yet_is_asked_for_before_its_pod_counts_as_lost() {
     };
     let plan = planned(&workload(json!({}), json!(null)), &seen);
     assert_eq!(plan.events[0].reason, reason::NODE_LOST);
-    let gone = Premise::Absent(Kind::of::<Node>(), Key::new("", "gpu-1"));
-    assert_eq!(plan.steps.premises, [gone]);
+    let first = plan.writes.first().map(|write| &write.what);
+    assert_eq!(first, Some(&Change::NodeGone("gpu-1".to_owned())));
 }
 
 #[test]

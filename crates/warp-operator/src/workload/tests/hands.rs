@@ -208,7 +208,7 @@ fn max_runtime_is_never_retried_however_fast_the_pod_goes() {
     // Gone, and the Job has not said anything yet: it is asked again, not placed again.
     seen.jobs = vec![ran(json!([]))];
     let plan = planned(&workload(spec.clone(), running()), &seen);
-    assert!(plan.status.is_none() && plan.steps.again.is_some());
+    assert!(plan.status.is_none() && plan.again.is_some());
     // A failure of its own before the deadline stays one.
     let mut seen = one_pod(pod(json!({}), json!({}), ended(1, "Error")));
     seen.jobs = vec![changed(0, failed_job("BackoffLimitExceeded"), &limit)];

@@ -5,14 +5,13 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use warp_api::{Phase, reason};
-use warp_runtime::plan::Action;
 
-use super::super::course::Course;
 use super::super::plan::backoff;
 use super::super::{Seen, Wish, wish};
 use super::reading::{deletes, one_pod, planned, said, waiting};
 use super::{job, node, now, pod, workload};
 use crate::config::Settings;
+use crate::plan::{Change, Plan};
 use crate::scheduler::Verdict;
 
 #[test]
@@ -65,7 +64,7 @@ fn phases_follow_the_job_and_its_pod() {
         assert_eq!(said(&plan), (phase, reason.to_owned(), ready), "{name}");
         let status = plan.status.as_ref().expect("a status");
         assert_eq!(status.assigned_node.as_deref(), Some("gpu-1"), "{name}");
-        assert!(plan.steps.actions.is_empty(), "{name}");
+        assert!(plan.writes.is_empty(), "{name}");
     }
 }
 
@@ -165,16 +164,11 @@ fn suspending_gives_the_gpus_back_and_resuming_uses_no_retry() {
 fn a_changed_run_time_reaches_the_job() {
     let seen = one_pod(pod(json!({}), json!({}), json!({"phase": "Running"})));
     let plan = planned(&workload(json!({"maxRuntime": "1h"}), json!(null)), &seen);
-    let Action::Patch { patch, .. } = &plan.steps.actions[0] else {
+    let Change::Merge(target, patch) = &plan.writes[0].what else {
         panic!("a patch")
     };
-    assert_eq!(
-        patch,
-        &json!({
-            "spec": {"activeDeadlineSeconds": 3600},
-            "metadata": {"uid": "job-0", "resourceVersion": "9"},
-        })
-    );
+    assert_eq!(target.resource_version, "9");
+    assert_eq!(patch, &json!({"spec": {"activeDeadlineSeconds": 3600}}));
 }
 
 #[test]
@@ -195,7 +189,7 @@ fn a_finished_workload_is_deleted_when_its_time_has_passed_and_not_before() {
     );
     assert!(deletes(&young).is_empty());
     assert_eq!(
-        young.steps.again.map(|at| at.to_string()).as_deref(),
+        young.again.map(|at| at.to_string()).as_deref(),
         Some("2026-11-15T12:00:30Z")
     );
 }
@@ -231,7 +225,7 @@ fn a_workload_under_deletion_is_left_to_the_garbage_collector() {
     gone.metadata.deletion_timestamp =
         serde_json::from_value(json!("2026-11-15T12:00:00Z")).unwrap();
     let seen = one_pod(pod(json!({}), json!({}), json!({"phase": "Running"})));
-    assert_eq!(planned(&gone, &seen), Course::default());
+    assert_eq!(planned(&gone, &seen), Plan::nothing());
     assert_eq!(
         wish(&gone, &Seen::default(), &Settings::default(), now()),
         Wish::No

@@ -6,27 +6,30 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
-use warp_api::{GPUWorkload, Phase, condition};
-use warp_runtime::plan::Action;
+use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, condition};
 
 use super::super::Seen;
-use super::super::course::Course;
 use super::super::plan::plan;
 use super::{job, node, now, pod};
 use crate::config::Settings;
+use crate::plan::{Change, Plan};
 
 pub(super) const READY_NODE: &str = "2026-11-15T10:00:00Z";
 
-pub(super) fn planned(workload: &GPUWorkload, seen: &Seen) -> Course {
+pub(super) fn planned(workload: &GPUWorkload, seen: &Seen) -> Plan<GPUWorkloadStatus> {
     planned_at(workload, seen, now())
 }
 
-pub(super) fn planned_at(workload: &GPUWorkload, seen: &Seen, at: Timestamp) -> Course {
+pub(super) fn planned_at(
+    workload: &GPUWorkload,
+    seen: &Seen,
+    at: Timestamp,
+) -> Plan<GPUWorkloadStatus> {
     plan(workload, seen, &Settings::default(), at)
 }
 
 /// Phase, `Ready` reason and whether it is true.
-pub(super) fn said(plan: &Course) -> (Phase, String, bool) {
+pub(super) fn said(plan: &Plan<GPUWorkloadStatus>) -> (Phase, String, bool) {
     let status = plan.status.as_ref().expect("a status");
     let ready = condition::find(&status.conditions, condition::READY).expect("Ready");
     assert_eq!(
@@ -42,7 +45,7 @@ pub(super) fn said(plan: &Course) -> (Phase, String, bool) {
     )
 }
 
-pub(super) fn message(plan: &Course) -> String {
+pub(super) fn message(plan: &Plan<GPUWorkloadStatus>) -> String {
     plan.status
         .as_ref()
         .and_then(|status| status.message.clone())
@@ -50,14 +53,14 @@ pub(super) fn message(plan: &Course) -> String {
 }
 
 /// The deadline in the status.
-pub(super) fn deadline(plan: &Course) -> Option<String> {
+pub(super) fn deadline(plan: &Plan<GPUWorkloadStatus>) -> Option<String> {
     let status = plan.status.as_ref()?;
     Some(status.deadline.as_ref()?.0.to_string())
 }
 
-pub(super) fn deletes(plan: &Course) -> Vec<(String, String)> {
-    let deleted = plan.steps.actions.iter().filter_map(|action| match action {
-        Action::Delete { kind, key, .. } => Some((kind.kind.clone(), key.name.to_string())),
+pub(super) fn deletes(plan: &Plan<GPUWorkloadStatus>) -> Vec<(String, String)> {
+    let deleted = plan.writes.iter().filter_map(|write| match &write.what {
+        Change::Delete(target) => Some((target.resource.kind.clone(), target.name.clone())),
         _ => None,
     });
     deleted.collect()

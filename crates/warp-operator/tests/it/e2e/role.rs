@@ -15,19 +15,7 @@ pub(super) async fn used(world: &World) -> Result<Used> {
     // While a namespace is being deleted the API server forbids creating in it; that is no matter
     // of roles, and no scenario of a world that is asked here does it.
     ensure!(refused.is_empty(), "the role lacks: {refused:#?}");
-    // An apply that makes an object is a patch to whoever asks and a creation to whoever allows it.
-    let made = requests
-        .iter()
-        .filter(|request| request.action.verb == "patch" && request.code == 201)
-        .map(|request| Action {
-            verb: "create".to_owned(),
-            ..request.action.clone()
-        });
-    let made: Vec<Action> = made.collect();
-    let actions = requests
-        .into_iter()
-        .map(|request| request.action)
-        .chain(made);
+    let actions = requests.into_iter().map(|request| request.action);
     Ok(actions
         .filter(|action| !action.resource.is_empty())
         .collect())

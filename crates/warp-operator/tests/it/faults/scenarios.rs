@@ -6,9 +6,6 @@
     reason = "`json!` at the call reads best by value"
 )]
 
-mod caches;
-mod clouds;
-mod services;
 mod tenants;
 
 use std::sync::Arc;
@@ -24,23 +21,9 @@ use warp_testkit::fault::campaign::{Scenario, Script};
 use warp_testkit::fault::world::{Setup, World};
 
 use super::{operator, rival, two_leaders};
-use caches::{
-    changes_its_revision_while_it_is_fetched, fails_is_mended_and_fetched_again,
-    is_fetched_and_goes_when_nobody_mounts_it,
-};
-use clouds::{
-    MONEY, ends_a_machine_of_nobody, ends_within_its_money, falls_back_to_another_region,
-    is_deleted_before_the_cloud_shows_it, is_given_back_when_idle, is_held_while_machines_exist,
-    is_rented_joins_and_is_deleted, is_told_that_its_credentials_are_refused,
-    replaces_a_machine_that_is_taken_back, waits_for_its_price,
-};
-use services::{
-    is_changed_without_a_spare_gpu, is_corrected_while_it_is_wrong, is_served_and_deleted,
-    keeps_its_gpus_from_workloads,
-};
 use tenants::{
     counts_what_its_namespaces_use, gains_and_loses_a_namespace_by_its_label,
-    holds_work_over_its_quota_until_there_is_room, is_contested_and_then_alone,
+    is_contested_and_then_alone,
 };
 
 /// Two machines with four GPUs and one with two.
@@ -55,14 +38,6 @@ defaults: {pullTime: 1s, runTime: 60s}
 pools:
 - {name: only, count: 1, gpu: L4, gpus: 4}
 ";
-/// Two GPUs, and containers that do not end by themselves.
-const SERVING: &str = "
-defaults: {pullTime: 1s}
-pools:
-- {name: only, count: 1, gpu: L4, gpus: 2}
-";
-/// No machine but those that are rented.
-const NONE: &str = "";
 const CLOUDS: &str = "
 defaults: {pullTime: 1s, runTime: 60s}
 pools:
@@ -157,32 +132,6 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET counts_what_its_namespaces_use,
         FLEET gains_and_loses_a_namespace_by_its_label,
         FLEET is_contested_and_then_alone,
-        FLEET holds_work_over_its_quota_until_there_is_room,
-    ]);
-    all.extend(scenarios![operator "inferenceservice ";
-        SERVING is_served_and_deleted,
-        SERVING is_changed_without_a_spare_gpu,
-        SERVING is_corrected_while_it_is_wrong,
-        SERVING keeps_its_gpus_from_workloads,
-    ]);
-    all.extend(scenarios![operator "gpurequest ";
-        NONE is_rented_joins_and_is_deleted loose MONEY,
-        NONE is_deleted_before_the_cloud_shows_it loose MONEY,
-        NONE is_given_back_when_idle loose MONEY,
-        NONE ends_within_its_money loose MONEY,
-        NONE falls_back_to_another_region loose MONEY,
-        NONE replaces_a_machine_that_is_taken_back loose MONEY,
-        NONE waits_for_its_price loose MONEY,
-    ]);
-    all.extend(scenarios![operator "cloudprovider ";
-        NONE is_held_while_machines_exist loose MONEY,
-        NONE ends_a_machine_of_nobody loose MONEY,
-        NONE is_told_that_its_credentials_are_refused loose MONEY,
-    ]);
-    all.extend(scenarios![operator "modelcache ";
-        FLEET is_fetched_and_goes_when_nobody_mounts_it,
-        FLEET fails_is_mended_and_fetched_again,
-        FLEET changes_its_revision_while_it_is_fetched,
     ]);
     all.extend(scenarios![two_leaders "two leaders ";
         FLEET runs_to_success,

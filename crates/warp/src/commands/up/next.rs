@@ -33,11 +33,6 @@ pub(super) fn say(instance: &Instance, note: &Note) {
     if note.kind != Kind::None {
         lines.push(format!("{tool} get nodes{other}"));
         lines.extend(example(tool, note.kind, program.as_deref()));
-        if note.kind == Kind::Simulated {
-            lines.push(
-                "warp offers H100 · warp rent H100 --max-price 3.50   # in fake money".to_owned(),
-            );
-        }
     }
     let data = if cluster::data_directory().as_ref() == Some(&instance.folder) {
         String::new()
