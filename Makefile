@@ -32,6 +32,10 @@ test: control-plane ## Run every test (builds the real control plane once into t
 test-docker: ## The Docker node against the engine of this machine (needs a running Docker or Podman)
 	testbed/docker
 
+.PHONY: test-cloud
+test-cloud: ## Rent one machine for real and give it back: PROVIDER=lambda CAP=1.50, credentials in WARP_CLOUD_<key>
+	cargo run --locked --quiet -p warp-cloud --example rent -- "$(PROVIDER)" "$(CAP)"
+
 .PHONY: lint
 lint: ## Formatting, clippy, documentation
 	.ci/lint
@@ -70,7 +74,7 @@ deploy: ## Install Warp on the cluster of the current kubeconfig
 
 .PHONY: undeploy
 undeploy: ## Remove Warp from the cluster, its workloads and their Jobs included
-	$(KUBECTL) delete gpuworkloads --all --all-namespaces --ignore-not-found
+	$(KUBECTL) delete gpuworkloads,inferenceservices,modelcaches,gpurequests,cloudproviders --all --all-namespaces --ignore-not-found
 	$(WARP) install --print --image $(IMAGE) | $(KUBECTL) delete --ignore-not-found -f -
 
 .PHONY: docker-build

@@ -7,6 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 pub const READY: &str = "Ready";
 /// GPUWorkload: a node is chosen.
 pub const PLACED: &str = "Placed";
+/// InferenceService: the spec can be carried out.
+pub const ACCEPTED: &str = "Accepted";
 /// GPUWorkload: it finished well. `Unknown` until it is finished.
 pub const SUCCEEDED: &str = "Succeeded";
 

@@ -5,7 +5,10 @@ use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
 use crate::kinds::KINDS;
-use crate::{GPUWorkload, Tenant, pod_template, tenant as tenant_kind, workload};
+use crate::{
+    CloudProvider, GPURequest, GPUWorkload, InferenceService, ModelCache, Tenant, cloudprovider,
+    gpurequest, inferenceservice, modelcache, pod_template, tenant as tenant_kind, workload,
+};
 
 /// A CEL rule and where it hangs: a path of property names from the root, `[]` for list items.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +61,63 @@ pub fn tenant() -> Value {
         set(schema, path, "x-kubernetes-list-type", json!("set"));
     }
     attach(schema, tenant_kind::RULES);
+    crd
+}
+
+/// `inferenceservices.gpu.warp.dev`.
+pub fn inference_service() -> Value {
+    let mut crd = plain(&InferenceService::crd());
+    let schema = schema_mut(&mut crd);
+    walk(schema, &mut without_null);
+    list_map(schema, "spec.engine.env", &["name"]);
+    list_map(schema, "spec.model.adapters", &["name"]);
+    list_map(schema, "status.conditions", &["type"]);
+    list_map(schema, "status.timeline", &["step"]);
+    for path in ["spec.gpu.models", "status.addresses"] {
+        set(schema, path, "x-kubernetes-list-type", json!("set"));
+    }
+    attach(schema, inferenceservice::RULES);
+    crd
+}
+
+/// `gpurequests.gpu.warp.dev`.
+pub fn gpu_request() -> Value {
+    let mut crd = plain(&GPURequest::crd());
+    let schema = schema_mut(&mut crd);
+    walk(schema, &mut without_null);
+    list_map(schema, "status.conditions", &["type"]);
+    list_map(schema, "status.attempts", &["number"]);
+    for path in ["spec.providers", "spec.gpuModels", "spec.regionPreference"] {
+        set(schema, path, "x-kubernetes-list-type", json!("set"));
+    }
+    attach(schema, gpurequest::RULES);
+    crd
+}
+
+/// `cloudproviders.gpu.warp.dev`.
+pub fn cloud_provider() -> Value {
+    let mut crd = plain(&CloudProvider::crd());
+    let schema = schema_mut(&mut crd);
+    walk(schema, &mut without_null);
+    list_map(schema, "status.conditions", &["type"]);
+    list_map(schema, "status.machines", &["id"]);
+    set(
+        schema,
+        "spec.regions",
+        "x-kubernetes-list-type",
+        json!("set"),
+    );
+    attach(schema, cloudprovider::RULES);
+    crd
+}
+
+/// `modelcaches.gpu.warp.dev`.
+pub fn model_cache() -> Value {
+    let mut crd = plain(&ModelCache::crd());
+    let schema = schema_mut(&mut crd);
+    walk(schema, &mut without_null);
+    list_map(schema, "status.conditions", &["type"]);
+    attach(schema, modelcache::RULES);
     crd
 }
 

@@ -40,6 +40,42 @@ pub const KINDS: &[KindEntry] = &[
         example: "tenant.yaml",
         controller: "tenant",
     },
+    KindEntry {
+        kind: "InferenceService",
+        plural: "inferenceservices",
+        short_name: "isvc",
+        namespaced: true,
+        crd: crd::inference_service,
+        example: "serve.yaml",
+        controller: "inferenceservice",
+    },
+    KindEntry {
+        kind: "GPURequest",
+        plural: "gpurequests",
+        short_name: "gpur",
+        namespaced: true,
+        crd: crd::gpu_request,
+        example: "rent.yaml",
+        controller: "gpurequest",
+    },
+    KindEntry {
+        kind: "CloudProvider",
+        plural: "cloudproviders",
+        short_name: "gpucp",
+        namespaced: false,
+        crd: crd::cloud_provider,
+        example: "cloud.yaml",
+        controller: "cloudprovider",
+    },
+    KindEntry {
+        kind: "ModelCache",
+        plural: "modelcaches",
+        short_name: "mcache",
+        namespaced: true,
+        crd: crd::model_cache,
+        example: "model-cache.yaml",
+        controller: "modelcache",
+    },
 ];
 
 impl KindEntry {

@@ -6,6 +6,12 @@ pub const WORKLOAD: &str = "gpu.warp.dev/workload";
 pub const WORKLOAD_UID: &str = "gpu.warp.dev/workload-uid";
 /// Job and pod: which attempt, counted from 0.
 pub const ATTEMPT: &str = "gpu.warp.dev/attempt";
+/// Deployment, Service and pod: name of the InferenceService they belong to.
+pub const INFERENCE_SERVICE: &str = "gpu.warp.dev/inference-service";
+/// Deployment annotation: the pod template as it was rendered, and from what.
+pub const RENDERED: &str = "gpu.warp.dev/rendered";
+/// Pod annotation: the model as the service's spec names it, which no label could hold.
+pub const MODEL: &str = "gpu.warp.dev/model";
 /// Job and pod: who manages them.
 pub const CONTROLLER: &str = "gpu.warp.dev/controller";
 /// Value of [`CONTROLLER`] on everything the operator makes.
@@ -14,10 +20,18 @@ pub const CONTROLLER_NAME: &str = "warp-operator";
 pub const CREATED_BY: &str = "gpu.warp.dev/created-by";
 /// Job annotation: the node its pod is pinned to.
 pub const NODE: &str = "gpu.warp.dev/node";
+/// Job annotation of a gang: the node of each member, by rank, separated by commas.
+pub const NODES: &str = "gpu.warp.dev/nodes";
+/// Scheduling gate of a gang's pods: they wait until all of them are there and each has its node.
+pub const GANG_GATE: &str = "gpu.warp.dev/gang";
+/// Pod label by which the Job controller says which member of an indexed Job a pod is.
+pub const RANK: &str = "batch.kubernetes.io/job-completion-index";
 /// Job annotation: the strategy that chose the node.
 pub const STRATEGY: &str = "gpu.warp.dev/strategy";
 /// Job annotation: the decision in one sentence.
 pub const PLACEMENT: &str = "gpu.warp.dev/placement";
+/// Job annotation: the work of higher priority (`namespace/name`) that takes its place; its pods are evicted.
+pub const EVICTED_FOR: &str = "gpu.warp.dev/evicted-for";
 /// Node label: what kind of machine it is; absent means [`PROVIDER_DEFAULT`]. On a workload
 /// (label or annotation): the providers it may use, in order of preference, separated by commas.
 pub const PROVIDER: &str = "gpu.warp.dev/provider";
@@ -25,3 +39,7 @@ pub const PROVIDER: &str = "gpu.warp.dev/provider";
 pub const PROVIDER_DEFAULT: &str = "kubernetes";
 /// Node label: price of one GPU for one hour, decimal.
 pub const GPU_HOUR_PRICE: &str = "gpu.warp.dev/gpu-hour-price";
+/// Job, pod and claim: name of the ModelCache they belong to.
+pub const MODEL_CACHE: &str = "gpu.warp.dev/model-cache";
+/// Job and pod of a ModelCache: what they fetch, `status.contentKey` once it is complete.
+pub const MODEL_CONTENT: &str = "gpu.warp.dev/model-content";

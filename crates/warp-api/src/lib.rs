@@ -4,17 +4,26 @@
 //! Owns the schema and what it means (defaults, rules, reading of its text fields). It talks to no
 //! cluster and decides nothing about placement.
 
+pub mod cloudprovider;
 pub mod condition;
 pub mod crd;
+pub mod gpurequest;
+pub mod inferenceservice;
 pub mod kinds;
 pub mod label;
+pub mod modelcache;
 pub mod pod;
 mod pod_template;
+pub mod price;
 pub mod reason;
 pub mod reference;
 pub mod tenant;
 pub mod workload;
 
+pub use cloudprovider::{CloudProvider, CloudProviderSpec, CloudProviderStatus};
+pub use gpurequest::{GPURequest, GPURequestSpec, GPURequestStatus, RequestPhase};
+pub use inferenceservice::{InferenceService, InferenceServiceSpec, InferenceServiceStatus};
+pub use modelcache::{ModelCache, ModelCacheSpec, ModelCacheStatus};
 pub use tenant::{Tenant, TenantSpec, TenantStatus};
 pub use workload::{GPUWorkload, GPUWorkloadSpec, GPUWorkloadStatus, Phase};
 

@@ -71,6 +71,10 @@ pub const MAX_RUNTIME_EXCEEDED: &str = "MaxRuntimeExceeded";
 /// The pod was evicted: a drain, a taint, a node under pressure or shutting down; or, as a failure,
 /// for using more storage than it may.
 pub const EVICTED: &str = "Evicted";
+/// Waits until work of lower priority, which was asked to end, has ended.
+pub const PREEMPTING: &str = "Preempting";
+/// Runs, and was asked to end for work of higher priority.
+pub const EVICTING: &str = "Evicting";
 /// The pod made room for one of higher priority.
 pub const PREEMPTED: &str = "Preempted";
 /// The kubelet refused the pod.
@@ -90,11 +94,129 @@ pub const EVENT_MAX_RETRIES: &str = "MaxRetriesExceeded";
 /// Event: it was disrupted more often than `maxDisruptions` allows.
 pub const EVENT_MAX_DISRUPTIONS: &str = "MaxDisruptionsExceeded";
 
+/// Waiting: its tenant's quota leaves too little.
+pub const TENANT_QUOTA_EXCEEDED: &str = "TenantQuotaExceeded";
+/// Waiting: its tenant does not let it ask for this.
+pub const TENANT_FORBIDS: &str = "TenantForbids";
+/// Waiting: its tenant is suspended.
+pub const TENANT_SUSPENDED: &str = "TenantSuspended";
+
 /// Tenant: its namespaces are known and its own.
 pub const NAMESPACES_FOUND: &str = "NamespacesFound";
 /// Tenant: no namespace that exists belongs to it.
 pub const NO_NAMESPACE: &str = "NoNamespace";
 /// Tenant: another tenant claims one of its namespaces too.
 pub const NAMESPACE_CONTESTED: &str = "NamespaceContested";
+/// Tenant: its parent is missing or leads in a circle.
+pub const INVALID_PARENT: &str = "InvalidParent";
 /// Tenant: the selector of its namespaces cannot be read.
 pub const INVALID_SELECTOR: &str = "InvalidSelector";
+
+/// InferenceService: all copies wanted answer.
+pub const SERVING: &str = "Serving";
+/// InferenceService: some copies answer, fewer than wanted.
+pub const TOO_FEW_COPIES: &str = "TooFewCopies";
+/// InferenceService: copies of a new spec take the place of old ones.
+pub const UPDATING: &str = "Updating";
+/// InferenceService: copies end again and again before they answer.
+pub const COPIES_FAIL: &str = "CopiesFail";
+/// InferenceService: no copies are wanted.
+pub const STOPPED: &str = "Stopped";
+/// InferenceService: the spec can be carried out.
+pub const SPEC_ACCEPTED: &str = "SpecAccepted";
+/// InferenceService: an object that is not the service's has the name its own would have.
+pub const NAME_TAKEN: &str = "NameTaken";
+/// InferenceService: vLLM does not run on the GPUs asked for.
+pub const UNSUPPORTED_GPU: &str = "UnsupportedGpu";
+
+/// CloudProvider: the cloud has said what it offers.
+pub const OFFERS_KNOWN: &str = "OffersKnown";
+/// CloudProvider: the cloud has not answered yet.
+pub const NOT_ASKED: &str = "NotAsked";
+/// CloudProvider: the cloud does not accept the credentials.
+pub const BAD_CREDENTIALS: &str = "BadCredentials";
+/// CloudProvider: the account has no money.
+pub const NO_BALANCE: &str = "NoBalance";
+/// CloudProvider: the cloud refuses what it is asked.
+pub const CLOUD_REFUSED: &str = "CloudRefused";
+/// CloudProvider: the cloud does not answer, or not well.
+pub const CLOUD_UNREACHABLE: &str = "CloudUnreachable";
+/// CloudProvider: it is being deleted and something is still rented.
+pub const MACHINES_EXIST: &str = "MachinesExist";
+/// CloudProvider: `spec.enabled` is false.
+pub const DISABLED: &str = "Disabled";
+/// CloudProvider and GPURequest: nothing that is offered will do.
+pub const NO_OFFER: &str = "NoOffer";
+/// GPURequest: no CloudProvider that may be used is ready.
+pub const NO_PROVIDER: &str = "NoProvider";
+/// GPURequest: everything that would do costs more than it may.
+pub const PRICE_TOO_LOW: &str = "PriceTooLow";
+/// GPURequest: the limits of the CloudProvider leave no room.
+pub const PROVIDER_LIMIT: &str = "ProviderLimit";
+/// GPURequest: none of the providers sells what they may take back.
+pub const SPOT_NOT_SOLD: &str = "SpotNotSold";
+/// GPURequest: a spot machine is waited for until `spec.spotWait` is over.
+pub const WAITING_FOR_SPOT: &str = "WaitingForSpot";
+/// GPURequest: what was tried was refused; the next try has a time.
+pub const RETRYING: &str = "Retrying";
+/// GPURequest: a machine is being bought.
+pub const PROVISIONING: &str = "Provisioning";
+/// GPURequest: the machine starts.
+pub const BOOTING: &str = "Booting";
+/// GPURequest: the machine runs and its node is not ready yet.
+pub const JOINING: &str = "Joining";
+/// GPURequest: the machine's node is ready.
+pub const NODE_READY: &str = "NodeReady";
+/// GPURequest: the machine's node was ready and is not.
+pub const NODE_NOT_READY: &str = "NodeNotReady";
+/// GPURequest: the machine is being given back.
+pub const TERMINATING: &str = "Terminating";
+/// GPURequest: the cloud cannot be asked to end the machine; it may still cost money.
+pub const TERMINATION_STUCK: &str = "TerminationStuck";
+/// GPURequest, as an ending: nobody used it for `spec.idleTimeout`.
+pub const IDLE_TIMEOUT: &str = "IdleTimeout";
+/// GPURequest, as an ending: `spec.maxLifetime` is over.
+pub const MAX_LIFETIME: &str = "MaxLifetime";
+/// GPURequest, as an ending: `spec.maxTotalPrice` is spent.
+pub const MAX_TOTAL_PRICE: &str = "MaxTotalPrice";
+/// GPURequest, as an ending: the request was deleted.
+pub const DELETED: &str = "Deleted";
+/// GPURequest, as an ending: the machine did not run in time.
+pub const NEVER_RAN: &str = "NeverRan";
+/// GPURequest, as an ending: the machine's node did not become ready in time.
+pub const NEVER_JOINED: &str = "NeverJoined";
+/// GPURequest, as an ending: the machine was there and is no more.
+pub const MACHINE_LOST: &str = "MachineLost";
+/// GPURequest, as an ending: the cloud took the machine back.
+pub const SPOT_INTERRUPTED: &str = "SpotInterrupted";
+/// GPURequest: too many machines came to nothing.
+pub const ATTEMPTS_EXHAUSTED: &str = "AttemptsExhausted";
+
+/// ModelCache: the model the spec names is complete and verified.
+pub const MODEL_FETCHED: &str = "Fetched";
+/// ModelCache: files are being fetched.
+pub const FETCHING: &str = "Fetching";
+/// ModelCache: the fetch has not started.
+pub const FETCH_PENDING: &str = "FetchPending";
+/// ModelCache: its volume is not bound yet.
+pub const VOLUME_PENDING: &str = "VolumePending";
+/// ModelCache: a claim of the name it needs belongs to somebody else.
+pub const VOLUME_TAKEN: &str = "VolumeTaken";
+/// ModelCache: the operator does not know the image that fetches.
+pub const NO_FETCH_IMAGE: &str = "NoFetchImage";
+/// ModelCache: the fetch took longer than `spec.timeout`.
+pub const FETCH_TIMEOUT: &str = "FetchTimeout";
+/// ModelCache: the fetch failed; where the fetch itself says why, its reason stands here instead.
+pub const FETCH_FAILED: &str = "FetchFailed";
+/// ModelCache: the fetch ended well and left no report.
+pub const NO_REPORT: &str = "NoReport";
+/// ModelCache: a simulated node pretended to fetch; there are no files.
+pub const SIMULATED_FETCH: &str = "SimulatedFetch";
+/// InferenceService: the ModelCache it names is not ready yet.
+pub const WAITING_FOR_MODEL: &str = "WaitingForModel";
+/// InferenceService: there is no ModelCache of that name, or it is being deleted.
+pub const NO_SUCH_MODEL_CACHE: &str = "NoSuchModelCache";
+/// InferenceService: the ModelCache it names has failed.
+pub const MODEL_CACHE_FAILED: &str = "ModelCacheFailed";
+/// ModelCache: it is being deleted and is still used.
+pub const IN_USE: &str = "InUse";

@@ -1,9 +1,12 @@
-//! `Tenant`: namespaces that belong together, and what they use.
+//! `Tenant`: namespaces that belong together, what they may have, and what they use.
 //!
-//! The struct is the schema; [`RULES`] says what a schema cannot.
+//! The struct is the schema; [`RULES`] says what a schema cannot. What the limits mean to decisions is in
+//! `tenant/limits.rs`.
 
 // The lint takes the columns of one `#[kube]` for one attribute said twice.
 #![allow(clippy::duplicated_attributes)]
+
+mod limits;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
 use kube::CustomResource;
@@ -11,6 +14,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::crd::Rule;
+use crate::workload::{Priority, SchedulingStrategy};
+
+pub use limits::covers;
 
 /// Namespaces that belong together, and the GPUs they use and wait for.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -55,6 +61,70 @@ pub struct TenantSpec {
     /// Which namespaces belong to it. A namespace belongs to one tenant at most: one that two claim
     /// counts for neither, and both say so.
     pub namespaces: TenantNamespaces,
+    /// GPUs promised to it, by model or vendor. Without a line for a GPU, here or at a parent, its number is not
+    /// limited.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub quota: Vec<TenantQuota>,
+    /// The tenant it hangs below. Those of one tree lend each other what they do not use of their quota, and a
+    /// line of a parent limits everything below it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub parent: Option<String>,
+    /// Nothing of it is placed while this is true; what runs goes on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspend: bool,
+    /// Models its work may use, such as `H100` or `MI300X`, or vendors; any of them. Empty: every one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]
+    pub allowed_models: Vec<String>,
+    /// Priorities its work may ask for. Empty: every one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 3))]
+    pub priorities: Vec<Priority>,
+    /// Longest `maxRuntime` its work may ask for, such as `24h`; work without one waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 16),
+        regex(pattern = r"^([0-9]{1,9}h)?([0-9]{1,9}m)?([0-9]{1,9}s)?$")
+    )]
+    pub max_runtime: Option<String>,
+    /// What its work gets where it does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub defaults: Option<TenantDefaults>,
+}
+
+/// GPUs promised to a tenant.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TenantQuota {
+    /// A model such as `H100-80GB` or `H100`, or a vendor: `nvidia`, `amd`, `intel`, `habana`. Where a model has a
+    /// line and its vendor too, both hold.
+    #[schemars(length(min = 1, max = 63))]
+    pub gpu: String,
+    /// GPUs it can count on.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub nominal: i64,
+    /// Most it may have beyond them while others of its tree do not use theirs. Absent: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub borrow_limit: Option<i64>,
+    /// Most of them that others may have while it does not use them. Absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub lend_limit: Option<i64>,
+}
+
+/// What work gets where it does not say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TenantDefaults {
+    /// How a node is chosen for work that names no strategy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduling_strategy: Option<SchedulingStrategy>,
+    /// Whether work of higher priority may take the place of running work that does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preemptible: Option<bool>,
 }
 
 /// Namespaces by name, by label, or both: those that either names.
@@ -92,6 +162,9 @@ pub struct TenantStatus {
     /// GPUs by model, in alphabetical order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<TenantGpus>,
+    /// Where it stands under each line of a quota that binds it, its own and its parents'.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quota: Vec<TenantStanding>,
     /// GPUs in use, of all models.
     #[serde(default)]
     pub gpus_in_use: i64,
@@ -120,12 +193,42 @@ pub struct TenantGpus {
     pub waiting: i64,
 }
 
+/// Where a tenant stands under one line of a quota.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TenantStanding {
+    /// What the line covers.
+    pub gpu: String,
+    /// GPUs it can count on.
+    #[serde(default)]
+    pub nominal: i64,
+    /// GPUs it uses.
+    #[serde(default)]
+    pub used: i64,
+    /// Of these, borrowed from others.
+    #[serde(default)]
+    pub borrowed: i64,
+    /// GPUs it could still have now.
+    #[serde(default)]
+    pub available: i64,
+}
+
 /// Every rule with the place in the schema it hangs on.
 pub const RULES: &[Rule] = &[
     Rule {
         at: "",
         rule: "size(self.metadata.name) <= 63",
         message: "a tenant's name is at most 63 characters: it is used as a label",
+    },
+    Rule {
+        at: "",
+        rule: "!has(self.spec.parent) || self.spec.parent != self.metadata.name",
+        message: "a tenant cannot be its own parent",
+    },
+    Rule {
+        at: "spec",
+        rule: "!has(self.quota) || self.quota.all(line, self.quota.exists_one(other, other.gpu == line.gpu))",
+        message: "a quota has one line for each gpu",
     },
     Rule {
         at: "spec.namespaces",

@@ -7,22 +7,24 @@
 #![allow(clippy::duplicated_attributes)]
 
 mod ask;
+mod gang;
 mod rules;
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{EnvVar, PodSecurityContext, PodTemplateSpec, SecurityContext};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use warp_core::schedule::{Policy, strategy::UnknownPolicy};
 
 pub use ask::{BadSpec, GpuAsk, Name, run_seconds};
+pub use gang::{AssignedNode, Closeness, Topology, TopologyLevel, fold_nodes, fold_ranks};
 pub use rules::RULES;
 
-/// Run a job on n GPUs of one node, follow it to its end, try again when it fails.
+/// Run a job on n GPUs, on one node or as a gang on several, follow it to its end, try again when it fails.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "gpu.warp.dev",
@@ -36,7 +38,7 @@ pub use rules::RULES;
     status = "GPUWorkloadStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "Run a job on n GPUs of one node, follow it to its end, try again when it fails.",
+    doc = "Run a job on n GPUs, on one node or as a gang on several, follow it to its end, try again when it fails.",
     printcolumn(name = "Model", type_ = "string", json_path = ".spec.modelName"),
     printcolumn(name = "GPUs", type_ = "integer", json_path = ".spec.gpuCount"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
@@ -47,9 +49,21 @@ pub use rules::RULES;
         json_path = ".metadata.creationTimestamp"
     ),
     printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.ready",
+        priority = 1
+    ),
+    printcolumn(
         name = "Reason",
         type_ = "string",
         json_path = ".status.conditions[?(@.type=='Ready')].reason",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Position",
+        type_ = "integer",
+        json_path = ".status.queuePosition",
         priority = 1
     ),
     printcolumn(
@@ -64,12 +78,25 @@ pub struct GPUWorkloadSpec {
     /// The model or job this runs, for people and dashboards; the container gets it as `MODEL_NAME`.
     #[schemars(length(min = 1, max = 255))]
     pub model_name: String,
-    /// Whole GPUs, all on one node. The container gets the number as `GPU_COUNT`.
+    /// Whole GPUs, all on one node; of a gang, the GPUs of each member. The container gets the number as `GPU_COUNT`.
     #[schemars(range(min = 1, max = 16))]
     pub gpu_count: i32,
-    /// Order among waiting workloads: higher first, then older first. Nothing running is stopped.
+    /// Pods that run together. Absent or 1: one pod. More: a gang, whose members all start or none does; when one
+    /// fails, all of them are tried again. Each finds the others by `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 512))]
+    pub replicas: Option<i32>,
+    /// How close together the members of a gang are. Absent: anywhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<Topology>,
+    /// Order among waiting workloads: higher first, then older first. Running work is stopped for it only where that is
+    /// `preemptible` and of lower priority.
     #[serde(default)]
     pub priority: Priority,
+    /// Whether work of higher priority may take its GPUs while it runs: it is evicted, waits, and is placed again
+    /// without using up a retry. Absent: what its tenant says, else only work of priority `low`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preemptible: Option<bool>,
     /// How a node is chosen among those that fit. Absent: the operator's `--default-strategy`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduling_strategy: Option<SchedulingStrategy>,
@@ -118,7 +145,7 @@ pub struct GPUWorkloadSpec {
     /// How long one attempt may take from the start of its Job, image pull included, such as
     /// `90m` or `1h30m`. A workload that takes longer fails and is not tried again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 2, max = 16))]
+    #[schemars(length(min = 1, max = 16))]
     pub max_runtime: Option<String>,
     /// True stops the workload and gives its GPUs back; false places the same attempt again. No
     /// retry is used.
@@ -368,13 +395,27 @@ pub struct GPUWorkloadStatus {
     /// Where it stands, derived from its Job and pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// Node of the current attempt.
+    /// Node of the current attempt, of a workload that is one pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub assigned_node: Option<String>,
-    /// When a node was last chosen. From then on only suspend, maxRuntime, retryPolicy, priority
-    /// and ttlSecondsAfterFinished may change.
+    /// Nodes of the current attempt of a gang, each with the members it has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub assigned_nodes: Vec<AssignedNode>,
+    /// Members of a gang that run, of how many, such as `3/4`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<String>,
+    /// When a node was last chosen. From then on only suspend, maxRuntime, retryPolicy, priority,
+    /// preemptible and ttlSecondsAfterFinished may change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_schedule_time: Option<Time>,
+    /// Its place in line among all that wait, from 1. Behind the tenth it is told anew when it has moved by a tenth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub queue_position: Option<i64>,
+    /// When the operator first saw it, while it waits: of equals made within one second the one that came
+    /// first goes first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queued_at: Option<MicroTime>,
     /// Retries used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
@@ -384,6 +425,10 @@ pub struct GPUWorkloadStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub disruptions: Option<i32>,
+    /// GPU-seconds thrown away because work of higher priority took its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub lost_gpu_seconds: Option<i64>,
     /// The next attempt is placed no earlier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_retry_time: Option<Time>,

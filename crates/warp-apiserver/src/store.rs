@@ -28,8 +28,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch as signal;
 
-pub use backup::{BackupError, Head, Snapshot, verify};
+pub use backup::{BackupError, Head, Snapshot, begins_as_backup, verify};
 use commit::Committer;
+pub use disk::examining;
 pub use joined::{Lines, Whole};
 use journal::{Journal, LOG_BYTES};
 pub use object::{Draft, Index, Stored, key};
@@ -152,26 +153,28 @@ impl OpenError {
         let path = path.to_owned();
         match error {
             redb::Error::DatabaseAlreadyOpen => Self::InUse(path),
-            redb::Error::Corrupted(what) => Self::Damaged { path, what },
+            redb::Error::Corrupted(what) => Self::damaged_pages(path, &what),
             redb::Error::Io(error)
                 if matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof) =>
             {
-                let what = error.to_string();
-                Self::Damaged { path, what }
+                Self::damaged_pages(path, &error.to_string())
             }
             redb::Error::UpgradeRequired(_)
             | redb::Error::TableTypeMismatch { .. }
             | redb::Error::TypeDefinitionChanged { .. }
             | redb::Error::TableIsMultimap(_)
-            | redb::Error::TableIsNotMultimap(_) => {
-                let what = error.to_string();
-                Self::Damaged { path, what }
-            }
+            | redb::Error::TableIsNotMultimap(_) => Self::damaged_pages(path, &error.to_string()),
             other => Self::Database {
                 path,
                 source: Box::new(other),
             },
         }
+    }
+
+    /// What the database's library says of damage follows what it means.
+    fn damaged_pages(path: PathBuf, said: &str) -> Self {
+        let what = format!("{} ({said})", disk::DAMAGED_PAGES);
+        Self::Damaged { path, what }
     }
 
     fn mark(database: &Path, source: std::io::Error) -> Self {

@@ -173,6 +173,19 @@ pub fn gang(fleet: &Fleet, gang: &Gang, placed: &GangPlacement) -> Vec<Violation
             "wider than the required topology level",
         ));
     }
+    if let Some(near) = &gang.near
+        && (near.required || placed.domain.is_some())
+    {
+        let value = |member: &crate::schedule::PlacedMember| {
+            let node = fleet.node(fleet.find(&member.placement.node)?)?;
+            node.labels.get(&near.key).cloned()
+        };
+        let mut values = placed.members.iter().map(value);
+        if placed.domain.is_none() || values.any(|value| value != placed.domain) {
+            let problem = format!("its nodes do not share one value of {}", near.key);
+            found.push(violation(&gang.name, problem));
+        }
+    }
     if let Some(level) = placed.level {
         let domain = |at: usize| domain_of(fleet, &placed.members[at].placement, level);
         if (1..placed.members.len()).any(|at| domain(at) != domain(0)) {

@@ -5,6 +5,7 @@
 //! own `clippy.toml` enforces it.
 
 pub mod check;
+pub mod engine;
 pub mod estimate;
 pub mod explain;
 pub mod fleet;
@@ -13,6 +14,9 @@ pub mod preempt;
 pub mod queue;
 pub mod random;
 pub mod resources;
+pub mod rollout;
+pub mod scale;
 pub mod schedule;
 pub mod simulate;
 pub mod size;
+pub mod tenancy;

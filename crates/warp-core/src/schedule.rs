@@ -1,9 +1,12 @@
 //! Where one request goes: which nodes it fits (`fit`), which of them it would rather have (`score`),
 //! which of those is best (`strategy`), and a
-//! planner that remembers ratings so that a decision costs what changed since the last one.
+//! planner that remembers ratings so that a decision costs what changed since the last one. What fits nowhere may be
+//! kept room (`keep`), or be made room by work that goes (`evict`).
 
+pub mod evict;
 pub mod fit;
 mod gang;
+pub mod keep;
 mod memo;
 mod mix;
 mod planner;
@@ -13,7 +16,7 @@ pub mod strategy;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use gang::{Gang, GangPlacement, GangRefusal, Member, PlacedMember};
+pub use gang::{Gang, GangPlacement, GangRefusal, Member, Near, PlacedMember};
 pub use mix::{Class, Mix};
 pub use planner::{Placement, Planner, Scope, place};
 pub use reason::{Obstacle, Reason};

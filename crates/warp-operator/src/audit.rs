@@ -7,91 +7,50 @@
 //! Bodies are never logged: they may hold secrets from a pod's environment.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kube::ResourceExt;
-use warp_api::{GPUWorkload, Phase, condition};
-use warp_runtime::pass::Observer;
+use serde::Deserialize;
+use serde_json::Value;
+use warp_api::{GPUWorkloadStatus, Phase, condition};
+use warp_runtime::pass::{Observer, Pass};
 
 use crate::metrics::Metrics;
+use crate::workload;
 
 /// Log target of the audit trail.
 pub const TARGET: &str = "warp::audit";
 
-/// The object on whose behalf something is done, and the id that ties together what one pass did.
-#[derive(Clone, Debug)]
-pub(crate) struct Pass {
-    pub(crate) kind: &'static str,
-    pub(crate) namespace: String,
-    pub(crate) name: String,
-    pub(crate) generation: i64,
-    pub(crate) cause: String,
-    pub(crate) correlation: String,
-    pub(crate) manager: &'static str,
-}
-
-impl Pass {
-    pub(crate) fn new<K: ResourceExt>(
-        kind: &'static str,
-        object: &K,
-        manager: &'static str,
-        correlation: String,
-    ) -> Self {
-        Self {
-            kind,
-            namespace: object.namespace().unwrap_or_default(),
-            name: object.name_any(),
-            generation: object.meta().generation.unwrap_or_default(),
-            cause: cause(object),
-            correlation,
-            manager,
-        }
+/// Counts what a written status means, and says that a workload has come to a phase: where people look, at the default
+/// level.
+fn transition(
+    metrics: &Metrics,
+    object: &str,
+    before: &GPUWorkloadStatus,
+    after: &GPUWorkloadStatus,
+) {
+    let ready = condition::find(&after.conditions, condition::READY);
+    if after.phase == Some(Phase::Failed) && before.phase != Some(Phase::Failed) {
+        metrics.failed(ready.map_or("Unknown", |ready| ready.reason.as_str()));
     }
-
-    /// Records one action after it was done.
-    pub(crate) fn record(&self, verb: &str, what: &str, why: &str) {
-        tracing::info!(
-            target: TARGET,
-            object = %format_args!("{}/{}/{}", self.kind, self.namespace, self.name),
-            generation = self.generation,
-            cause = %self.cause,
-            manager = self.manager,
-            verb,
-            what,
-            why,
-            correlation = %self.correlation,
-        );
+    if after.retry_count.unwrap_or(0) > before.retry_count.unwrap_or(0) {
+        metrics.retried();
     }
-}
-
-/// Says that a workload has come to a phase: where people look, at the default level.
-pub(crate) fn transition(workload: &GPUWorkload) {
-    let Some(status) = &workload.status else {
+    let Some(phase) = after.phase.filter(|phase| before.phase != Some(*phase)) else {
         return;
     };
-    let Some(phase) = status.phase else { return };
-    let object = format_args!(
-        "{}/{}",
-        workload.namespace().unwrap_or_default(),
-        workload.name_any()
-    );
-    let phase = format_args!("{phase:?}");
-    let node = status.assigned_node.as_deref().unwrap_or_default();
-    match status.phase {
-        Some(Phase::Running) => {
-            tracing::info!(workload = %object, phase = %phase, node, "workload runs");
-        }
-        Some(Phase::Succeeded | Phase::Failed) => {
-            let ready = condition::find(&status.conditions, condition::READY);
+    let name = format_args!("{phase:?}");
+    let node = after.places().unwrap_or_default();
+    match phase {
+        Phase::Running => tracing::info!(workload = object, phase = %name, node, "workload runs"),
+        Phase::Succeeded | Phase::Failed => {
             let reason = ready.map_or("", |ready| ready.reason.as_str());
-            tracing::info!(workload = %object, phase = %phase, node, reason, "workload ended");
+            tracing::info!(workload = object, phase = %name, node, reason, "workload ended");
         }
-        _ => tracing::debug!(workload = %object, phase = %phase, node, "workload moved on"),
+        _ => tracing::debug!(workload = object, phase = %name, node, "workload moved on"),
     }
 }
 
-/// Counters and the audit trail of the kinds that stand on the runtime.
+/// Counters and the audit trail of everything the runtime runs.
 #[derive(Debug)]
 pub(crate) struct Trail(pub(crate) Arc<Metrics>);
 
@@ -100,7 +59,7 @@ impl Observer for Trail {
         self.0.wrote(verb, resource);
     }
 
-    fn wrote(&self, pass: &warp_runtime::pass::Pass, verb: &'static str, what: &str, why: &str) {
+    fn wrote(&self, pass: &Pass, verb: &'static str, what: &str, why: &str) {
         tracing::info!(
             target: TARGET,
             object = %pass.object,
@@ -114,42 +73,21 @@ impl Observer for Trail {
         );
     }
 
-    fn reconciled(&self, controller: &'static str, took: Duration, ok: bool) {
-        self.0.kind_reconciled(controller, took, ok);
-    }
-}
-
-/// The field manager that wrote the object's spec last.
-fn cause<K: ResourceExt>(object: &K) -> String {
-    let writers = object
-        .managed_fields()
-        .iter()
-        .filter(|entry| entry.subresource.is_none());
-    let last = writers.max_by_key(|entry| entry.time.as_ref().map(|time| time.0));
-    last.and_then(|entry| entry.manager.clone())
-        .unwrap_or_else(|| "unknown".to_owned())
-}
-
-/// Correlation ids: this process's name and a number, so that two replicas never share one.
-#[derive(Debug)]
-pub(crate) struct Correlation {
-    identity: String,
-    passes: AtomicU64,
-}
-
-impl Correlation {
-    pub(crate) fn new(identity: &str) -> Self {
-        Self {
-            identity: identity.to_owned(),
-            passes: AtomicU64::new(0),
+    fn status_written(&self, pass: &Pass, before: &Value, after: &Value) {
+        if pass.component != workload::NAME {
+            return;
         }
+        let read = |status: &Value| GPUWorkloadStatus::deserialize(status).unwrap_or_default();
+        let name = pass.object.split_once('/').map_or("", |(_, name)| name);
+        transition(&self.0, name, &read(before), &read(after));
     }
 
-    pub(crate) fn next(&self) -> String {
-        format!(
-            "{}-{}",
-            self.identity,
-            self.passes.fetch_add(1, Ordering::Relaxed)
-        )
+    fn watch_broke(&self, resource: &str, error: &kube::Error) {
+        self.0.watch_broke(resource);
+        tracing::warn!(resource, %error, "watch broke, starting it again");
+    }
+
+    fn reconciled(&self, controller: &'static str, took: Duration, ok: bool) {
+        self.0.reconciled(controller, took, ok);
     }
 }

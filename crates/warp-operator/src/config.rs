@@ -1,11 +1,14 @@
 //! What the process is told: flags and environment become one `Config` before anything starts.
 
 use std::net::{SocketAddr, TcpListener};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use warp_api::workload::SchedulingStrategy;
 use warp_core::schedule::PriceWeight;
+
+use crate::modelcache::Fetcher;
 
 /// Everything `run` needs besides a client.
 #[derive(Clone, Debug)]
@@ -50,11 +53,41 @@ pub struct LeaderConfig {
     pub lease: String,
 }
 
+/// Who may start before somebody who came earlier and waits for room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QueuePolicy {
+    /// Whoever does not take the room that is kept for the first in line.
+    #[default]
+    Easy,
+    /// Nobody who could use the same nodes.
+    Fifo,
+    /// Anybody: wide work may wait for ever.
+    SkipAhead,
+}
+
+impl FromStr for QueuePolicy {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "easy" => Ok(Self::Easy),
+            "fifo" => Ok(Self::Fifo),
+            "skipAhead" => Ok(Self::SkipAhead),
+            "sjf" | "las" | "warp" => Err(format!(
+                "{name} needs to know how long work runs, which only `warp simulate queue` does; pass easy, fifo or skipAhead"
+            )),
+            _ => Err("pass easy, fifo or skipAhead".to_owned()),
+        }
+    }
+}
+
 /// Numbers that decisions depend on.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Strategy of workloads that name none.
     pub default_strategy: SchedulingStrategy,
+    /// Who may start before somebody who came earlier.
+    pub queue_policy: QueuePolicy,
     /// What a cheaper node is worth to the strategy `warp`.
     pub price_weight: PriceWeight,
     /// A placed attempt that does not run after this time has failed.
@@ -64,16 +97,23 @@ pub struct Settings {
     pub node_loss_timeout: Duration,
     /// A node the cluster's scheduler refused is left out for this long.
     pub refusal_timeout: Duration,
+    /// Work that has run for less is not evicted for work of higher priority.
+    pub min_run_time: Duration,
+    /// What fetches models.
+    pub fetcher: Fetcher,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
             default_strategy: SchedulingStrategy::Warp,
+            queue_policy: QueuePolicy::default(),
             price_weight: PriceWeight::IGNORED,
             start_timeout: Duration::from_mins(30),
             node_loss_timeout: Duration::from_mins(5),
             refusal_timeout: Duration::from_mins(5),
+            min_run_time: Duration::from_mins(1),
+            fetcher: Fetcher::default(),
         }
     }
 }

@@ -1,108 +1,115 @@
 //! What every pass may read and use, made once per process.
 
-use std::sync::Arc;
-
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{
     Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota,
 };
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::Client;
-use tokio::sync::Notify;
-use warp_api::GPUWorkload;
+use kube::ResourceExt;
+use std::sync::Arc;
+use warp_api::{GPUWorkload, label};
+use warp_runtime::Clock;
+use warp_runtime::cache::{Cache, Source};
+use warp_runtime::runtime::{Runtime, Wakes};
 
-use crate::apply::Executor;
-use crate::audit::Correlation;
-use crate::cache::{self, Cache};
-use crate::clock::Clock;
 use crate::config::Settings;
-use crate::driver::Queue;
 use crate::metrics::Metrics;
-use crate::scheduler::{Arrivals, Verdicts};
+use crate::placement::{Arrivals, Verdicts};
+use crate::shapes;
 
-/// Shared by the drivers and the scheduler.
+/// Shared by the kinds and the scheduler.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) clock: Clock,
     pub(crate) settings: Settings,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) executor: Executor,
-    pub(crate) correlation: Correlation,
-    pub(crate) workloads: Arc<Cache<GPUWorkload>>,
-    pub(crate) jobs: Arc<Cache<Job>>,
-    pub(crate) pods: Arc<Cache<Pod>>,
-    pub(crate) nodes: Arc<Cache<Node>>,
-    pub(crate) namespaces: Arc<Cache<Namespace>>,
-    pub(crate) claims: Arc<Cache<PersistentVolumeClaim>>,
-    pub(crate) volumes: Arc<Cache<PersistentVolume>>,
-    pub(crate) classes: Arc<Cache<StorageClass>>,
+    pub(crate) wakes: Wakes,
+    pub(crate) workloads: Cache<GPUWorkload>,
+    pub(crate) jobs: Cache<Job>,
+    pub(crate) pods: Cache<Pod>,
+    pub(crate) nodes: Cache<Node>,
+    pub(crate) namespaces: Cache<Namespace>,
+    pub(crate) claims: Cache<PersistentVolumeClaim>,
+    pub(crate) volumes: Cache<PersistentVolume>,
+    pub(crate) classes: Cache<StorageClass>,
     /// `FailedCreate` Events of Jobs, by the Job's uid.
-    pub(crate) refusals: Arc<Cache<Event>>,
-    pub(crate) quotas: Arc<Cache<ResourceQuota>>,
-    /// Workloads waiting for a pass.
-    pub(crate) queue: Queue,
+    pub(crate) refusals: Cache<Event>,
+    pub(crate) quotas: Cache<ResourceQuota>,
+    /// Set where the operator serves the whole cluster.
+    pub(crate) tenants: std::sync::OnceLock<Cache<warp_api::Tenant>>,
     /// What the scheduler last found out about workloads it could not place.
     pub(crate) verdicts: Verdicts,
-    /// The order in which workloads came.
-    pub(crate) arrivals: Arrivals,
-    /// Wakes the scheduler.
-    pub(crate) place: Notify,
+    /// When workloads came.
+    pub(crate) arrivals: Arc<Arrivals>,
 }
 
 impl Context {
-    pub(crate) fn new(client: Client, clock: Clock, settings: Settings, identity: &str) -> Self {
-        let metrics = Arc::new(Metrics::default());
+    /// Nodes, pods and what is cluster-wide are read everywhere, or the ledger would be wrong; the rest in `namespace`.
+    pub(crate) fn new(
+        runtime: &mut Runtime,
+        namespace: Option<&str>,
+        clock: Clock,
+        settings: Settings,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let ours = format!("{}={}", label::CONTROLLER, label::CONTROLLER_NAME);
+        let refusals = "involvedObject.kind=Job,reason=FailedCreate";
+        let workloads = Source::within::<GPUWorkload>(namespace).with_managed_fields();
+        let workloads = runtime.cache(workloads, shapes::workload());
+        let arrivals = Arc::<Arrivals>::default();
+        let (noted, at) = (Arc::clone(&arrivals), clock.clone());
+        workloads.listen(move |_, new: Option<&GPUWorkload>| {
+            let Some(new) = new else { return };
+            let status = new.status.as_ref();
+            let said = status.and_then(|status| status.queued_at.as_ref());
+            if let Some(uid) = new.uid() {
+                noted.note(&uid, said.map(|said| said.0), at.now());
+            }
+        });
         Self {
-            executor: Executor::new(client, clock.clone(), Arc::clone(&metrics), identity),
             clock,
             settings,
             metrics,
-            correlation: Correlation::new(identity),
-            workloads: Arc::new(Cache::new(cache::workload())),
-            jobs: Arc::new(Cache::new(cache::job())),
-            pods: Arc::new(Cache::new(cache::pod())),
-            nodes: Arc::new(Cache::new(cache::node())),
-            namespaces: Arc::new(Cache::new(cache::as_it_is())),
-            claims: Arc::new(Cache::new(cache::as_it_is())),
-            volumes: Arc::new(Cache::new(cache::as_it_is())),
-            classes: Arc::new(Cache::new(cache::as_it_is())),
-            refusals: Arc::new(Cache::new(cache::event())),
-            quotas: Arc::new(Cache::new(cache::as_it_is())),
-            queue: Queue::default(),
+            wakes: runtime.wakes(),
+            workloads,
+            jobs: runtime.cache(
+                Source::within::<Job>(namespace).labels(&ours),
+                shapes::job(),
+            ),
+            pods: runtime.cache(Source::all::<Pod>(), shapes::pod()),
+            nodes: runtime.cache(Source::all::<Node>(), shapes::node()),
+            namespaces: runtime.cache(Source::all::<Namespace>(), shapes::as_it_is()),
+            claims: runtime.cache(
+                Source::within::<PersistentVolumeClaim>(namespace),
+                shapes::as_it_is(),
+            ),
+            volumes: runtime.cache(Source::all::<PersistentVolume>(), shapes::as_it_is()),
+            classes: runtime.cache(Source::all::<StorageClass>(), shapes::as_it_is()),
+            refusals: runtime.cache(
+                Source::within::<Event>(namespace).fields(refusals),
+                shapes::event(),
+            ),
+            quotas: runtime.cache(
+                Source::within::<ResourceQuota>(namespace),
+                shapes::as_it_is(),
+            ),
+            tenants: std::sync::OnceLock::new(),
             verdicts: Verdicts::default(),
-            arrivals: Arrivals::default(),
-            place: Notify::new(),
+            arrivals,
         }
     }
 
-    /// Whether every cache has completed a list: nothing is decided before.
-    pub(crate) fn synced(&self) -> bool {
-        self.workloads.synced()
-            && self.jobs.synced()
-            && self.pods.synced()
-            && self.nodes.synced()
-            && self.refusals.synced()
-            && self.namespaces.synced()
-            && self.claims.synced()
-            && self.volumes.synced()
-            && self.classes.synced()
-            && self.quotas.synced()
-    }
-
-    /// What the API server will not let it watch, and why.
-    pub(crate) fn stuck(&self) -> Vec<String> {
-        let all = [
-            self.workloads.stuck(),
-            self.jobs.stuck(),
-            self.pods.stuck(),
-            self.nodes.stuck(),
-            self.refusals.stuck(),
-            self.quotas.stuck(),
-            self.namespaces.stuck(),
-            self.claims.stuck(),
-            self.volumes.stuck(),
-            self.classes.stuck(),
-        ];
-        all.into_iter().flatten().collect()
+    /// Whether everything a placement is decided on has been listed.
+    pub(crate) fn is_synced(&self) -> bool {
+        self.workloads.is_synced()
+            && self.jobs.is_synced()
+            && self.pods.is_synced()
+            && self.nodes.is_synced()
+            && self.refusals.is_synced()
+            && self.namespaces.is_synced()
+            && self.claims.is_synced()
+            && self.volumes.is_synced()
+            && self.classes.is_synced()
+            && self.quotas.is_synced()
     }
 }

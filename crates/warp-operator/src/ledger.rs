@@ -1,8 +1,9 @@
-//! The fleet as the API shows it: nodes, what every pod holds on them, and what our Jobs have been
-//! promised. Rebuilt from the caches in every scheduling pass; nothing is remembered.
+//! The fleet as the API shows it: nodes, what every pod holds on them, and what pods that are not there yet have been
+//! promised. `books` keeps it from pass to pass.
 //!
 //! Translation only. What fits where is `warp-core`'s.
 
+mod books;
 mod node;
 mod pod;
 mod volumes;
@@ -10,23 +11,32 @@ mod volumes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, PodSpec};
 use kube::core::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use warp_core::fleet::{Fleet, Request, Work, WorkState};
 use warp_core::gpu::{Device, NodeGpus};
 
-use crate::cache::Changed;
-use crate::workload::{node_of, over, waits_for_volume};
-
+pub(crate) use books::{Books, Sources};
 pub(crate) use node::{model_name, provider_of};
-pub(crate) use pod::pinned_to;
+pub(crate) use pod::{finished, node_of, pinned_to, waits_for_volume};
 pub(crate) use volumes::Storage;
 pub use warp_api::pod::request;
 
+/// What is kept for a pod that is not there yet: its owner has been promised a place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Promise {
+    /// Uid of the object that will make the pod; a pod that names it as an owner has come. With the member's number
+    /// behind it where that makes several.
+    pub owner: String,
+    pub meta: ObjectMeta,
+    pub spec: PodSpec,
+    /// The pod is there and is not told its node yet: quotas count it already.
+    pub counted: bool,
+}
+
 /// A snapshot to decide on.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Ledger {
     pub fleet: Fleet,
     /// Devices by node name, with what the fleet does not model (labels that told a model).
@@ -42,11 +52,15 @@ impl Ledger {
         storage: Storage,
     ) -> Self {
         for namespace in namespaces {
-            let labels = warp_api::pod::labels(namespace.metadata.labels.as_ref());
-            self.fleet.set_namespace(&namespace.name_any(), labels);
+            self.set_namespace(namespace);
         }
         self.storage = storage;
         self
+    }
+
+    fn set_namespace(&mut self, namespace: &Namespace) {
+        let labels = warp_api::pod::labels(namespace.metadata.labels.as_ref());
+        self.fleet.set_namespace(&namespace.name_any(), labels);
     }
 
     /// A pod's request, with where its volumes can be reached.
@@ -73,9 +87,23 @@ impl Ledger {
 }
 
 /// Builds the snapshot: every pod that is bound, nominated or pinned holds its effective requests,
-/// Terminating ones included; a Job of ours without a pod holds what its pod will. A pod that waits for
+/// Terminating ones included; a promise holds what its pod will until that is there. A pod that waits for
 /// a volume claim holds nothing: nobody knows when it comes, and kube-scheduler keeps nothing for it.
-pub fn build(nodes: &[Arc<Node>], pods: &[Arc<Pod>], jobs: &[Arc<Job>]) -> Ledger {
+pub fn build(nodes: &[Arc<Node>], pods: &[Arc<Pod>], promises: &[Promise]) -> Ledger {
+    let owners = pods.iter().flat_map(|pod| pod.owner_references());
+    let with_pods: BTreeSet<&str> = owners.map(|owner| owner.uid.as_str()).collect();
+    let coming = promises
+        .iter()
+        .filter(|promise| !with_pods.contains(promise.owner.as_str()));
+    assemble(nodes, pods, coming)
+}
+
+/// The same, with every promise taken for one whose pod is still to come.
+fn assemble<'a>(
+    nodes: &[Arc<Node>],
+    pods: &[Arc<Pod>],
+    coming: impl IntoIterator<Item = &'a Promise>,
+) -> Ledger {
     let mut fleet = Fleet::new();
     let mut gpus = BTreeMap::new();
     for node in nodes {
@@ -83,23 +111,9 @@ pub fn build(nodes: &[Arc<Node>], pods: &[Arc<Pod>], jobs: &[Arc<Job>]) -> Ledge
         gpus.insert(node.name.to_string(), devices);
         fleet.set_node(node);
     }
-    let mut with_pods = BTreeSet::new();
-    for pod in pods {
-        for owner in pod.owner_references() {
-            with_pods.insert(owner.uid.clone());
-        }
-        if let Some(work) = pod_work(pod) {
-            bind(&mut fleet, work);
-        }
-    }
-    for job in jobs {
-        let uid = job.uid().unwrap_or_default();
-        if over(job) || with_pods.contains(&uid) || job.meta().deletion_timestamp.is_some() {
-            continue;
-        }
-        if let Some(work) = job_work(job, &uid) {
-            bind(&mut fleet, work);
-        }
+    let held = pods.iter().filter_map(|pod| pod_work(pod));
+    for work in held.chain(coming.into_iter().filter_map(promised_work)) {
+        bind(&mut fleet, work);
     }
     Ledger {
         fleet,
@@ -109,32 +123,31 @@ pub fn build(nodes: &[Arc<Node>], pods: &[Arc<Pod>], jobs: &[Arc<Job>]) -> Ledge
 }
 
 /// Whether a node's change can change a decision: heartbeats cannot.
-pub(crate) fn node_matters(change: &Changed<Node>) -> bool {
-    let form = |node: &Arc<Node>| {
+pub(crate) fn node_matters(old: Option<&Node>, new: Option<&Node>) -> bool {
+    let form = |node: &Node| {
         let (described, gpus) = node::translate(node);
         (described, gpus, node.meta().deletion_timestamp.is_some())
     };
-    change.before.as_ref().map(form) != change.after.as_ref().map(form)
+    old.map(form) != new.map(form)
 }
 
 /// Whether a pod's change can change what is free.
-pub(crate) fn pod_matters(change: &Changed<Pod>) -> bool {
-    let form = |pod: &Arc<Pod>| {
+pub(crate) fn pod_matters(old: Option<&Pod>, new: Option<&Pod>) -> bool {
+    let form = |pod: &Pod| {
         let status = pod.status.as_ref();
         let nominated = status.and_then(|status| status.nominated_node_name.clone());
-        let ended = status.and_then(|status| status.phase.as_deref());
-        let ended = matches!(ended, Some("Succeeded" | "Failed"));
         let bound = node_of(pod).map(str::to_owned);
         (
             pod.uid(),
             bound,
             nominated,
-            ended,
+            finished(pod),
             waits_for_volume(pod),
             pod.meta().deletion_timestamp.is_some(),
+            pod.spec.as_ref().and_then(pinned_to),
         )
     };
-    change.before.as_ref().map(form) != change.after.as_ref().map(form)
+    old.map(form) != new.map(form)
 }
 
 /// A pod on a node that is not there holds nothing that could be given away.
@@ -145,11 +158,10 @@ fn bind(fleet: &mut Fleet, work: Work) {
 }
 
 fn pod_work(pod: &Pod) -> Option<Work> {
-    let status = pod.status.as_ref();
-    let phase = status.and_then(|status| status.phase.as_deref());
-    if matches!(phase, Some("Succeeded" | "Failed")) {
+    if finished(pod) {
         return None;
     }
+    let status = pod.status.as_ref();
     let spec = pod.spec.as_ref()?;
     let nominated = status.and_then(|status| status.nominated_node_name.clone());
     let (node, bound) = match node_of(pod) {
@@ -170,19 +182,11 @@ fn pod_work(pod: &Pod) -> Option<Work> {
     Some(work(pod.uid()?, node, request(&pod.metadata, spec), state))
 }
 
-fn job_work(job: &Job, uid: &str) -> Option<Work> {
-    let template = &job.spec.as_ref()?.template;
-    let spec = template.spec.as_ref()?;
-    let mut meta = template.metadata.clone().unwrap_or_default();
-    meta.namespace.clone_from(&job.metadata.namespace);
-    meta.name.clone_from(&job.metadata.name);
-    let node = pinned_to(spec)?;
-    Some(work(
-        uid.to_owned(),
-        node,
-        request(&meta, spec),
-        WorkState::Reserved,
-    ))
+fn promised_work(promise: &Promise) -> Option<Work> {
+    let node = pinned_to(&promise.spec)?;
+    let request = request(&promise.meta, &promise.spec);
+    let id = promise.owner.clone();
+    Some(work(id, node, request, WorkState::Reserved))
 }
 
 fn work(id: String, node: String, request: Request, state: WorkState) -> Work {

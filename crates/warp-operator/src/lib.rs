@@ -1,31 +1,34 @@
 //! The controllers: they watch a cluster through its API alone, decide with `warp-core`, and write
 //! back through one executor.
 //!
-//! Every kind follows the same pattern: `observe` (read, decide nothing) → `plan` (pure) → `apply`
-//! (choose nothing). Placement is one global loop in `scheduler`.
+//! Every kind stands on `warp-runtime`: `observe` (read, decide nothing) → `plan` (pure) → the one executor
+//! (chooses nothing). Placement is one global loop in `placement`.
 
-mod apply;
 mod audit;
-mod cache;
 mod clock;
+mod cloudprovider;
 mod config;
 mod context;
-mod driver;
+pub mod foresight;
+mod gpurequest;
+mod inferenceservice;
 pub mod ledger;
 mod metrics;
-mod plan;
+mod modelcache;
+mod placement;
 #[cfg(test)]
 mod purity;
 mod readiness;
 mod retry;
 mod run;
-mod scheduler;
 mod serve;
+mod shapes;
 mod tenant;
 mod workload;
 
 pub use audit::TARGET as AUDIT_TARGET;
-pub use clock::Clock;
-pub use config::{Config, Endpoint, LeaderConfig, Settings};
+pub use config::{Config, Endpoint, LeaderConfig, QueuePolicy, Settings};
+pub use modelcache::Fetcher;
 pub use retry::client;
 pub use run::{RunError, run};
+pub use warp_runtime::Clock;

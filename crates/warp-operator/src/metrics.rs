@@ -10,8 +10,15 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-/// Kinds that are run by the runtime, by the name of their controller.
-const ON_THE_RUNTIME: [&str; 1] = [crate::tenant::NAME];
+/// The kinds, by the name of their controller.
+const KINDS: [&str; 6] = [
+    crate::workload::NAME,
+    crate::tenant::NAME,
+    crate::inferenceservice::NAME,
+    crate::gpurequest::NAME,
+    crate::cloudprovider::NAME,
+    crate::modelcache::NAME,
+];
 
 type Labels = Vec<(&'static str, String)>;
 
@@ -22,13 +29,14 @@ pub(crate) struct Metrics {
     scheduled: Family<Labels, Counter>,
     failed: Family<Labels, Counter>,
     retries: Counter,
-    reconcile: Family<Labels, Histogram>,
     placement: Histogram,
     pending: Gauge,
+    evictions: Counter,
+    lost: Counter,
     writes: Family<Labels, Counter>,
     watch_errors: Family<Labels, Counter>,
     leader: Gauge,
-    /// Passes of every kind on the runtime, by its controller.
+    /// Passes of every kind, by its controller.
     kinds: BTreeMap<&'static str, Family<Labels, Histogram>>,
     kind_ready: Family<Labels, Gauge>,
 }
@@ -43,13 +51,14 @@ impl Default for Metrics {
             scheduled: Family::default(),
             failed: Family::default(),
             retries: Counter::default(),
-            reconcile: Family::new_with_constructor(buckets as fn() -> Histogram),
             placement: buckets(),
             pending: Gauge::default(),
+            evictions: Counter::default(),
+            lost: Counter::default(),
             writes: Family::default(),
             watch_errors: Family::default(),
             leader: Gauge::default(),
-            kinds: ON_THE_RUNTIME
+            kinds: KINDS
                 .iter()
                 .map(|name| {
                     (
@@ -84,11 +93,6 @@ impl Metrics {
             self.retries.clone(),
         );
         to.register(
-            "warp_gpuworkload_reconcile_duration_seconds",
-            "Time of one pass over one workload",
-            self.reconcile.clone(),
-        );
-        to.register(
             "warp_scheduler_pass_duration_seconds",
             "Time of one pass over all pending workloads",
             self.placement.clone(),
@@ -97,6 +101,16 @@ impl Metrics {
             "warp_scheduler_pending_workloads",
             "Workloads without a place",
             self.pending.clone(),
+        );
+        to.register(
+            "warp_scheduler_evictions",
+            "Running workloads asked to end for work of higher priority",
+            self.evictions.clone(),
+        );
+        to.register(
+            "warp_scheduler_lost_gpu_seconds",
+            "GPU-seconds those had run for when they were asked",
+            self.lost.clone(),
         );
         to.register(
             "warp_operator_writes",
@@ -133,6 +147,11 @@ impl Metrics {
             .inc();
     }
 
+    pub(crate) fn evicted(&self, lost_gpu_seconds: u64) {
+        self.evictions.inc();
+        self.lost.inc_by(lost_gpu_seconds);
+    }
+
     pub(crate) fn failed(&self, reason: &str) {
         self.failed
             .get_or_create(&vec![("reason", snake(reason))])
@@ -143,15 +162,7 @@ impl Metrics {
         self.retries.inc();
     }
 
-    pub(crate) fn reconciled(&self, took: Duration, ok: bool) {
-        let result = if ok { "success" } else { "error" };
-        let labels = vec![("result", result.to_owned())];
-        self.reconcile
-            .get_or_create(&labels)
-            .observe(took.as_secs_f64());
-    }
-
-    pub(crate) fn kind_reconciled(&self, controller: &str, took: Duration, ok: bool) {
+    pub(crate) fn reconciled(&self, controller: &str, took: Duration, ok: bool) {
         let result = if ok { "success" } else { "error" };
         if let Some(passes) = self.kinds.get(controller) {
             let labels = vec![("result", result.to_owned())];
@@ -216,7 +227,7 @@ mod tests {
         metrics.scheduled("leastLoaded");
         metrics.failed("NonZeroExit");
         metrics.retried();
-        metrics.reconciled(Duration::from_millis(3), true);
+        metrics.reconciled(crate::workload::NAME, Duration::from_millis(3), true);
         let text = metrics.render();
         for line in [
             "warp_gpuworkload_scheduled_total{strategy=\"leastLoaded\"} 1",

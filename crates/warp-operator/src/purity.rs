@@ -6,13 +6,48 @@ fn files_that_decide_do_no_io() {
         ("workload/assess.rs", include_str!("workload/assess.rs")),
         ("workload/failure.rs", include_str!("workload/failure.rs")),
         ("workload/objects.rs", include_str!("workload/objects.rs")),
+        ("workload/gang.rs", include_str!("workload/gang.rs")),
+        ("workload/members.rs", include_str!("workload/members.rs")),
+        (
+            "workload/plan/gangs.rs",
+            include_str!("workload/plan/gangs.rs"),
+        ),
+        ("placement/gang.rs", include_str!("placement/gang.rs")),
         ("workload/pod.rs", include_str!("workload/pod.rs")),
         ("workload/say.rs", include_str!("workload/say.rs")),
         ("workload/plan.rs", include_str!("workload/plan.rs")),
+        ("modelcache/plan.rs", include_str!("modelcache/plan.rs")),
+        (
+            "modelcache/plan/job.rs",
+            include_str!("modelcache/plan/job.rs"),
+        ),
+        (
+            "modelcache/objects.rs",
+            include_str!("modelcache/objects.rs"),
+        ),
         ("tenant/plan.rs", include_str!("tenant/plan.rs")),
-        ("scheduler/decide.rs", include_str!("scheduler/decide.rs")),
+        (
+            "inferenceservice/plan.rs",
+            include_str!("inferenceservice/plan.rs"),
+        ),
+        (
+            "inferenceservice/assess.rs",
+            include_str!("inferenceservice/assess.rs"),
+        ),
+        (
+            "inferenceservice/objects.rs",
+            include_str!("inferenceservice/objects.rs"),
+        ),
+        ("workload/claim.rs", include_str!("workload/claim.rs")),
+        ("placement/claim.rs", include_str!("placement/claim.rs")),
+        ("placement/decide.rs", include_str!("placement/decide.rs")),
+        ("placement/explain.rs", include_str!("placement/explain.rs")),
+        ("placement/quota.rs", include_str!("placement/quota.rs")),
+        ("placement/tenancy.rs", include_str!("placement/tenancy.rs")),
+        ("foresight.rs", include_str!("foresight.rs")),
+        ("foresight/meeting.rs", include_str!("foresight/meeting.rs")),
         ("ledger.rs", include_str!("ledger.rs")),
-        ("plan.rs", include_str!("plan.rs")),
+        ("workload/course.rs", include_str!("workload/course.rs")),
     ];
     for (name, text) in files {
         for word in [".await", "Client", "Api<", "Timestamp::now"] {

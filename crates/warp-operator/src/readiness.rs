@@ -4,6 +4,7 @@
 //! Owns: the answer of `/readyz`. Asks the API server about rights only when somebody asks here. Must
 //! not stop anything: a right that comes back needs no restart.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -15,7 +16,10 @@ use kube::{Api, Client};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::context::Context;
+use warp_runtime::cache::Health;
+use warp_runtime::runtime::Readiness as Kinds;
+
+use crate::{placement, workload};
 
 /// How long an answer about rights is believed.
 const BELIEVED: Duration = Duration::from_secs(20);
@@ -24,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Group, resource, verb of everything the operator needs besides its first lists; a test compares it
 /// with the shipped role.
-const NEEDED: [(&str, &str, &str); 17] = [
+const NEEDED: [(&str, &str, &str); 18] = [
     ("", "nodes", "watch"),
     ("", "pods", "watch"),
     ("", "events", "watch"),
@@ -40,6 +44,7 @@ const NEEDED: [(&str, &str, &str); 17] = [
     ("batch", "jobs", "create"),
     ("batch", "jobs", "delete"),
     ("batch", "jobs", "patch"),
+    ("", "pods/eviction", "create"),
     ("events.k8s.io", "events", "create"),
     ("events.k8s.io", "events", "patch"),
 ];
@@ -56,26 +61,61 @@ const EVERYWHERE: [&str; 5] = [
 pub(crate) struct Readiness {
     client: Client,
     namespace: Option<String>,
+    kinds: Kinds,
     rights: Mutex<Option<(Instant, Vec<String>)>>,
 }
 
 impl Readiness {
-    pub(crate) fn new(client: Client, namespace: Option<String>) -> Self {
+    pub(crate) fn new(client: Client, namespace: Option<String>, kinds: Kinds) -> Self {
         Self {
             client,
             namespace,
+            kinds,
             rights: Mutex::new(None),
         }
     }
 
     /// What keeps the operator from working, each with what to do; empty when nothing does.
-    pub(crate) async fn missing(&self, cx: &Context) -> Vec<String> {
-        let mut missing = cx.stuck();
+    pub(crate) async fn missing(&self) -> Vec<String> {
+        let (mut missing, reading) = self.unread();
         missing.extend(self.refused().await);
-        if missing.is_empty() && !cx.synced() {
+        if missing.is_empty() && reading {
             missing.push("still reading the cluster".to_owned());
         }
         missing
+    }
+
+    /// How every kind is doing.
+    pub(crate) fn kinds(&self) -> &Kinds {
+        &self.kinds
+    }
+
+    /// What the API server will not let workloads and their placement be decided on, and whether a first list is still
+    /// on its way. What fails for a moment passes by itself.
+    fn unread(&self) -> (Vec<String>, bool) {
+        let ours = [workload::NAME, placement::NAME];
+        let kinds = self.kinds.kinds().into_iter();
+        let troubles = kinds
+            .filter(|kind| ours.contains(&kind.name))
+            .flat_map(|kind| kind.troubles);
+        let (mut said, mut reading) = (BTreeSet::new(), false);
+        for (resource, health) in troubles {
+            let hint = match health {
+                Health::Missing => {
+                    "the API server does not know this resource: is the CRD installed (warp install --print --crds-only)?"
+                }
+                Health::Refused(_) => {
+                    "this account may not list and watch them, or is not known (apply the roles of `warp install --print`)"
+                }
+                Health::Starting => {
+                    reading = true;
+                    continue;
+                }
+                Health::Failing(_) | Health::Current => continue,
+            };
+            said.insert(format!("{resource}: {hint}"));
+        }
+        (said.into_iter().collect(), reading)
     }
 
     async fn refused(&self) -> Vec<String> {
@@ -161,7 +201,24 @@ mod tests {
         }
         granted.retain(|(_, _, verb)| !matches!(verb.as_str(), "get" | "list"));
         // A kind on the runtime stops alone and says so itself.
-        granted.retain(|(_, resource, _)| !resource.starts_with("tenants"));
+        let others = [
+            "tenants",
+            "inferenceservices",
+            "deployments",
+            "services",
+            "gpurequests",
+            "cloudproviders",
+            "modelcaches",
+        ];
+        granted.retain(|(_, resource, _)| !others.iter().any(|kind| resource.starts_with(kind)));
+        // What those kinds do with objects that workloads only read, and what gangs alone need: an operator that may not
+        // let their pods go still serves everything else.
+        let theirs = [
+            ("nodes", "delete"),
+            ("persistentvolumeclaims", "create"),
+            ("pods", "patch"),
+        ];
+        granted.retain(|(_, resource, verb)| !theirs.contains(&(resource, verb)));
         let asked = NEEDED.map(|(group, resource, verb)| {
             (group.to_owned(), resource.to_owned(), verb.to_owned())
         });

@@ -7,30 +7,29 @@ use axum::http::{StatusCode, header};
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use warp_runtime::runtime::Readiness as Kinds;
 
 use crate::config::Endpoint;
-use crate::context::Context;
+use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 
 /// Answers at the health and metrics endpoints until `stop`. One endpoint may serve both.
 pub(crate) async fn listen(
     health: Option<Endpoint>,
-    metrics: Option<Endpoint>,
-    cx: Arc<Context>,
+    at: Option<Endpoint>,
+    metrics: Arc<Metrics>,
     readiness: Arc<Readiness>,
-    kinds: Kinds,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
-    let health_pages = || health_routes(&cx, &readiness, &kinds);
+    let health_pages = || health_routes(&readiness);
+    let metric_pages = || metric_routes(&metrics, &readiness);
     let mut routes: Vec<(Endpoint, Router)> = Vec::new();
-    match (health, metrics) {
+    match (health, at) {
         (Some(one), Some(other)) if one.is_same(&other) => {
-            routes.push((one, health_pages().merge(metric_routes(&cx, &kinds))));
+            routes.push((one, health_pages().merge(metric_pages())));
         }
-        (health, metrics) => {
+        (health, at) => {
             routes.extend(health.map(|place| (place, health_pages())));
-            routes.extend(metrics.map(|place| (place, metric_routes(&cx, &kinds))));
+            routes.extend(at.map(|place| (place, metric_pages())));
         }
     }
     let mut servers = tokio::task::JoinSet::new();
@@ -64,14 +63,14 @@ async fn bound(place: Endpoint) -> std::io::Result<TcpListener> {
 
 /// Ready means that workloads can be acted on. Another kind that cannot be read stops alone and is named: to call the
 /// whole process unready for it would take the others down with it.
-fn health_routes(cx: &Arc<Context>, readiness: &Arc<Readiness>, kinds: &Kinds) -> Router {
-    let (cx, readiness, kinds) = (Arc::clone(cx), Arc::clone(readiness), kinds.clone());
+fn health_routes(readiness: &Arc<Readiness>) -> Router {
+    let readiness = Arc::clone(readiness);
     let ready = move || async move {
-        let missing = readiness.missing(&cx).await;
+        let missing = readiness.missing().await;
         if missing.is_empty() {
-            return (StatusCode::OK, format!("ok\n{}", lines(&kinds)));
+            return (StatusCode::OK, format!("ok\n{}", lines(&readiness)));
         }
-        let text = format!("not ready: {}\n{}", missing.join("; "), lines(&kinds));
+        let text = format!("not ready: {}\n{}", missing.join("; "), lines(&readiness));
         (StatusCode::SERVICE_UNAVAILABLE, text)
     };
     Router::new()
@@ -79,20 +78,20 @@ fn health_routes(cx: &Arc<Context>, readiness: &Arc<Readiness>, kinds: &Kinds) -
         .route("/readyz", get(ready))
 }
 
-/// How each kind on the runtime is doing, one line each.
-fn lines(kinds: &Kinds) -> String {
+/// How each kind is doing, one line each.
+fn lines(readiness: &Readiness) -> String {
     let mut text = String::new();
-    for kind in kinds.kinds() {
+    for kind in readiness.kinds().kinds() {
         text += &kind.to_string();
         text.push('\n');
     }
     text
 }
 
-fn metric_routes(cx: &Arc<Context>, kinds: &Kinds) -> Router {
-    let (metrics, kinds) = (Arc::clone(&cx.metrics), kinds.clone());
+fn metric_routes(metrics: &Arc<Metrics>, readiness: &Arc<Readiness>) -> Router {
+    let (metrics, readiness) = (Arc::clone(metrics), Arc::clone(readiness));
     let print = move || async move {
-        for kind in kinds.kinds() {
+        for kind in readiness.kinds().kinds() {
             metrics.kind_ready(kind.name, kind.is_ready());
         }
         let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -1,6 +1,7 @@
-//! The Tenant controller: which namespaces belong to a tenant, and which GPUs they use and wait for.
+//! The Tenant controller: which namespaces belong to a tenant, which GPUs they use and wait for, and where it stands
+//! under its quota.
 //!
-//! It only says what is: nothing is created, placed or refused here.
+//! It only says what is: nothing is created, placed or refused here. The scheduler keeps the limits.
 
 mod observe;
 mod plan;
@@ -20,8 +21,10 @@ use warp_runtime::reconcile::Reconcile;
 use warp_runtime::runtime::{Registration, Runtime, Wakes};
 
 use crate::context::Context;
+use crate::ledger;
 use observe::Seen;
 pub(crate) use observe::UsageByNamespace;
+pub(crate) use plan::claims;
 
 /// Names the controller in logs, metrics, readiness and wake-ups.
 pub(crate) const NAME: &str = "tenant";
@@ -32,37 +35,32 @@ const GATHER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Tenants {
     all: Cache<Tenant>,
-    namespaces: Cache<Namespace>,
     usage: Arc<UsageByNamespace>,
     cx: Arc<Context>,
 }
 
 impl Tenants {
     /// Registers the kind: what it reads, and which changes concern which tenants.
-    pub(crate) fn register(runtime: &mut Runtime, cx: &Arc<Context>) -> Notice {
+    pub(crate) fn register(runtime: &mut Runtime, cx: &Arc<Context>) {
         let tenants = runtime.cache(Source::all::<Tenant>().with_managed_fields(), shape());
-        let namespaces = runtime.cache(
-            Source::all::<Namespace>(),
-            Shape {
-                keep: |_| true,
-                trim: |namespace: &mut Namespace| {
-                    namespace.annotations_mut().clear();
-                    namespace.spec = None;
-                },
-                indexes: &[],
-            },
-        );
         let usage = Arc::<UsageByNamespace>::default();
         let kind = Self {
             all: tenants.clone(),
-            namespaces: namespaces.clone(),
             usage: usage.clone(),
             cx: Arc::clone(cx),
         };
+        let notice = Notice {
+            tenants: tenants.clone(),
+            usage,
+            wakes: runtime.wakes(),
+        };
+        // Its limits are the scheduler's to keep.
+        cx.tenants.set(tenants.clone()).ok();
+        let placing = runtime.wakes();
         let (everyone, others) = (tenants.clone(), tenants.clone());
         runtime.register(
             Registration::of(kind, &tenants)
-                .watches_changes(&namespaces, move |old, new| {
+                .watches_changes(&cx.namespaces, move |old, new| {
                     if claimable(old) == claimable(new) {
                         return Vec::new();
                     }
@@ -73,14 +71,14 @@ impl Tenants {
                     if old.map(|old| &old.spec) == new.map(|new| &new.spec) {
                         return Vec::new();
                     }
+                    placing.wake_sweep(crate::placement::NAME);
                     keys(&others)
-                }),
+                })
+                .reads(&cx.workloads)
+                .reads(&cx.pods)
+                .reads(&cx.nodes),
         );
-        Notice {
-            tenants,
-            usage,
-            wakes: runtime.wakes(),
-        }
+        notice.listen(cx);
     }
 }
 
@@ -116,15 +114,31 @@ fn shape() -> Shape<Tenant> {
 
 /// How the watches of pods, nodes and workloads tell tenants that something changed.
 #[derive(Clone, Debug)]
-pub(crate) struct Notice {
+struct Notice {
     tenants: Cache<Tenant>,
     usage: Arc<UsageByNamespace>,
     wakes: Wakes,
 }
 
 impl Notice {
+    fn listen(self, cx: &Context) {
+        let told = self.clone();
+        cx.workloads.listen(move |_, _| told.usage_changed());
+        let told = self.clone();
+        cx.pods.listen(move |old, new| {
+            if ledger::pod_matters(old, new) {
+                told.usage_changed();
+            }
+        });
+        cx.nodes.listen(move |old, new| {
+            if ledger::node_matters(old, new) {
+                self.usage_changed();
+            }
+        });
+    }
+
     /// What is used or waited for may have changed.
-    pub(crate) fn usage_changed(&self) {
+    fn usage_changed(&self) {
         self.usage.outdated();
         for key in keys(&self.tenants) {
             self.wakes.wake_after(NAME, key, GATHER);

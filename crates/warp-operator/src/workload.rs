@@ -3,7 +3,12 @@
 //! It never chooses a node: a workload without a Job waits for the scheduler, which makes one.
 
 mod assess;
+mod claim;
+mod course;
+mod evict;
 mod failure;
+mod gang;
+mod members;
 mod objects;
 mod observe;
 mod plan;
@@ -18,86 +23,71 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::{Resource, ResourceExt};
-use serde_json::Value;
-use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, condition, label};
+use warp_api::{GPUWorkload, Phase, label};
+use warp_runtime::cache::{Cache, Key};
+use warp_runtime::plan::Plan;
+use warp_runtime::reconcile::Reconcile;
+use warp_runtime::runtime::{Registration, Runtime};
 
-use crate::audit;
-use crate::cache::Key;
-use crate::config::Settings;
 use crate::context::Context;
-use crate::driver::Reconcile;
-use crate::plan::Plan;
+use crate::ledger;
+use crate::shapes::BY_NODE;
 
-pub(crate) use assess::{Wish, attempt, over, suspended, waits_for_volume, wish};
-pub(crate) use objects::{Place, Shell, shell};
-pub(crate) use observe::{Seen, reserves, see};
-pub(crate) use plan::lost_nodes;
+pub(crate) use assess::attempt;
+pub(crate) use assess::{over, suspended};
+#[cfg(test)]
+pub(crate) use claim::promise;
+pub(crate) use claim::{Asking, Claims, ends_of, promises};
+pub(crate) use evict::Running;
+pub(crate) use objects::shell;
 
-/// The kind as the driver runs it.
+pub(crate) use observe::Seen;
+use observe::see;
+
+/// Names the controller in logs, metrics, readiness and wake-ups.
+pub(crate) const NAME: &str = "gpuworkload";
+/// Field manager of the status.
+const MANAGER: &str = "warp-workload";
+
+/// The kind as the runtime runs it.
 #[derive(Debug)]
-pub(crate) struct Controller {
-    pub(crate) settings: Settings,
+struct Workloads {
+    cx: Arc<Context>,
 }
 
-impl Reconcile for Controller {
+/// Registers the kind: what it reads, and which changes concern which workloads.
+pub(crate) fn register(runtime: &mut Runtime, cx: &Arc<Context>) {
+    let kind = Workloads { cx: Arc::clone(cx) };
+    let (jobs, pods) = (cx.jobs.clone(), cx.pods.clone());
+    runtime.register(
+        Registration::of(kind, &cx.workloads)
+            .watches(&cx.jobs, |job| owner_key(job).into_iter().collect())
+            .watches(&cx.pods, |pod| owner_key(pod).into_iter().collect())
+            .watches(&cx.refusals, move |event| {
+                event_key(&jobs, event).into_iter().collect()
+            })
+            .watches_changes(&cx.nodes, move |old, new| {
+                // Heartbeats change a node's status all the time and mean nothing here.
+                match new.or(old) {
+                    Some(node) if ledger::node_matters(old, new) => keys_on(&pods, node),
+                    _ => Vec::new(),
+                }
+            }),
+    );
+}
+
+impl Reconcile for Workloads {
     type Object = GPUWorkload;
     type Seen = Seen;
-    type Status = GPUWorkloadStatus;
+    const NAME: &'static str = NAME;
+    const MANAGER: &'static str = MANAGER;
 
-    const KIND: &'static str = "GPUWorkload";
-    const MANAGER: &'static str = "warp-workload";
-
-    fn observe(&self, cx: &Context, key: &Key) -> Option<(Arc<GPUWorkload>, Seen)> {
-        let workload = cx.workloads.get(key)?;
-        let seen = see(cx, &workload);
-        Some((workload, seen))
+    async fn observe(&self, workload: &Arc<GPUWorkload>) -> Seen {
+        see(&self.cx, workload)
     }
 
-    fn plan(&self, workload: &GPUWorkload, seen: &Seen, now: Timestamp) -> Plan<GPUWorkloadStatus> {
-        plan::plan(workload, seen, &self.settings, now)
-    }
-
-    fn status(workload: &GPUWorkload) -> Option<&GPUWorkloadStatus> {
-        workload.status.as_ref()
-    }
-
-    /// Conditions of other writers stay theirs: written with ours, they could never be removed again.
-    fn own(status: &GPUWorkloadStatus) -> Value {
-        let mut body = serde_json::to_value(status).unwrap_or_default();
-        if let Some(conditions) = body["conditions"].as_array_mut() {
-            conditions.retain(|found| {
-                [condition::READY, condition::PLACED, condition::SUCCEEDED]
-                    .iter()
-                    .any(|ours| found["type"] == *ours)
-            });
-        }
-        body
-    }
-
-    fn written(&self, cx: &Context, before: &GPUWorkload, after: GPUWorkload) {
-        let phase =
-            |workload: &GPUWorkload| workload.status.as_ref().and_then(|status| status.phase);
-        let retries = |workload: &GPUWorkload| {
-            workload
-                .status
-                .as_ref()
-                .and_then(|status| status.retry_count)
-        };
-        if phase(&after) == Some(Phase::Failed) && phase(before) != Some(Phase::Failed) {
-            let conditions = after
-                .status
-                .as_ref()
-                .map_or(&[][..], |status| &status.conditions);
-            let reason = condition::find(conditions, condition::READY).map(|ready| &ready.reason);
-            cx.metrics.failed(reason.map_or("Unknown", |reason| reason));
-        }
-        if phase(&after) != phase(before) {
-            audit::transition(&after);
-        }
-        if retries(&after).unwrap_or(0) > retries(before).unwrap_or(0) {
-            cx.metrics.retried();
-        }
-        cx.workloads.note(after, cx.clock.now());
+    fn plan(&self, workload: &GPUWorkload, seen: &Seen, now: Timestamp) -> Plan {
+        plan::plan(workload, seen, &self.cx.settings, now).into_plan(workload)
     }
 }
 
@@ -109,25 +99,28 @@ pub(crate) fn owner_key<K: ResourceExt>(object: &K) -> Option<Key> {
 }
 
 /// The workload whose Job an Event is about.
-pub(crate) fn event_key(cx: &Context, event: &Event) -> Option<Key> {
+fn event_key(jobs: &Cache<Job>, event: &Event) -> Option<Key> {
     let object = &event.involved_object;
     let key = Key::new(object.namespace.as_deref()?, object.name.as_deref()?);
-    owner_key(&*cx.jobs.get(&key)?)
+    owner_key(&*jobs.get(&key)?)
+}
+
+/// Whether a change of a workload concerns others: one that was not finished goes, or its spec is another. A new one
+/// asks for itself.
+pub(crate) fn line_matters(old: Option<&GPUWorkload>, new: Option<&GPUWorkload>) -> bool {
+    let Some(old) = old else { return false };
+    let phase = old.status.as_ref().and_then(|status| status.phase);
+    let leaves = new.is_none_or(|new| {
+        let leaving = |one: &GPUWorkload| one.meta().deletion_timestamp.is_some();
+        new.meta().generation != old.meta().generation || leaving(new) != leaving(old)
+    });
+    leaves && !phase.is_some_and(Phase::is_final)
 }
 
 /// Workloads that hear about a change of a node: those with pods on it.
-pub(crate) fn keys_on(cx: &Context, node: &Node) -> Vec<Key> {
-    let name = node.meta().name.as_deref();
-    let pods = cx.pods.all();
-    let here = pods
-        .iter()
-        .filter(|pod| node_of(pod) == name && name.is_some());
-    here.filter_map(|pod| owner_key(&**pod)).collect()
-}
-
-/// The node a pod is bound to.
-pub(crate) fn node_of(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref())
+fn keys_on(pods: &Cache<Pod>, node: &Node) -> Vec<Key> {
+    let here = pods.by(BY_NODE, &node.name_any());
+    here.iter().filter_map(|pod| owner_key(&**pod)).collect()
 }
 
 /// Whether a Job belongs to this very workload: not to an earlier one of the same name, and not to

@@ -18,9 +18,11 @@ use kube::api::Resource;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
+use crate::pass::Observer;
 use crate::queue::Queue;
 
 pub mod feed;
+mod selection;
 pub mod store;
 #[cfg(test)]
 mod tests;
@@ -190,6 +192,11 @@ impl<K: Resource + Send + Sync + 'static> Cache<K> {
         }
     }
 
+    /// Whether a first list has arrived.
+    pub fn is_synced(&self) -> bool {
+        self.store.watermark() > 0
+    }
+
     /// How reading it goes.
     pub fn health(&self) -> Health {
         self.store.health()
@@ -291,10 +298,22 @@ pub fn fill<K>(
 where
     K: Resource + DeserializeOwned + Send + Sync + 'static,
 {
-    if source.is_selective() {
-        cache.store.set_selective();
-    }
-    let changes = feed::into_store::<K>(client, source, cache.store.clone());
+    fill_observed(client, source, cache, None, shutdown)
+}
+
+/// The same, with somebody told of watches that break.
+pub(crate) fn fill_observed<K>(
+    client: kube::Client,
+    source: Source,
+    cache: &Cache<K>,
+    observer: Option<Arc<dyn Observer>>,
+    shutdown: CancellationToken,
+) -> BoxFuture<'static, ()>
+where
+    K: Resource + DeserializeOwned + Send + Sync + 'static,
+{
+    cache.store.set_selection(source.selection());
+    let changes = feed::into_store::<K>(client, source, cache.store.clone(), observer);
     Box::pin(keep(cache.store.clone(), changes, shutdown))
 }
 

@@ -104,12 +104,23 @@ impl<C: Controller> Drop for Work<C> {
     }
 }
 
-/// Works off `queue` until `shutdown`, then waits for the workers to end.
+/// Works off `queue` until `shutdown`, which cuts short what is being worked on, and waits for the workers to end.
 pub async fn drive<C: Controller>(
     controller: Arc<C>,
     queue: Arc<Queue<C::Key>>,
     clock: Clock,
     shutdown: CancellationToken,
+) {
+    drive_until(controller, queue, clock, shutdown.clone(), shutdown).await;
+}
+
+/// Works off `queue` until `stop`, then lets what is being worked on end; `cut` cuts it short.
+pub(crate) async fn drive_until<C: Controller>(
+    controller: Arc<C>,
+    queue: Arc<Queue<C::Key>>,
+    clock: Clock,
+    stop: CancellationToken,
+    cut: CancellationToken,
 ) {
     let workers = Arc::new(Semaphore::new(controller.workers()));
     let tasks = TaskTracker::new();
@@ -118,10 +129,11 @@ pub async fn drive<C: Controller>(
             break;
         };
         let key = tokio::select! {
-            () = shutdown.cancelled() => break,
+            () = stop.cancelled() => break,
+            () = cut.cancelled() => break,
             key = queue.next() => key,
         };
-        let (controller, clock, shutdown) = (controller.clone(), clock.clone(), shutdown.clone());
+        let (controller, clock, cut) = (controller.clone(), clock.clone(), cut.clone());
         let mut work = Work::<C> {
             queue: queue.clone(),
             key,
@@ -130,7 +142,7 @@ pub async fn drive<C: Controller>(
         background::tracked(&tasks, async move {
             let _permit = permit;
             let outcome = tokio::select! {
-                () = shutdown.cancelled() => return,
+                () = cut.cancelled() => return,
                 outcome = controller.sync(&work.key) => outcome,
             };
             work.end(outcome, clock.now());

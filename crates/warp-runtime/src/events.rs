@@ -5,6 +5,7 @@
 mod stable;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, EventSource};
@@ -16,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::Clock;
+use crate::pass::Observer;
 use crate::plan::Note;
 
 /// Events one component may say about one object in a burst, and how long it takes to earn the next.
@@ -48,10 +50,12 @@ impl Recorder {
         client: kube::Client,
         clock: Clock,
         identity: &str,
+        observer: Arc<dyn Observer>,
         shutdown: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + use<>) {
         let (send, receive) = mpsc::channel(WAITING);
-        let writer = stable::write(client, clock, identity.to_owned(), receive, shutdown);
+        let identity = identity.to_owned();
+        let writer = stable::write(client, clock, identity, observer, receive, shutdown);
         (Self { send }, writer)
     }
 
@@ -232,6 +236,7 @@ mod tests {
             about,
             warning: false,
             reason: "SuccessfulCreate".to_owned(),
+            action: None,
             message: message.to_owned(),
         }
     }

@@ -92,7 +92,7 @@ pub struct Executor {
     client: kube::Client,
     clock: Clock,
     events: Recorder,
-    caches: Arc<BTreeMap<Kind, FollowedCache>>,
+    caches: Arc<BTreeMap<Kind, Vec<FollowedCache>>>,
     own_writes: OwnWrites,
     deadline: Duration,
     observer: Arc<dyn Observer>,
@@ -122,9 +122,9 @@ struct FollowedCache {
     encode: fn(&dyn Entry) -> Value,
 }
 
-/// The caches an executor keeps in step with what it writes.
+/// The caches an executor keeps in step with what it writes; several of one kind may hold different objects of it.
 #[derive(Default)]
-pub struct Followed(BTreeMap<Kind, FollowedCache>);
+pub struct Followed(BTreeMap<Kind, Vec<FollowedCache>>);
 
 impl std::fmt::Debug for Followed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -142,7 +142,7 @@ impl Followed {
             decode: feed::decode_whole::<K>,
             encode: |entry| as_json(store::seen_as::<K>(entry)),
         };
-        self.0.insert(Kind::of::<K>(), cache);
+        self.0.entry(Kind::of::<K>()).or_default().push(cache);
     }
 }
 
@@ -223,15 +223,24 @@ impl Executor {
         }
         let mut traces = Vec::new();
         let mut outcome = Ok(());
-        let why = plan.why;
-        let mut actions = plan.actions.into_iter().peekable();
+        let (why, reasons): (Arc<str>, _) = (plan.why.into(), plan.reasons);
+        let why_of = |at: usize| match reasons.get(&at) {
+            Some(own) => Arc::from(own.as_str()),
+            None => why.clone(),
+        };
+        let actions = plan.actions.into_iter().enumerate();
+        let mut actions = actions.map(|(at, action)| (why_of(at), action)).peekable();
         while let Some(first) = actions.next() {
-            let run = kind_of_run(&first);
+            let run = kind_of_run(&first.1);
             let mut batch = vec![first];
-            while run > 0 && actions.peek().is_some_and(|next| kind_of_run(next) == run) {
+            while run > 0
+                && actions
+                    .peek()
+                    .is_some_and(|(_, next)| kind_of_run(next) == run)
+            {
                 batch.extend(actions.next());
             }
-            outcome = self.run(pass, &why, batch, run == 1, &mut traces).await;
+            outcome = self.run(pass, batch, run == 1, &mut traces).await;
             if outcome.is_err() {
                 break;
             }
@@ -256,20 +265,19 @@ impl Executor {
     async fn run(
         &self,
         pass: &Pass,
-        why: &str,
-        batch: Vec<Action>,
+        batch: Vec<(Arc<str>, Action)>,
         slow_start: bool,
         traces: &mut Vec<Trace>,
     ) -> Result<(), ExecuteError> {
         let mut width = if slow_start { 1 } else { PARALLEL };
         let mut rest = batch.into_iter();
         loop {
-            let now: Vec<Action> = rest.by_ref().take(width).collect();
+            let now: Vec<(Arc<str>, Action)> = rest.by_ref().take(width).collect();
             if now.is_empty() {
                 return Ok(());
             }
             let results: Vec<_> = stream::iter(now)
-                .map(|action| self.act(pass, why, action))
+                .map(|(why, action)| async move { self.act(pass, &why, action).await })
                 .buffer_unordered(PARALLEL)
                 .collect()
                 .await;
@@ -287,18 +295,28 @@ impl Executor {
         }
     }
 
+    fn caches_of(&self, kind: &Kind) -> &[FollowedCache] {
+        self.caches.get(kind).map_or(&[], Vec::as_slice)
+    }
+
     /// Waits until every write is visible in its cache.
     async fn settle(&self, traces: Vec<Trace>) {
         let echoes = async {
             for trace in traces {
                 match trace {
                     Trace::Version(kind, version) => {
-                        if let Some(cache) = self.caches.get(&kind) {
+                        let caches = self.caches_of(&kind);
+                        let alone = caches.len() == 1;
+                        // One of several that holds a part of the kind may never hear of this version.
+                        for cache in caches
+                            .iter()
+                            .filter(|cache| alone || cache.store.is_whole())
+                        {
                             cache.store.seen(version).await;
                         }
                     }
                     Trace::Gone(kind, key, uid) => {
-                        if let Some(cache) = self.caches.get(&kind) {
+                        for cache in self.caches_of(&kind) {
                             cache.store.gone(&key, &uid).await;
                         }
                     }

@@ -21,5 +21,6 @@ pub mod plan;
 pub mod queue;
 pub mod reconcile;
 pub mod runtime;
+pub mod sweep;
 
 pub use clock::Clock;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use kube::Resource;
+use serde_json::Value;
 
 /// On whose behalf a plan is carried out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -90,6 +91,10 @@ pub trait Observer: Debug + Send + Sync {
     fn sends(&self, _verb: &'static str, _resource: &str) {}
     /// A write was made, on behalf of `pass` and because of `why`. Bodies are never told: they may hold secrets.
     fn wrote(&self, _pass: &Pass, _verb: &'static str, _what: &str, _why: &str) {}
+    /// The status of the pass's object was written: what its controller said in it before, and says now.
+    fn status_written(&self, _pass: &Pass, _before: &Value, _after: &Value) {}
+    /// A watch of `resource` broke and is begun again.
+    fn watch_broke(&self, _resource: &str, _error: &kube::Error) {}
     /// A pass ended.
     fn reconciled(&self, _controller: &'static str, _took: Duration, _ok: bool) {}
 }

@@ -5,6 +5,8 @@
 
 mod children;
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
@@ -22,6 +24,8 @@ pub struct Note {
     pub about: ObjectReference,
     pub warning: bool,
     pub reason: String,
+    /// What was done about it; the reason, where nothing else is said.
+    pub action: Option<&'static str>,
     pub message: String,
 }
 
@@ -124,6 +128,8 @@ pub enum Premise {
     Unchanged(Seen),
     /// There is no object of this name.
     Absent(Kind, Key),
+    /// This object (its version aside) still shows these values under these JSON pointers; null is what is not there.
+    Shows(Seen, Vec<(&'static str, Value)>),
 }
 
 /// A key of a controller that is to be looked at again because of what this plan did.
@@ -155,6 +161,8 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// Why, for the audit trail.
     pub why: String,
+    /// Why single actions are taken, by their position, where that is not why the rest is.
+    pub reasons: BTreeMap<usize, String>,
     pub wake: Vec<Wake>,
     /// Calls outside the cluster. They begin only in a pass that writes nothing: what they are for has then been
     /// recorded by a pass before.
@@ -172,6 +180,13 @@ impl Plan {
         self.actions.push(action);
     }
 
+    /// Gives the last action a reason of its own.
+    pub fn because(&mut self, why: &str) {
+        if let Some(last) = self.actions.len().checked_sub(1) {
+            self.reasons.insert(last, why.to_owned());
+        }
+    }
+
     pub fn look_again(&mut self, at: Timestamp) {
         self.again = Some(self.again.map_or(at, |known| known.min(at)));
     }
@@ -181,6 +196,7 @@ impl Plan {
             about,
             warning,
             reason: reason.to_owned(),
+            action: None,
             message,
         }));
     }

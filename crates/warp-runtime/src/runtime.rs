@@ -2,12 +2,13 @@
 //! worked on at once and how long a request may take. The runtime then fills the caches, tells how that goes, and runs
 //! every kind that can be read. A kind that cannot be read stops alone, and goes on by itself when it can.
 
+mod health;
 #[cfg(test)]
 mod tests;
 
 use std::any::TypeId;
 use std::collections::BTreeMap;
-use std::fmt::{self, Debug, Display};
+use std::fmt::{self, Debug};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,18 +22,19 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub(crate) use self::health::Needs;
+pub use self::health::{KindHealth, Readiness};
 use crate::Clock;
 use crate::background;
-use crate::cache::store::Store;
-use crate::cache::{Cache, Health, Key, Shape, Source, fill};
-use crate::driver::drive;
+use crate::cache::{Cache, Key, Shape, Source, fill_observed};
+use crate::driver::drive_until;
 use crate::events::Recorder;
 use crate::execute::{Executor, Followed, Outsides, OwnWrites};
-use crate::kind::Kind;
 use crate::outside::{External, Outside};
 use crate::pass::{Correlation, Observer};
 use crate::queue::{Backoff, Queue};
-use crate::reconcile::{KindController, REQUEST_DEADLINE, Reconcile, WORKERS, blocks};
+use crate::reconcile::{KindController, REQUEST_DEADLINE, Reconcile, WORKERS};
+use crate::sweep::{Hands, Sweep, SweepController, SweepRegistration, everything};
 
 /// How long the last Events may take when the runtime ends.
 const LAST_EVENTS: Duration = Duration::from_secs(5);
@@ -41,91 +43,29 @@ const LAST_EVENTS: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, Default)]
 pub struct Wakes(Arc<RwLock<Queues>>);
 
-type Queues = BTreeMap<&'static str, Arc<Queue<Key>>>;
+/// Each with how long it lets wake-ups gather.
+type Queues = BTreeMap<&'static str, (Arc<Queue<Key>>, Duration)>;
 
 impl Wakes {
     /// Has `controller` look at `key`; one that is not registered needs no wake-up.
     pub fn wake(&self, controller: &str, key: Key) {
-        if let Some(queue) = self.0.read().get(controller) {
-            queue.add(key);
-        }
+        self.wake_after(controller, key, Duration::ZERO);
     }
 
     /// The same after a delay: wake-ups that come in crowds lead to one look.
     pub fn wake_after(&self, controller: &str, key: Key, delay: Duration) {
-        if let Some(queue) = self.0.read().get(controller) {
-            queue.add_after(key, delay);
+        if let Some((queue, gather)) = self.0.read().get(controller) {
+            queue.add_after(key, delay.max(*gather));
         }
     }
 
-    fn add(&self, controller: &'static str, queue: Arc<Queue<Key>>) {
-        self.0.write().insert(controller, queue);
-    }
-}
-
-/// What a kind reads, by the plural of each kind.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Needs(Vec<(Kind, Arc<Store>)>);
-
-impl Needs {
-    pub(crate) fn blocked(&self) -> bool {
-        self.0.iter().any(|(_, store)| blocks(&store.health()))
+    /// Has a sweep look at everything.
+    pub fn wake_sweep(&self, sweep: &str) {
+        self.wake(sweep, everything());
     }
 
-    async fn synced(&self) {
-        for (_, store) in &self.0 {
-            store.synced().await;
-        }
-    }
-}
-
-/// How one kind is doing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KindHealth {
-    /// The controller.
-    pub name: &'static str,
-    /// What it reads and cannot read as it should, with how that goes.
-    pub troubles: Vec<(String, Health)>,
-}
-
-impl KindHealth {
-    pub fn is_ready(&self) -> bool {
-        self.troubles.is_empty()
-    }
-}
-
-impl Display for KindHealth {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_ready() {
-            return write!(f, "{}: ok", self.name);
-        }
-        write!(f, "{}:", self.name)?;
-        for (number, (plural, health)) in self.troubles.iter().enumerate() {
-            let separator = if number == 0 { "" } else { ";" };
-            write!(f, "{separator} {plural}: {health}")?;
-        }
-        Ok(())
-    }
-}
-
-/// How every registered kind is doing, for `/readyz`, metrics and people.
-#[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<RwLock<Vec<(&'static str, Needs)>>>);
-
-impl Readiness {
-    pub fn kinds(&self) -> Vec<KindHealth> {
-        let kinds = self.0.read();
-        let health = kinds.iter().map(|(name, needs)| {
-            let troubles = needs.0.iter().filter_map(|(kind, store)| {
-                let health = store.health();
-                (!health.is_current()).then(|| (kind.plural.clone(), health))
-            });
-            KindHealth {
-                name,
-                troubles: troubles.collect(),
-            }
-        });
-        health.collect()
+    fn add(&self, controller: &'static str, queue: Arc<Queue<Key>>, gather: Duration) {
+        self.0.write().insert(controller, (queue, gather));
     }
 }
 
@@ -156,7 +96,7 @@ impl<R: Reconcile> Registration<R> {
             kind,
             objects: objects.clone(),
             queue,
-            needs: Needs(vec![(Kind::of::<R::Object>(), objects.store().clone())]),
+            needs: Needs::of(objects),
             workers: WORKERS,
             deadline: REQUEST_DEADLINE,
         }
@@ -168,13 +108,7 @@ impl<R: Reconcile> Registration<R> {
     where
         K: Resource<DynamicType = ()> + Send + Sync + 'static,
     {
-        let known = self.needs.0.iter();
-        if !known
-            .into_iter()
-            .any(|(_, store)| Arc::ptr_eq(store, cache.store()))
-        {
-            self.needs.0.push((Kind::of::<K>(), cache.store().clone()));
-        }
+        self.needs.add(cache);
         self
     }
 
@@ -287,7 +221,10 @@ struct Acting {
     correlation: Arc<Correlation>,
     observer: Arc<dyn Observer>,
     wakes: Wakes,
-    shutdown: CancellationToken,
+    /// Nothing new is begun.
+    stop: CancellationToken,
+    /// What has been begun is dropped.
+    cut: CancellationToken,
 }
 
 /// The caches, feeds and controllers of one process.
@@ -345,7 +282,9 @@ impl Runtime {
         self.followed.add(&cache);
         let source = source.must_be_served();
         let (client, shutdown) = (self.client.clone(), self.shutdown.clone());
-        self.feeds.push(fill(client, source, &cache, shutdown));
+        let observer = Some(self.observer.clone());
+        let feed = fill_observed(client, source, &cache, observer, shutdown);
+        self.feeds.push(feed);
         cache
     }
 
@@ -381,11 +320,11 @@ impl Runtime {
             workers,
             deadline,
         } = registration;
-        self.readiness.0.write().push((R::NAME, needs.clone()));
-        self.wakes.add(R::NAME, queue.clone());
+        self.readiness.add(R::NAME, needs.clone());
+        self.wakes.add(R::NAME, queue.clone(), Duration::ZERO);
         self.starts.push(Box::new(move |acting: &Acting| {
             let clock = acting.clock.clone();
-            let shutdown = acting.shutdown.clone();
+            let (stop, cut) = (acting.stop.clone(), acting.cut.clone());
             let controller = KindController {
                 kind,
                 objects,
@@ -399,13 +338,51 @@ impl Runtime {
             };
             async move {
                 tokio::select! {
-                    () = shutdown.cancelled() => return,
+                    () = stop.cancelled() => return,
+                    () = cut.cancelled() => return,
                     () = controller.needs.synced() => {}
                 }
                 for object in controller.objects.all() {
                     queue.add(Key::of(&*object));
                 }
-                drive(Arc::new(controller), queue, clock, shutdown).await;
+                drive_until(Arc::new(controller), queue, clock, stop, cut).await;
+            }
+            .boxed()
+        }));
+    }
+
+    /// Registers a loop over everything.
+    pub fn sweep<S: Sweep>(&mut self, registration: SweepRegistration<S>) {
+        let SweepRegistration {
+            sweep,
+            queue,
+            needs,
+            gather,
+        } = registration;
+        self.readiness.add(S::NAME, needs.clone());
+        self.wakes.add(S::NAME, queue.clone(), gather);
+        self.starts.push(Box::new(move |acting: &Acting| {
+            let clock = acting.clock.clone();
+            let (stop, cut) = (acting.stop.clone(), acting.cut.clone());
+            let hands = Hands {
+                executor: acting.executor.clone(),
+                correlation: acting.correlation.clone(),
+                wakes: acting.wakes.clone(),
+            };
+            let controller = SweepController {
+                sweep,
+                needs,
+                hands,
+                clock: clock.clone(),
+            };
+            async move {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = cut.cancelled() => return,
+                    () = controller.needs.synced() => {}
+                }
+                queue.add(everything());
+                drive_until(Arc::new(controller), queue, clock, stop, cut).await;
             }
             .boxed()
         }));
@@ -422,11 +399,12 @@ impl Runtime {
             self.client.clone(),
             self.clock.clone(),
             &self.identity,
+            self.observer.clone(),
             self.shutdown.clone(),
         );
         // Controllers end with this future, also when it is dropped.
-        let stop = stop.child_token();
-        let _ends = stop.clone().drop_guard();
+        let cut = CancellationToken::new();
+        let _ends = cut.clone().drop_guard();
         let tasks = TaskTracker::new();
         let writing = background::spawn(writer);
         let executor = Executor::new(self.client, self.clock.clone(), events, self.followed);
@@ -439,7 +417,8 @@ impl Runtime {
             correlation: Arc::new(Correlation::new(&self.identity)),
             observer: self.observer,
             wakes: self.wakes,
-            shutdown: stop,
+            stop,
+            cut,
         };
         for start in self.starts {
             background::tracked(&tasks, start(&acting));

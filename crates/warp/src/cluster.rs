@@ -1,6 +1,7 @@
 //! Which cluster a verb talks to, and how kinds are found there by the names people use.
 
 mod kinds;
+pub(crate) mod live;
 mod manifest;
 
 use std::path::{Path, PathBuf};
@@ -37,6 +38,28 @@ pub(crate) struct Connection {
 }
 
 impl Target {
+    /// The flags a command to paste needs to reach the same cluster and namespace.
+    pub(crate) fn flags(&self) -> String {
+        self.flags_in(None)
+    }
+
+    /// The same for another namespace.
+    pub(crate) fn flags_in(&self, namespace: Option<&str>) -> String {
+        let path = |path: &PathBuf| quoted(&path.display().to_string());
+        let flags = [
+            ("-n", namespace.or(self.namespace.as_deref()).map(quoted)),
+            ("--data", self.data.as_ref().map(path)),
+            ("--kubeconfig", self.kubeconfig.as_ref().map(path)),
+            ("--context", self.context.as_deref().map(quoted)),
+        ];
+        let given = flags
+            .into_iter()
+            .filter_map(|(flag, value)| Some((flag, value?)));
+        given.fold(String::new(), |text, (flag, value)| {
+            format!("{text} {flag} {value}")
+        })
+    }
+
     pub(crate) async fn connect(&self) -> anyhow::Result<Connection> {
         let (config, source) = self.config().await?;
         let namespace = self
@@ -158,6 +181,16 @@ pub(crate) fn told(error: kube::Error) -> anyhow::Error {
             anyhow::anyhow!("{}", status.message)
         }
         other => other.into(),
+    }
+}
+
+/// A word as a shell takes it for one.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-._/:=@,".contains(letter);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
     }
 }
 

@@ -31,7 +31,19 @@ pub(crate) fn filter(default: &str) -> anyhow::Result<EnvFilter> {
 /// Panics become log lines: a reader of JSON lines must not meet anything else.
 pub(crate) fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
-        tracing::error!(target: "warp", panic = %panic, "panicked");
+        if !warp_apiserver::store::examining() {
+            tracing::error!(target: "warp", panic = %panic, "panicked");
+        }
+    }));
+}
+
+/// A database that is damaged is told of in an error: the panic that found it says nothing more.
+pub(crate) fn hush_examiners() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !warp_apiserver::store::examining() {
+            usual(panic);
+        }
     }));
 }
 

@@ -42,6 +42,11 @@ pub(crate) fn note(line: &str) {
     eprintln!("{line}");
 }
 
+/// Asks for an answer on the same line.
+pub(crate) fn prompt(text: &str) {
+    eprint!("{text}");
+}
+
 /// A bar on a terminal, nothing elsewhere.
 pub(crate) fn progress(total: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());

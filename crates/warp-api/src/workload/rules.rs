@@ -23,7 +23,7 @@ macro_rules! frozen {
             ),
             message: concat!(
                 $field,
-                " may not change after placement: only suspend, maxRuntime, retryPolicy, priority and ttlSecondsAfterFinished may"
+                " may not change after placement: only suspend, maxRuntime, retryPolicy, priority, preemptible and ttlSecondsAfterFinished may"
             ),
         }
     };
@@ -47,8 +47,13 @@ pub const RULES: &[Rule] = &[
         message: "command, args, env, resources, volumes, securityContext and podSecurityContext belong to image; write them in podTemplate",
     },
     Rule {
+        at: "spec.topology.level",
+        rule: "self.matches('^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",
+        message: "level must be host, rack, zone, region or the key of a node label",
+    },
+    Rule {
         at: "spec.maxRuntime",
-        rule: "self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && duration(self) >= duration('1s')",
+        rule: "self == '' || (self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && duration(self) >= duration('1s'))",
         message: "maxRuntime must be a time of at least 1s such as 90m or 1h30m; leave it out for no limit",
     },
     Rule {
@@ -79,8 +84,10 @@ pub const RULES: &[Rule] = &[
     Rule {
         at: "",
         rule: "!has(oldSelf.status) || !has(oldSelf.status.lastScheduleTime) || (self.spec.modelName == oldSelf.spec.modelName && self.spec.gpuCount == oldSelf.spec.gpuCount)",
-        message: "after placement only suspend, maxRuntime, retryPolicy, priority and ttlSecondsAfterFinished may change",
+        message: "after placement only suspend, maxRuntime, retryPolicy, priority, preemptible and ttlSecondsAfterFinished may change",
     },
+    frozen!("replicas"),
+    frozen!("topology"),
     frozen!("schedulingStrategy"),
     frozen!("gpu"),
     frozen!("image"),

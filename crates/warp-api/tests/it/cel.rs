@@ -84,6 +84,16 @@ fn value_examples() -> Vec<Example> {
             ),
         },
         Example {
+            message: "the key of a node label",
+            old: None,
+            accepted: workload(
+                &json!({"image": "a", "replicas": 2, "topology": {"level": "example.com/leaf_1"}}),
+            ),
+            refused: workload(
+                &json!({"image": "a", "replicas": 2, "topology": {"level": "the same rack"}}),
+            ),
+        },
+        Example {
             message: "a time of at least 1s",
             old: None,
             accepted: workload(&json!({"image": "a", "maxRuntime": "1h30m"})),
@@ -164,6 +174,15 @@ fn transition_examples() -> Vec<Example> {
             "schedulingStrategy may not",
             changed("schedulingStrategy", json!("random")),
         ),
+        frozen("replicas may not", changed("replicas", json!(2))),
+        Example {
+            message: "topology may not",
+            old: Some(changed("replicas", json!(2))),
+            accepted: changed("replicas", json!(2)),
+            refused: placed(
+                &json!({"image": "a", "command": ["run"], "replicas": 2, "topology": {"level": "zone"}}),
+            ),
+        },
         frozen("gpu may not", changed("gpu", json!({"vendor": "amd"}))),
         frozen("image may not", changed("image", json!("b"))),
         frozen("command may not", placed(&json!({"image": "a"}))),

@@ -3,6 +3,9 @@
 #![allow(clippy::panic, reason = "a test says what went wrong by failing")]
 
 mod cel;
+mod clouds;
 mod golden;
+mod inferenceservice;
 mod kinds;
+mod modelcache;
 mod tenant;

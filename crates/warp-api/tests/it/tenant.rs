@@ -17,6 +17,14 @@ fn tenant(name: &str, namespaces: Value) -> Value {
     })
 }
 
+fn limited(limits: Value) -> Value {
+    let mut object = tenant("team", json!({"names": ["a"]}));
+    for (key, value) in limits.as_object().into_iter().flatten() {
+        object["spec"][key] = value.clone();
+    }
+    object
+}
+
 fn refusals(object: &Value) -> Vec<String> {
     let schema = compile_schema(crd::schema(&crd::tenant()));
     let errors = Validator::new().validate_compiled(&schema, object, None);
@@ -35,12 +43,25 @@ fn every_rule_refuses_its_example_and_no_other() {
         tenant("team", json!({"selector": {"matchLabels": {"team": "a"}}})),
         tenant("team", json!({"selector": {}})),
         tenant(&"x".repeat(63), json!({"names": ["a"], "selector": {}})),
+        limited(
+            json!({"parent": "company", "quota": [{"gpu": "H100", "nominal": 8}, {"gpu": "amd", "nominal": 0}]}),
+        ),
     ] {
         assert_eq!(refusals(&accepted), Vec::<String>::new(), "{accepted}");
     }
     let refused = [
         (tenant(&"x".repeat(64), by_name), "at most 63 characters"),
         (tenant("team", json!({})), "names or selector must be given"),
+        (
+            limited(json!({"parent": "team"})),
+            "cannot be its own parent",
+        ),
+        (
+            limited(
+                json!({"quota": [{"gpu": "H100", "nominal": 8}, {"gpu": "H100", "nominal": 1}]}),
+            ),
+            "one line for each gpu",
+        ),
         (
             tenant("team", json!({"names": []})),
             "names or selector must be given",

@@ -42,6 +42,13 @@ pub enum BackupError {
     Damaged(String),
 }
 
+/// Whether a file begins as a backup does.
+pub fn begins_as_backup(file: impl Read) -> io::Result<bool> {
+    let mut begin = Vec::new();
+    file.take(MAGIC.len() as u64).read_to_end(&mut begin)?;
+    Ok(begin == MAGIC)
+}
+
 /// What a backup says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {

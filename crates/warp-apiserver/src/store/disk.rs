@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::OpenOptionsExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -222,14 +221,28 @@ pub(super) fn remove(file: &Path) -> std::io::Result<()> {
 
 /// Opens a database that exists and checks all of it, against itself and against the mark beside it.
 fn examine(path: &Path, stamp: Option<Stamp>) -> Result<Opened, OpenError> {
-    // redb ends a thread over some kinds of damage.
-    let looked = catch_unwind(AssertUnwindSafe(|| look(path, stamp)));
-    looked.unwrap_or_else(|_| {
-        Err(OpenError::Damaged {
-            path: path.to_owned(),
-            what: "its pages are damaged".to_owned(),
-        })
+    let damaged = || OpenError::Damaged {
+        path: path.to_owned(),
+        what: DAMAGED_PAGES.to_owned(),
+    };
+    // redb ends a thread over some kinds of damage: it gets one of its own, whose last words nobody needs.
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name(EXAMINER.to_owned());
+        let examined = thread.spawn_scoped(scope, || look(path, stamp));
+        let examined = examined.map_err(|error| OpenError::database(path, error.into()))?;
+        examined.join().unwrap_or_else(|_| Err(damaged()))
     })
+}
+
+/// The thread that looks whether a database is whole.
+const EXAMINER: &str = "database-examiner";
+/// What is said of a file that redb cannot read.
+pub(super) const DAMAGED_PAGES: &str = "its pages are damaged";
+
+/// Whether this thread looks whether a database is whole. It ends by a panic over some kinds of damage, which is then said
+/// in an error: a panic hook need not tell of it too.
+pub fn examining() -> bool {
+    std::thread::current().name() == Some(EXAMINER)
 }
 
 fn look(path: &Path, stamp: Option<Stamp>) -> Result<Opened, OpenError> {

@@ -1,6 +1,7 @@
 //! Gangs: several members, all or none, close together if asked.
 //!
-//! Levels are tried from the preferred one outwards, up to the required one (or to "anywhere" when
+//! A gang may be near by a node label: then the label's values are the domains. Else levels are tried from the preferred
+//! one outwards, up to the required one (or to "anywhere" when
 //! none is required); inside a level, domains are tried from the one with least to spare. Members
 //! are placed one after another on a copy of the fleet, largest first, by the planner's strategy,
 //! and taken back when one does not fit. If that fails in a domain, a second attempt packs by best
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use super::planner::{Placement, Planner, Scope};
 use super::strategy::Policy;
 use crate::explain::Explanation;
-use crate::fleet::{Fleet, Level, NodeId, Request, WorkState};
+use crate::fleet::{Fleet, Level, Node, NodeId, Request, WorkState};
 
 /// What must start together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,6 +26,16 @@ pub struct Gang {
     pub required: Option<Level>,
     /// The level tried first.
     pub preferred: Option<Level>,
+    /// A label whose value all nodes of the gang share; where it is given, the levels are not looked at.
+    pub near: Option<Near>,
+}
+
+/// Close together by a node label: nodes with the same value are one domain, a node without it is in none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Near {
+    pub key: Arc<str>,
+    /// In one domain or not at all; else in one domain if that is possible.
+    pub required: bool,
 }
 
 /// `count` equal members.
@@ -38,6 +49,8 @@ pub struct Member {
 pub struct GangPlacement {
     /// The level whose single domain holds the whole gang; `None` = anywhere.
     pub level: Option<Level>,
+    /// The value of the label of [`Near`] that all nodes of the gang share; `None` = anywhere.
+    pub domain: Option<Arc<str>>,
     pub members: Vec<PlacedMember>,
 }
 
@@ -59,6 +72,8 @@ pub struct GangRefusal {
     pub next: Option<Box<Explanation>>,
     /// A wider level at which the gang would fit now.
     pub wider: Option<Option<Level>>,
+    /// The domain of [`Near`] that came furthest, where one was required.
+    pub domain: Option<Arc<str>>,
 }
 
 impl fmt::Display for GangRefusal {
@@ -81,6 +96,33 @@ impl fmt::Display for GangRefusal {
     }
 }
 
+/// Where all members of one attempt are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Span {
+    Anywhere,
+    Level(Level),
+    /// One value of this label.
+    Label(Arc<str>),
+}
+
+impl Span {
+    fn level(&self) -> Option<Level> {
+        match self {
+            Self::Level(level) => Some(*level),
+            Self::Anywhere | Self::Label(_) => None,
+        }
+    }
+
+    /// The domain a node is in, as a path; none where it is in no domain.
+    fn domain(&self, node: &Node) -> Option<(Arc<str>, Arc<str>)> {
+        match self {
+            Self::Anywhere => None,
+            Self::Level(level) => Some(node.domain(*level)),
+            Self::Label(key) => Some((Arc::from(""), Arc::clone(node.labels.get(key)?))),
+        }
+    }
+}
+
 impl Gang {
     fn size(&self) -> usize {
         self.members
@@ -89,20 +131,25 @@ impl Gang {
             .sum()
     }
 
-    /// The levels to try, in order; `None` is the whole fleet.
-    fn levels(&self) -> Vec<Option<Level>> {
+    /// What to try, in order.
+    fn spans(&self) -> Vec<Span> {
+        if let Some(near) = &self.near {
+            let anywhere = (!near.required).then_some(Span::Anywhere);
+            let label = Span::Label(Arc::clone(&near.key));
+            return std::iter::once(label).chain(anywhere).collect();
+        }
         let all = [Level::Host, Level::Rack, Level::Block];
         let widest = self.required.unwrap_or(Level::Block);
         let start = self.preferred.unwrap_or(widest).min(widest);
         if self.required.is_none() && self.preferred.is_none() {
-            return vec![None];
+            return vec![Span::Anywhere];
         }
         let inside = all
             .into_iter()
             .filter(|&level| level >= start && level <= widest)
-            .map(Some);
+            .map(Span::Level);
         inside
-            .chain(self.required.is_none().then_some(None))
+            .chain(self.required.is_none().then_some(Span::Anywhere))
             .collect()
     }
 
@@ -152,9 +199,13 @@ impl Planner {
             tried: false,
             furthest: None,
         };
-        for level in gang.levels() {
-            if let Some(members) = attempt.at_level(self, level) {
-                let placed = GangPlacement { level, members };
+        for span in gang.spans() {
+            if let Some((domain, members)) = attempt.across(self, &span) {
+                let placed = GangPlacement {
+                    level: span.level(),
+                    domain: domain.filter(|_| matches!(span, Span::Label(_))),
+                    members,
+                };
                 debug_assert_eq!(crate::check::gang(fleet, gang, &placed), []);
                 return Ok(placed);
             }
@@ -162,13 +213,19 @@ impl Planner {
         let wider = gang.required.and_then(|required| {
             let outside = [Some(Level::Rack), Some(Level::Block), None].into_iter();
             let mut wider = outside.filter(|level| level.is_none_or(|level| level > required));
-            wider.find(|&level| attempt.at_level(self, level).is_some())
+            wider.find(|&level| {
+                let span = level.map_or(Span::Anywhere, Span::Level);
+                attempt.across(self, &span).is_some()
+            })
         });
         let furthest = attempt.furthest.take();
         let level = gang
             .required
             .or(furthest.as_ref().and_then(|furthest| furthest.level));
+        let near = gang.near.as_ref().is_some_and(|near| near.required);
+        let domain = furthest.as_ref().and_then(|came| came.domain.clone());
         Err(GangRefusal {
+            domain: domain.filter(|_| near),
             gang: Arc::clone(&gang.name),
             members: gang.size(),
             placed: furthest.as_ref().map_or(0, |furthest| furthest.placed),
@@ -178,6 +235,9 @@ impl Planner {
         })
     }
 }
+
+/// The domain that takes a gang, and its members there.
+type Found = (Option<Arc<str>>, Vec<PlacedMember>);
 
 struct Attempt<'a> {
     gang: &'a Gang,
@@ -190,31 +250,40 @@ struct Attempt<'a> {
 struct Furthest {
     placed: usize,
     level: Option<Level>,
+    domain: Option<Arc<str>>,
     next: Explanation,
 }
 
+/// The nodes of one domain.
+struct Domain {
+    name: Option<Arc<str>>,
+    nodes: Vec<NodeId>,
+}
+
 impl Attempt<'_> {
-    fn at_level(
-        &mut self,
-        planner: &mut Planner,
-        level: Option<Level>,
-    ) -> Option<Vec<PlacedMember>> {
-        let Some(level) = level else {
-            return self.inside(planner, None, Scope::All);
-        };
-        for nodes in self.domains(level) {
-            if let Some(placed) = self.inside(planner, Some(level), Scope::Only(&nodes)) {
-                return Some(placed);
+    /// The first domain of a span that takes all, and what goes where.
+    fn across(&mut self, planner: &mut Planner, span: &Span) -> Option<Found> {
+        if *span == Span::Anywhere {
+            let placed = self.inside(planner, span, None, Scope::All)?;
+            return Some((None, placed));
+        }
+        for domain in self.domains(span) {
+            let scope = Scope::Only(&domain.nodes);
+            if let Some(placed) = self.inside(planner, span, domain.name.as_ref(), scope) {
+                return Some((domain.name, placed));
             }
         }
         None
     }
 
     /// The domains that have enough free GPU, tightest first.
-    fn domains(&self, level: Level) -> Vec<Vec<NodeId>> {
+    fn domains(&self, span: &Span) -> Vec<Domain> {
         let mut domains = BTreeMap::<_, (i64, Vec<NodeId>)>::new();
         for (id, node) in self.scratch.nodes() {
-            let (milli, nodes) = domains.entry(node.domain(level)).or_default();
+            let Some(domain) = span.domain(node) else {
+                continue;
+            };
+            let (milli, nodes) = domains.entry(domain).or_default();
             let pools = self
                 .scratch
                 .free(id)
@@ -223,36 +292,42 @@ impl Attempt<'_> {
             *milli += pools.iter().map(crate::fleet::PoolFree::milli).sum::<i64>();
             nodes.push(id);
         }
-        let mut domains: Vec<_> = domains.into_values().collect();
-        domains.sort_by_key(|(milli, _)| *milli);
+        let mut domains: Vec<_> = domains.into_iter().collect();
+        domains.sort_by_key(|(_, (milli, _))| *milli);
         // The largest is tried even when it has too little, to learn how far the gang would come.
         let needed = self.gang.milli();
         let largest = domains.len().saturating_sub(1);
         let from = domains
-            .partition_point(|(milli, _)| *milli < needed)
+            .partition_point(|(_, (milli, _))| *milli < needed)
             .min(largest);
         domains.drain(..from);
-        domains.into_iter().map(|(_, nodes)| nodes).collect()
+        let named = domains.into_iter().map(|((_, name), (_, nodes))| Domain {
+            name: Some(name),
+            nodes,
+        });
+        named.collect()
     }
 
     fn inside(
         &mut self,
         planner: &mut Planner,
-        level: Option<Level>,
+        span: &Span,
+        domain: Option<&Arc<str>>,
         scope: Scope<'_>,
     ) -> Option<Vec<PlacedMember>> {
-        if let Some(placed) = self.greedy(planner, level, scope) {
+        if let Some(placed) = self.greedy(planner, span, domain, scope) {
             return Some(placed);
         }
         let mut packer = Planner::new(Policy::BestFit, 0);
-        self.greedy(&mut packer, level, scope)
+        self.greedy(&mut packer, span, domain, scope)
     }
 
     /// Places one member after another on the copy, and takes them all back at the end.
     fn greedy(
         &mut self,
         planner: &mut Planner,
-        level: Option<Level>,
+        span: &Span,
+        domain: Option<&Arc<str>>,
         scope: Scope<'_>,
     ) -> Option<Vec<PlacedMember>> {
         // Members arrive once, however many attempts are made.
@@ -262,7 +337,7 @@ impl Attempt<'_> {
         for &member in self.order {
             let request = &self.gang.members[member].request;
             let Some(placement) = planner.decide(&self.scratch, request, scope, first) else {
-                self.came(bound.len(), level, request, scope);
+                self.came(bound.len(), span, domain, request, scope);
                 break;
             };
             let id: Arc<str> = Arc::from(format!("{}/{}", self.gang.name, bound.len()));
@@ -280,7 +355,14 @@ impl Attempt<'_> {
     }
 
     /// Remembers the attempt that placed most members.
-    fn came(&mut self, placed: usize, level: Option<Level>, request: &Request, scope: Scope<'_>) {
+    fn came(
+        &mut self,
+        placed: usize,
+        span: &Span,
+        domain: Option<&Arc<str>>,
+        request: &Request,
+        scope: Scope<'_>,
+    ) {
         if self
             .furthest
             .as_ref()
@@ -289,7 +371,8 @@ impl Attempt<'_> {
             let next = Explanation::within(&self.scratch, request, scope);
             self.furthest = Some(Furthest {
                 placed,
-                level,
+                level: span.level(),
+                domain: domain.cloned(),
                 next,
             });
         }

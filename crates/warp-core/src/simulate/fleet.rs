@@ -305,6 +305,7 @@ impl Outcome {
             }],
             required: shape.required,
             preferred: shape.preferred,
+            near: None,
         };
         match planner.place_gang(fleet, &gang) {
             Ok(placed) => {

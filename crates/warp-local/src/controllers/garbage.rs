@@ -148,6 +148,7 @@ impl Garbage {
             about,
             warning: true,
             reason: "OwnerRefInvalidNamespace".to_owned(),
+            action: None,
             message,
         };
         self.shared.record(Self::NAME, note);

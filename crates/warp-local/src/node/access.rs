@@ -151,26 +151,6 @@ async fn dial(addresses: &[String], port: u16) -> Result<tokio::net::TcpStream, 
     Err(Status::plain_failure(why))
 }
 
-/// A session that prints something and ends: for commands that are only said to have run.
-pub(crate) fn said(output: &str, code: i32) -> ExecSession {
-    let (inside, stdout) = tokio::io::duplex(output.len().max(1));
-    let (send, exit) = oneshot::channel();
-    let output = output.to_owned();
-    background::spawn(async move {
-        let mut inside = inside;
-        inside.write_all(output.as_bytes()).await.ok();
-        drop(inside);
-        send.send(Exit::Code(code)).ok();
-    });
-    ExecSession {
-        stdin: None,
-        stdout: Some(stdout),
-        stderr: None,
-        resize: None,
-        exit,
-    }
-}
-
 /// A session that prints a stream and ends with it.
 pub(crate) fn streamed(mut stream: LogStream) -> ExecSession {
     let (mut inside, stdout) = tokio::io::duplex(BUFFER);

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, Secret};
 use kube::{Api, Client};
 
 use super::contents::environment::{Scope, Sources};
-use super::contents::fields::Machine;
+use super::contents::fields::{Machine, Place};
 use super::contents::volumes;
 use super::facts::{Event, containers};
 use super::image;
@@ -209,8 +209,8 @@ fn start(runtime: &dyn Runtime, client: &Client, pod: &Arc<Pod>, container: &Con
             pod: &pod,
             container: &container,
             sources: &sources,
-            address: "",
             // Only whether it can be resolved is asked; nothing sees the values.
+            place: Place { pod: "", host: "" },
             machine: Machine {
                 cpu_milli: 1000,
                 memory: 1 << 30,

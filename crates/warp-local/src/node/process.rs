@@ -1,7 +1,8 @@
 //! The process runtime: containers as child processes of a small supervisor per pod (this binary, run
 //! again), which outlives a crash of Warp, records how each ended, and is found again afterwards.
 //!
-//! It runs commands, it does not contain them: no image, no own file system, no own network.
+//! It runs commands, it does not contain them: no image, no own file system, and of the network only an
+//! address of its own.
 
 mod admit;
 mod cgroup;
@@ -11,6 +12,7 @@ mod input;
 mod log;
 pub mod machine;
 mod memory;
+mod names;
 mod pod;
 mod probe;
 mod serve;
@@ -24,6 +26,7 @@ mod wire;
 mod tests;
 
 use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -31,6 +34,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use tokio::sync::mpsc;
 
+use super::address::Addresses;
 use super::contents::fields::Machine;
 use super::devices::Devices;
 use super::facts::Facts;
@@ -53,6 +57,8 @@ pub const CONTAINER: &str = "__container";
 pub const COMMAND_ANNOTATION: &str = "process.gpu.warp.dev/command";
 /// Images with this scheme stand for nothing but the machine itself.
 pub const LOCAL_IMAGE: &str = "local://";
+/// This program itself: the arguments are a verb of it. Pods with it have a loopback address of their own.
+pub const WARP_IMAGE: &str = "local://warp";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
@@ -88,6 +94,7 @@ pub(crate) struct Shared {
     pub(crate) address: String,
     pub(crate) machine: Machine,
     pub(crate) cgroups: Cgroups,
+    addresses: Addresses,
     pub(crate) reports: mpsc::UnboundedSender<Report>,
     watch: health::Watch,
     tasks: Tasks,
@@ -127,6 +134,7 @@ impl Process {
                 address: address.to_owned(),
                 machine: machine::share(),
                 cgroups,
+                addresses: Addresses::default(),
                 reports,
                 watch,
                 tasks: Tasks::default(),
@@ -175,6 +183,18 @@ pub async fn end_all(root: &Path) {
 impl Shared {
     pub(crate) fn folder(&self, uid: &str) -> PathBuf {
         self.root.join("pods").join(uid)
+    }
+
+    /// An address of the pod's own, unless it asks for the machine's or others must reach it from outside:
+    /// what is told of loopback means nothing there.
+    fn own_address(&self, pod: &Pod, uid: &str) -> Option<Ipv4Addr> {
+        let local = self
+            .address
+            .parse::<Ipv4Addr>()
+            .is_ok_and(|own| own.is_loopback());
+        let shares = pod.spec.as_ref().and_then(|spec| spec.host_network) == Some(true);
+        // Elsewhere only the first address of the block answers.
+        (cfg!(target_os = "linux") && local && !shares).then(|| self.addresses.take(uid))
     }
 
     /// Ends a pod that has no task, and removes its files.

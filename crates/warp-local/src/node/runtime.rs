@@ -59,6 +59,11 @@ pub trait Runtime: Send + Sync + std::fmt::Debug + 'static {
         false
     }
 
+    /// Whether its devices may break without anybody saying so in the API.
+    fn has_real_devices(&self) -> bool {
+        true
+    }
+
     /// Whether every container of this runtime runs as root, whatever its pod says.
     fn runs_as_root(&self) -> bool {
         false

@@ -55,6 +55,13 @@ impl Simulated {
         }
     }
 
+    /// Pods get the addresses from the `first` on: a second set of simulated nodes has others than the first.
+    #[must_use]
+    pub fn with_addresses_from(mut self, first: u32) -> Self {
+        self.next_ip = AtomicU32::new(first);
+        self
+    }
+
     /// Lets logs be followed, with a client of the cluster the nodes are in.
     #[must_use]
     pub fn followed_through(self, client: kube::Client) -> Self {
@@ -265,6 +272,14 @@ fn exited(container: &str, attempt: u32, exit: Exit) -> Due {
 impl Runtime for Simulated {
     fn name(&self) -> &'static str {
         "simulated"
+    }
+
+    fn is_own_image(&self, image: &str) -> bool {
+        image == super::process::WARP_IMAGE
+    }
+
+    fn has_real_devices(&self) -> bool {
+        false
     }
 
     fn admit(&self, pod: &Pod) -> Result<(), Refusal> {

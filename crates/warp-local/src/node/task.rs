@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::contents::fields::Machine;
+use super::contents::fields::{Machine, Place};
 use super::contents::volumes::{Maker, Volumes};
 use super::devices::Devices;
 use super::facts::{Event, Facts, containers};
@@ -46,6 +47,9 @@ pub(crate) enum Order {
 pub(crate) struct Record {
     pub(crate) devices: Devices,
     pub(crate) volumes: Volumes,
+    /// The pod's own address, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) address: Option<Ipv4Addr>,
 }
 
 impl Record {
@@ -79,6 +83,9 @@ pub(crate) struct Frame {
     pub(crate) uid: String,
     /// The pod's files.
     pub(crate) folder: PathBuf,
+    /// The machine's address.
+    pub(crate) host: String,
+    /// The pod's: its own, or the machine's.
     pub(crate) address: String,
     pub(crate) machine: Machine,
     pub(crate) record: Record,
@@ -99,11 +106,19 @@ impl Frame {
         containers(self.pod.spec.as_ref()?).find(|container| container.name == name)
     }
 
+    /// Where the pod is, as its containers are told.
+    pub(crate) fn place(&self) -> Place<'_> {
+        Place {
+            pod: &self.address,
+            host: &self.host,
+        }
+    }
+
     fn maker(&self) -> Maker<'_> {
         Maker {
             client: &self.client,
             pod: &self.pod,
-            address: &self.address,
+            place: self.place(),
             machine: self.machine,
             folder: self.folder.join("volumes"),
         }

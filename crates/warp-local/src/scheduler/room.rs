@@ -128,6 +128,7 @@ impl Scheduler {
                 about: about(&*victim),
                 warning: false,
                 reason: "Preempted".to_owned(),
+                action: None,
                 message,
             }));
         }

@@ -5,6 +5,7 @@
     reason = "a test that cannot go on has failed"
 )]
 
+mod addresses;
 mod docker;
 mod refusals;
 mod simulated;

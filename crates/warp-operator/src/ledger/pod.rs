@@ -1,6 +1,35 @@
-//! The node a pod is pinned to, whether it is bound or not.
+//! What a pod says of the place it has, is promised or waits for.
 
-use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+
+/// The node a pod is bound to.
+pub(crate) fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref())
+}
+
+/// Whether a pod has ended, well or badly: it holds nothing any more.
+pub(crate) fn finished(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// Whether the cluster's scheduler cannot bind a pod because of a claim: missing, unbound, or with a
+/// volume that is not there.
+pub(crate) fn waits_for_volume(pod: &Pod) -> bool {
+    let conditions = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|found| {
+        found.type_ == "PodScheduled"
+            && found.status == "False"
+            && found
+                .message
+                .as_deref()
+                .is_some_and(|text| text.to_ascii_lowercase().contains("persistentvolumeclaim"))
+    })
+}
 
 /// The node every alternative of the required affinity names, if they all name the same one.
 pub(crate) fn pinned_to(spec: &PodSpec) -> Option<String> {

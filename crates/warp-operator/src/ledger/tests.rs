@@ -108,18 +108,23 @@ fn bound_nominated_pinned_and_terminating_pods_all_hold_their_gpus() {
     );
 }
 
-fn job(uid: &str, node: &str, conditions: Value) -> Arc<Job> {
-    let object = json!({
-        "metadata": {"name": uid, "namespace": "default", "uid": uid},
-        "spec": {"template": {"spec": {"affinity": pinned(node), "containers": asking(4)}}},
-        "status": {"conditions": conditions}
-    });
-    Arc::new(serde_json::from_value(object).unwrap())
+fn promise(uid: &str, node: &str) -> Promise {
+    let spec = json!({"affinity": pinned(node), "containers": asking(4)});
+    Promise {
+        owner: uid.to_owned(),
+        meta: ObjectMeta {
+            name: Some(uid.to_owned()),
+            namespace: Some("default".to_owned()),
+            ..ObjectMeta::default()
+        },
+        spec: serde_json::from_value(spec).unwrap(),
+        counted: false,
+    }
 }
 
 #[test]
-fn a_pinned_job_without_a_pod_is_a_reservation_and_with_one_is_not_counted_twice() {
-    let waiting = job("j", "a", json!([]));
+fn a_promise_without_a_pod_is_a_reservation_and_with_one_is_not_counted_twice() {
+    let waiting = promise("j", "a");
     assert_eq!(
         free(
             &build(&[node("a", 8)], &[], std::slice::from_ref(&waiting)),
@@ -141,8 +146,6 @@ fn a_pinned_job_without_a_pod_is_a_reservation_and_with_one_is_not_counted_twice
         free(&build(&[node("a", 8)], &[Arc::new(own)], &[waiting]), "a"),
         4
     );
-    let done = job("j", "a", json!([{"type": "Complete", "status": "True"}]));
-    assert_eq!(free(&build(&[node("a", 8)], &[], &[done]), "a"), 8);
 }
 
 #[test]
@@ -167,14 +170,7 @@ fn heartbeats_do_not_matter_and_capacity_does() {
     let before = node("a", 8);
     let mut beat = (*before).clone();
     beat.metadata.resource_version = Some("2".to_owned());
-    let change = |after: Node| Changed {
-        before: Some(Arc::clone(&before)),
-        after: Some(Arc::new(after)),
-    };
-    assert!(!node_matters(&change(beat)));
-    assert!(node_matters(&change((*node("a", 4)).clone())));
-    assert!(node_matters(&Changed {
-        before: Some(Arc::clone(&before)),
-        after: None
-    }));
+    assert!(!node_matters(Some(&before), Some(&beat)));
+    assert!(node_matters(Some(&before), Some(&node("a", 4))));
+    assert!(node_matters(Some(&before), None));
 }

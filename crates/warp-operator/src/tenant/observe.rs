@@ -9,12 +9,11 @@ use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
 use warp_api::{GPUWorkload, Tenant, label};
 use warp_core::gpu::{self, Vendor};
+use warp_runtime::cache::Key;
 
 use super::Tenants;
-use crate::cache::Key;
 use crate::context::Context;
-use crate::ledger;
-use crate::workload::node_of;
+use crate::ledger::{self, finished, node_of};
 
 /// What is known about all tenants.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +33,7 @@ pub(crate) struct Usage {
 pub(super) fn see(kind: &Tenants) -> Seen {
     Seen {
         tenants: kind.all.all(),
-        namespaces: kind.namespaces.all(),
+        namespaces: kind.cx.namespaces.all(),
         usage: kind.usage.get(&kind.cx),
     }
 }
@@ -123,7 +122,7 @@ pub(super) fn count(
         let usage = all
             .entry(workload.namespace().unwrap_or_default())
             .or_default();
-        let count = i64::from(workload.spec.gpu_count);
+        let count = i64::from(workload.spec.total_gpus());
         *usage.waiting.entry(asked_model(workload)).or_default() += count;
     }
     all
@@ -155,10 +154,4 @@ fn model(node: &Node, resource: &str) -> Option<String> {
         .iter()
         .find(|device| device.resource == resource)?;
     Some(ledger::model_name(device)).filter(|name| !name.is_empty())
-}
-
-fn finished(pod: &Pod) -> bool {
-    let status = pod.status.as_ref();
-    let phase = status.and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
 }

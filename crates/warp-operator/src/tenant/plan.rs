@@ -1,5 +1,7 @@
 //! What a tenant's status should say. Pure and total.
 
+mod standing;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
@@ -70,6 +72,11 @@ fn status(tenant: &Tenant, before: &TenantStatus, seen: &Seen, now: Timestamp) -
         Ok(claimed) => judge(tenant, claimed, seen),
     };
     let gpus = gpus(&namespaces, &seen.usage);
+    let (quota, problem) = standing::of(tenant, seen);
+    let ready = match problem.filter(|_| ready.status == "True") {
+        Some(problem) => unready(reason::INVALID_PARENT, problem),
+        None => ready,
+    };
     let total = |of: fn(&TenantGpus) -> i64| gpus.iter().map(of).sum();
     TenantStatus {
         observed_generation: Some(generation),
@@ -78,6 +85,7 @@ fn status(tenant: &Tenant, before: &TenantStatus, seen: &Seen, now: Timestamp) -
         gpus_in_use: total(|gpus| gpus.in_use),
         gpus_waiting: total(|gpus| gpus.waiting),
         gpus,
+        quota,
         message: (ready.status != "True").then(|| ready.message.clone()),
         conditions: condition::next(&before.conditions, &[ready], generation, now),
     }
@@ -152,7 +160,7 @@ fn listed(mut names: Vec<String>) -> String {
 }
 
 /// The namespaces of those that exist which a tenant names or selects.
-fn claims(
+pub(crate) fn claims(
     wanted: &TenantNamespaces,
     namespaces: &[std::sync::Arc<Namespace>],
 ) -> Result<BTreeSet<String>, String> {

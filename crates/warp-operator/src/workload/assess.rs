@@ -7,13 +7,16 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Resource, ResourceExt};
-use warp_api::{GPUWorkload, Phase, label, reason};
+use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, label, reason};
 
+use super::Seen;
 use super::failure::{self, Failure, Next};
+use super::gang;
+use super::members::{self, Members};
 use super::pod::{container_trouble, ended, made_by, pod_phase, started};
-use super::{Seen, node_of};
 use crate::clock;
 use crate::config::Settings;
+use crate::ledger::{node_of, waits_for_volume};
 
 /// Label by which the Job controller names a pod's Job.
 const JOB_NAME: &str = "batch.kubernetes.io/job-name";
@@ -26,6 +29,8 @@ pub(crate) enum Standing {
     /// It has no Job.
     Unplaced,
     Waiting(Wait),
+    /// All pods of a gang are there, and not all of them have been let go.
+    Gated(Wait),
     Running {
         since: Option<Timestamp>,
     },
@@ -64,11 +69,14 @@ pub(crate) struct Wait {
     pub(crate) deadline: Timestamp,
 }
 
-/// Whether the scheduler should place a workload.
+/// Whether a workload may be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum Placeable {
     No,
-    Later(Timestamp),
+    /// Not before then: its next attempt waits.
+    From(Timestamp),
+    /// Its last placement could not be made and is not tried again before then.
+    Held(Timestamp),
     Now,
 }
 
@@ -126,46 +134,34 @@ pub(crate) fn leftovers<'a>(workload: &GPUWorkload, seen: &'a Seen) -> Vec<&'a J
     others.map(|job| &**job).collect()
 }
 
-/// Whether the scheduler should place this workload now. A status that still names a Job is corrected
-/// before another one is made: that write also proves that the workload is there, whatever a silent
-/// watch leaves us to believe.
-pub(crate) fn wish(
+/// Whether a workload may be placed, given the status it has or is about to have. Two attempts never overlap: as long
+/// as a pod of an earlier one can still run, the answer is no. A status that still names a Job is corrected before
+/// another one is made: that write also proves that the workload is there, whatever a silent watch leaves us to believe.
+pub(crate) fn placeable(
     workload: &GPUWorkload,
+    status: Option<&GPUWorkloadStatus>,
     seen: &Seen,
     settings: &Settings,
     now: Timestamp,
-) -> Wish {
-    let status = workload.status.as_ref();
-    if status.is_some_and(|status| status.job_name.is_some()) {
-        return Wish::No;
-    }
-    readiness(workload, seen, settings, now)
-}
-
-/// Whether the workload could be placed once its status says so. Two attempts never overlap: as long
-/// as a pod of an earlier one can still run, the answer is no.
-pub(super) fn readiness(
-    workload: &GPUWorkload,
-    seen: &Seen,
-    settings: &Settings,
-    now: Timestamp,
-) -> Wish {
-    let status = workload.status.as_ref();
+) -> Placeable {
     let finished = status
         .and_then(|status| status.phase)
         .is_some_and(Phase::is_final);
     if workload.meta().deletion_timestamp.is_some()
         || finished
+        || status.is_some_and(|status| status.job_name.is_some())
         || workload.spec.suspend
         || current(workload, seen).is_some()
         || !leftovers(workload, seen).is_empty()
         || live(seen, settings, now).next().is_some()
     {
-        return Wish::No;
+        return Placeable::No;
     }
-    match status.and_then(|status| status.next_retry_time.as_ref()) {
-        Some(at) if at.0 > now => Wish::Later(at.0),
-        _ => Wish::Now,
+    let next = status.and_then(|status| status.next_retry_time.as_ref());
+    match (next, seen.held_until) {
+        (Some(at), _) if at.0 > now => Placeable::From(at.0),
+        (_, Some(until)) if until > now => Placeable::Held(until),
+        _ => Placeable::Now,
     }
 }
 
@@ -182,7 +178,7 @@ pub(crate) fn live<'a>(
 /// Whether a pod can still run. It provably cannot when it ended, was deleted by force, or its node
 /// is gone or declared out of service; it is taken not to when its node has been silent for longer
 /// than the deadline in the status.
-fn can_run(pod: &Pod, seen: &Seen, settings: &Settings, now: Timestamp) -> bool {
+pub(super) fn can_run(pod: &Pod, seen: &Seen, settings: &Settings, now: Timestamp) -> bool {
     let phase = pod
         .status
         .as_ref()
@@ -273,18 +269,31 @@ pub(crate) fn assess(
         .collect();
     let failed = has_condition(job, "Failed") || has_condition(job, "FailureTarget");
     let answers = |name: &str| answers(name, seen, settings);
+    let gang = gang::size(job).map(|size| Members {
+        workload,
+        job,
+        pods: &pods,
+        size,
+        seen,
+        settings,
+        now,
+    });
     match (live.first(), failed) {
         (None, true) => Standing::Failed(failure::explain(workload, job, &pods, &answers)),
         (_, false) if suspended(job) => Standing::JobSuspended {
             ending: live.iter().map(|pod| pod.name_any()).collect(),
         },
         (None, false) => without_live_pod(workload, job, &pods, seen, settings, now),
-        (Some(pod), _) => with_pod(job, pod, seen, settings, now),
+        (Some(pod), _) => match gang {
+            None => with_pod(job, pod, &pinned(job), seen, settings, now),
+            Some(gang) if failed => gang.stopping(),
+            Some(gang) => gang.standing(),
+        },
     }
 }
 
 /// Whether a node is there, in service and ready.
-fn answers(name: &str, seen: &Seen, settings: &Settings) -> bool {
+pub(super) fn answers(name: &str, seen: &Seen, settings: &Settings) -> bool {
     seen.nodes
         .get(name)
         .is_some_and(|node| !out_of_service(node) && silent_until(node, settings).is_none())
@@ -309,7 +318,14 @@ fn orphan<'a>(workload: &GPUWorkload, seen: &'a Seen) -> Option<&'a Pod> {
             && labels.get(label::ATTEMPT) == Some(&number)
             && labels.get(JOB_NAME).map(String::as_str) == Some(job)
     };
-    seen.pods.iter().find(left).map(|pod| &**pod)
+    // Of a gang, what failed decides first, and what ended well last.
+    let turn = |pod: &&Arc<Pod>| match pod_phase(pod) {
+        Some("Failed") => 0,
+        Some("Succeeded") => 2,
+        _ => 1,
+    };
+    let left = seen.pods.iter().filter(left);
+    left.min_by_key(turn).map(|pod| &**pod)
 }
 
 /// Whether a Job that was deleted may still leave a pod behind: the garbage collector has not got round
@@ -334,6 +350,21 @@ fn of_orphan(
     let name = pod.name_any();
     let node = node_of(pod).unwrap_or_default().to_owned();
     if pod_phase(pod) == Some("Succeeded") {
+        let members = workload.spec.members() as usize;
+        let same = |other: &&Arc<Pod>| other.labels().get(JOB_NAME) == pod.labels().get(JOB_NAME);
+        let well = seen.pods.iter().filter(same);
+        let well = well
+            .filter(|other| pod_phase(other) == Some("Succeeded"))
+            .count();
+        if well < members {
+            return Standing::Failed(Failure {
+                reason: reason::POD_DELETED,
+                message: format!(
+                    "its Job is gone and only {well} of its {members} pods were left and ended well"
+                ),
+                next: Next::Retry,
+            });
+        }
         return Standing::Succeeded {
             since: started(pod),
             at: None,
@@ -362,7 +393,7 @@ fn of_orphan(
 }
 
 /// A pod that cannot run any more and has not ended: deleted by force, or lost with its node.
-fn lost(
+pub(super) fn lost(
     workload: &GPUWorkload,
     job: Option<&Job>,
     pod: &Pod,
@@ -405,41 +436,72 @@ fn without_live_pod(
     if !pods.is_empty() || failure::past_deadline(job, now) {
         return Standing::Settling;
     }
-    let uid = job.uid().unwrap_or_default();
-    let node = pinned(job);
-    if let Some(message) = seen.refusals.get(&uid) {
-        let next = if message.contains("violates PodSecurity") {
-            "set what it names in spec.securityContext or spec.podSecurityContext (in podTemplate, where there is one), for example podSecurityContext.runAsNonRoot with an image that does not run as root"
-        } else {
-            "change the namespace's quota or policy, or the workload"
-        };
-        let message = format!("the cluster refuses to create the pod: {message}; {next}");
-        return start_wait(
-            job,
-            Phase::Scheduling,
-            reason::PODS_REFUSED,
-            message,
-            settings,
-            now,
-        );
+    if let Some(refused) = pods_refused(job, seen, settings, now) {
+        return refused;
     }
-    let deadline = start_deadline(job, settings);
+    let (node, deadline) = (pinned(job), start_deadline(job, settings));
     if deadline <= now {
         let message = "its pod was never created".to_owned();
         return Standing::Refused { node, message };
     }
+    let message = if gang::size(job).is_some() {
+        format!(
+            "placed on {}; its pods are being created and bound",
+            members::places(job)
+        )
+    } else {
+        placed_on(&node)
+    };
     Standing::Waiting(Wait {
         phase: Phase::Scheduling,
         reason: reason::PLACED,
-        message: format!("placed on node {node}; its pod is being created"),
+        message,
         deadline,
     })
 }
 
-fn with_pod(job: &Job, pod: &Pod, seen: &Seen, settings: &Settings, now: Timestamp) -> Standing {
+/// The cluster refuses to create pods of a Job.
+pub(super) fn pods_refused(
+    job: &Job,
+    seen: &Seen,
+    settings: &Settings,
+    now: Timestamp,
+) -> Option<Standing> {
+    let uid = job.uid().unwrap_or_default();
+    let message = seen.refusals.get(&uid)?;
+    let next = if message.contains("violates PodSecurity") {
+        "set what it names in spec.securityContext or spec.podSecurityContext (in podTemplate, where there is one), for example podSecurityContext.runAsNonRoot with an image that does not run as root"
+    } else {
+        "change the namespace's quota or policy, or the workload"
+    };
+    let message = format!("the cluster refuses to create the pod: {message}; {next}");
+    Some(start_wait(
+        job,
+        Phase::Scheduling,
+        reason::PODS_REFUSED,
+        message,
+        settings,
+        now,
+    ))
+}
+
+/// Whether a Job has had its time to start.
+pub(super) fn past_start(job: &Job, settings: &Settings, now: Timestamp) -> bool {
+    start_deadline(job, settings) <= now
+}
+
+/// Where a pod stands that may still run; `chosen` is the node it is to be bound to.
+pub(super) fn with_pod(
+    job: &Job,
+    pod: &Pod,
+    chosen: &str,
+    seen: &Seen,
+    settings: &Settings,
+    now: Timestamp,
+) -> Standing {
     let running = pod_phase(pod) == Some("Running");
     let Some(node) = node_of(pod) else {
-        return unbound(job, pod, settings, now);
+        return unbound(job, pod, chosen, settings, now);
     };
     if let Some(deadline) = seen
         .nodes
@@ -484,27 +546,10 @@ fn with_pod(job: &Job, pod: &Pod, seen: &Seen, settings: &Settings, now: Timesta
     )
 }
 
-/// Whether the cluster's scheduler cannot bind a pod because of a claim: missing, unbound, or with a
-/// volume that is not there.
-pub(crate) fn waits_for_volume(pod: &Pod) -> bool {
-    let conditions = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref());
-    conditions.into_iter().flatten().any(|found| {
-        found.type_ == "PodScheduled"
-            && found.status == "False"
-            && found
-                .message
-                .as_deref()
-                .is_some_and(|text| text.to_ascii_lowercase().contains("persistentvolumeclaim"))
-    })
-}
-
 /// A pod the cluster's scheduler has not bound. One it makes room for, by preempting others, is on its
 /// way.
-fn unbound(job: &Job, pod: &Pod, settings: &Settings, now: Timestamp) -> Standing {
-    let node = pinned(job);
+fn unbound(job: &Job, pod: &Pod, node: &str, settings: &Settings, now: Timestamp) -> Standing {
+    let node = node.to_owned();
     let conditions = pod
         .status
         .as_ref()
@@ -548,9 +593,14 @@ fn unbound(job: &Job, pod: &Pod, settings: &Settings, now: Timestamp) -> Standin
     Standing::Waiting(Wait {
         phase: Phase::Scheduling,
         reason: reason::PLACED,
-        message: format!("placed on node {node}; waiting for its pod to be bound"),
+        message: placed_on(&node),
         deadline,
     })
+}
+
+/// What is said from the placement until its pod is bound, which takes a moment and is not worth a second write.
+fn placed_on(node: &str) -> String {
+    format!("placed on node {node}; its pod is being created and bound")
 }
 
 /// A wait that ends in a failed attempt when the start takes too long.
@@ -585,7 +635,7 @@ fn start_wait(
 }
 
 /// A Job that was suspended and resumed starts anew.
-fn start_deadline(job: &Job, settings: &Settings) -> Timestamp {
+pub(super) fn start_deadline(job: &Job, settings: &Settings) -> Timestamp {
     let made = job
         .meta()
         .creation_timestamp
@@ -603,12 +653,11 @@ fn start_deadline(job: &Job, settings: &Settings) -> Timestamp {
     plus(from, settings.start_timeout)
 }
 
-/// The node a Job of ours is pinned to.
+/// The node a Job of ours is pinned to; of a gang, that of its first member.
 pub(crate) fn pinned(job: &Job) -> String {
-    job.annotations()
-        .get(label::NODE)
-        .cloned()
-        .unwrap_or_default()
+    let first = || gang::nodes(job).first().map(|node| (*node).to_owned());
+    let said = job.annotations().get(label::NODE).cloned();
+    said.or_else(first).unwrap_or_default()
 }
 
 fn has_condition(job: &Job, kind: &str) -> bool {

@@ -2,13 +2,14 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod, PodCondition};
 use kube::{Resource, ResourceExt};
 use warp_api::{GPUWorkload, reason};
 
-use super::node_of;
-use super::pod::containers;
+use super::evict::evicted_for;
+use super::pod::{containers, ended};
 use crate::clock;
+use crate::ledger::node_of;
 
 /// A pod deleted this shortly before its Job's deadline was deleted for it: the Job controller's clock
 /// is not ours, and times in the API are whole seconds.
@@ -63,16 +64,18 @@ pub(crate) fn explain(
         job.namespace().unwrap_or_default(),
         job.name_any()
     );
-    if let Some(failure) = pods
-        .iter()
-        .find_map(|pod| of_pod(workload, Some(job), pod, &logs, answers))
-    {
+    let told = pods.iter().filter_map(|pod| {
+        let failure = of_pod(workload, Some(job), pod, &logs, answers)?;
+        Some((began(pod), blame(&failure), failure))
+    });
+    // When one member of a gang ends, the Job ends the others: the first to end is why.
+    if let Some((.., failure)) = told.min_by_key(|(at, blame, _)| (*at, *blame)) {
         return failure;
     }
     let name = job.name_any();
     // The only failure the Job's policy names is a disruption; the pod that knew which is gone.
     if reasons.contains(&"PodFailurePolicy") {
-        return Failure {
+        let taken = Failure {
             reason: reason::EVICTED,
             message: format!(
                 "the pod of job {name} on node {} was taken away by the cluster",
@@ -80,6 +83,7 @@ pub(crate) fn explain(
             ),
             next: Next::PlaceAgain,
         };
+        return for_higher_priority(Some(job), taken);
     }
     // A Job keeps its failed pods. One that is gone, and not by a disruption, was deleted.
     if pods.is_empty() {
@@ -94,6 +98,42 @@ pub(crate) fn explain(
         message: format!("job {name} failed and left no pod that says why"),
         next: Next::Retry,
     }
+}
+
+/// The earliest sign that a pod ends.
+fn began(pod: &Pod) -> Timestamp {
+    let target = target(pod).and_then(|target| target.last_transition_time.as_ref());
+    let ends = containers(pod).filter_map(|container| {
+        let state = container.state.as_ref()?.terminated.as_ref()?;
+        state.finished_at.as_ref()
+    });
+    let signs = target.into_iter().chain(ends).map(|time| time.0);
+    signs.chain(deleted_at(pod)).min().unwrap_or(Timestamp::MAX)
+}
+
+/// Of what is told of the same second, the likelier cause first: what the cluster did, what the program did, what was
+/// done to it because of that.
+fn blame(failure: &Failure) -> u8 {
+    match (failure.next, failure.reason) {
+        (Next::PlaceAgain, _) => 0,
+        (_, reason::POD_DELETED) => 2,
+        _ => 1,
+    }
+}
+
+/// That the cluster takes a pod away, as soon as it says so: one that is being deleted, or has ended, for a disruption.
+pub(super) fn taken_away(pod: &Pod, answers: &dyn Fn(&str) -> bool) -> Option<Failure> {
+    let going = pod.meta().deletion_timestamp.is_some() || ended(pod);
+    target(pod).filter(|_| going)?;
+    disruption(pod, node_of(pod).unwrap_or("unknown"), answers)
+}
+
+/// The condition that says a disruption ends the pod.
+fn target(pod: &Pod) -> Option<&PodCondition> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    conditions
+        .iter()
+        .find(|found| found.type_ == "DisruptionTarget" && found.status == "True")
 }
 
 fn too_long(workload: &GPUWorkload) -> Failure {
@@ -141,7 +181,7 @@ pub(super) fn of_pod(
     // Eviction and deletion kill containers too, so they are the better explanation where both are
     // there.
     if let Some(taken) = disruption(pod, node, answers) {
-        return Some(taken);
+        return Some(for_higher_priority(job, taken));
     }
     let by_itself = |state: &ContainerStateTerminated| {
         let finished = state.finished_at.as_ref().map(|time| time.0);
@@ -194,15 +234,24 @@ fn deleted_at(pod: &Pod) -> Option<Timestamp> {
     Some(clock::after(ends, -grace))
 }
 
+/// An eviction that we asked for says for whom.
+fn for_higher_priority(job: Option<&Job>, taken: Failure) -> Failure {
+    let by = job.and_then(evicted_for);
+    match by.filter(|_| taken.reason == reason::EVICTED) {
+        None => taken,
+        Some(by) => Failure {
+            reason: reason::PREEMPTED,
+            message: format!("{by}, of higher priority, took its place"),
+            ..taken
+        },
+    }
+}
+
 /// The cluster took the pod away, or never let it start: nothing the workload did.
 fn disruption(pod: &Pod, node: &str, answers: &dyn Fn(&str) -> bool) -> Option<Failure> {
     let status = pod.status.as_ref()?;
     let said = status.reason.as_deref().unwrap_or_default();
-    let target = status
-        .conditions
-        .iter()
-        .flatten()
-        .find(|found| found.type_ == "DisruptionTarget" && found.status == "True");
+    let target = target(pod);
     let name = pod.name_any();
     let again = |reason, message| {
         Some(Failure {

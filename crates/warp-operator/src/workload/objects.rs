@@ -12,11 +12,14 @@ use k8s_openapi::api::core::v1::{
     ResourceRequirements, SeccompProfile, SecurityContext, Toleration, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{Resource, ResourceExt};
 use warp_api::workload::{BadSpec, GpuAsk, WorkloadVolume, run_seconds};
 use warp_api::{GPUWorkload, label};
 use warp_core::gpu::Vendor;
+
+use super::gang;
+use crate::placement::Place;
 
 /// Container that gets the GPUs.
 const CONTAINER: &str = "gpu-workload";
@@ -32,20 +35,6 @@ pub(crate) struct Shell {
     main: usize,
 }
 
-/// Where a Job's pod goes and what decided it.
-#[derive(Clone, Debug)]
-pub(crate) struct Place<'a> {
-    pub(crate) node: &'a str,
-    /// Name of the node's GPU resource.
-    pub(crate) resource: &'a str,
-    /// The node label that told the GPU's model.
-    pub(crate) evidence: Option<&'a (String, String)>,
-    pub(crate) strategy: &'a str,
-    pub(crate) provider: &'a str,
-    /// The decision in one sentence.
-    pub(crate) why: &'a str,
-}
-
 /// The pod a spec describes, or why it cannot be made.
 pub(crate) fn shell(workload: &GPUWorkload) -> Result<Shell, BadSpec> {
     let ask = GpuAsk::of(&workload.spec)?;
@@ -57,6 +46,9 @@ pub(crate) fn shell(workload: &GPUWorkload) -> Result<Shell, BadSpec> {
     let Some(pod) = template.spec.as_mut() else {
         return Err(BadSpec("spec.podTemplate needs a spec".to_owned()));
     };
+    if workload.spec.is_gang() {
+        gang::check(pod)?;
+    }
     pod.restart_policy = Some("Never".to_owned());
     let main = main_container(pod, &ask)?;
     let container = &mut pod.containers[main];
@@ -302,52 +294,82 @@ impl Shell {
         }
     }
 
-    /// The Job of one attempt, its pod pinned to a node.
-    pub(crate) fn job(&self, workload: &GPUWorkload, attempt: i32, place: &Place<'_>) -> Job {
-        let labels = labels(workload, attempt);
+    /// The pods of one attempt, still without a node.
+    pub(super) fn with_gpus(
+        &self,
+        workload: &GPUWorkload,
+        attempt: i32,
+        resource: &str,
+    ) -> PodTemplateSpec {
         let mut template = self.template.clone();
         template.metadata = Some(self.labelled(workload, attempt));
         if let Some(pod) = template.spec.as_mut() {
-            self.give_gpus(pod, place.resource);
-            pin(pod, place);
+            self.give_gpus(pod, resource);
         }
-        let annotations = [
-            (label::CREATED_BY, workload.name_any()),
-            (label::NODE, place.node.to_owned()),
-            (label::STRATEGY, place.strategy.to_owned()),
-            (label::PROVIDER, place.provider.to_owned()),
-            (label::PLACEMENT, place.why.to_owned()),
-        ];
-        Job {
-            metadata: ObjectMeta {
-                name: Some(job_name(workload, attempt)),
-                namespace: workload.namespace(),
-                labels: Some(labels),
-                annotations: Some(
-                    annotations
-                        .into_iter()
-                        .map(|(key, value)| (key.to_owned(), value))
-                        .collect(),
-                ),
-                owner_references: workload.controller_owner_ref(&()).map(|mut owner| {
-                    // Blocking its deletion needs rights on finalizers and buys nothing here.
-                    owner.block_owner_deletion = None;
-                    vec![owner]
-                }),
-                ..Default::default()
-            },
-            spec: Some(JobSpec {
-                backoff_limit: Some(0),
-                completions: Some(1),
-                parallelism: Some(1),
-                pod_failure_policy: Some(disruption_policy()),
-                active_deadline_seconds: workload.spec.max_runtime.as_deref().and_then(run_seconds),
-                template,
-                ..Default::default()
-            }),
-            status: None,
-        }
+        template
     }
+
+    /// The Job of one attempt, its pod pinned to a node.
+    pub(crate) fn job(&self, workload: &GPUWorkload, attempt: i32, place: &Place) -> Job {
+        let mut template = self.with_gpus(workload, attempt, &place.resource);
+        if let Some(pod) = template.spec.as_mut() {
+            let model = place.evidence.as_ref();
+            let model = model.map(|(key, value)| (key.clone(), vec![value.clone()]));
+            pin(pod, Some(&place.node), model);
+        }
+        let node = (label::NODE, place.node.clone());
+        attempt_job(workload, attempt, place, node, template)
+    }
+}
+
+/// The Job of one attempt around its pods. `nodes` is the annotation that remembers where they go.
+pub(super) fn attempt_job(
+    workload: &GPUWorkload,
+    attempt: i32,
+    place: &Place,
+    nodes: (&str, String),
+    template: PodTemplateSpec,
+) -> Job {
+    let annotations = [
+        (label::CREATED_BY, workload.name_any()),
+        nodes,
+        (label::STRATEGY, place.strategy.to_owned()),
+        (label::PROVIDER, place.provider.clone()),
+        (label::PLACEMENT, place.why.clone()),
+    ];
+    Job {
+        metadata: ObjectMeta {
+            name: Some(job_name(workload, attempt)),
+            namespace: workload.namespace(),
+            labels: Some(labels(workload, attempt)),
+            annotations: Some(
+                annotations
+                    .into_iter()
+                    .map(|(key, value)| (key.to_owned(), value))
+                    .collect(),
+            ),
+            owner_references: owned_by(workload),
+            ..Default::default()
+        },
+        spec: Some(JobSpec {
+            backoff_limit: Some(0),
+            completions: Some(1),
+            parallelism: Some(1),
+            pod_failure_policy: Some(disruption_policy()),
+            active_deadline_seconds: workload.spec.max_runtime.as_deref().and_then(run_seconds),
+            template,
+            ..Default::default()
+        }),
+        status: None,
+    }
+}
+
+/// What is made for a workload goes with it. Blocking its deletion needs rights on finalizers and buys nothing here.
+pub(super) fn owned_by(workload: &GPUWorkload) -> Option<Vec<OwnerReference>> {
+    workload.controller_owner_ref(&()).map(|mut owner| {
+        owner.block_owner_deletion = None;
+        vec![owner]
+    })
 }
 
 /// Makes the Job itself record that its pod was taken away by the cluster: the pod that says so may be
@@ -365,18 +387,21 @@ fn disruption_policy() -> PodFailurePolicy {
     }
 }
 
-/// Terms are alternatives: the node goes into every one, or a pod would slip through another.
-fn pin(pod: &mut PodSpec, place: &Place<'_>) {
-    let here = NodeSelectorRequirement {
+/// Requires a node and a label of it. Terms are alternatives: both go into every one, or a pod would slip through another.
+pub(super) fn pin(pod: &mut PodSpec, node: Option<&str>, label: Option<(String, Vec<String>)>) {
+    let here = node.map(|node| NodeSelectorRequirement {
         key: "metadata.name".to_owned(),
         operator: "In".to_owned(),
-        values: Some(vec![place.node.to_owned()]),
-    };
-    let model = place.evidence.map(|(key, value)| NodeSelectorRequirement {
-        key: key.clone(),
-        operator: "In".to_owned(),
-        values: Some(vec![value.clone()]),
+        values: Some(vec![node.to_owned()]),
     });
+    let model = label.map(|(key, values)| NodeSelectorRequirement {
+        key,
+        operator: "In".to_owned(),
+        values: Some(values),
+    });
+    if here.is_none() && model.is_none() {
+        return;
+    }
     let affinity: &mut Affinity = pod.affinity.get_or_insert_default();
     let node: &mut NodeAffinity = affinity.node_affinity.get_or_insert_default();
     let required: &mut NodeSelector = node
@@ -388,7 +413,9 @@ fn pin(pod: &mut PodSpec, place: &Place<'_>) {
             .push(NodeSelectorTerm::default());
     }
     for term in &mut required.node_selector_terms {
-        term.match_fields.get_or_insert_default().push(here.clone());
+        if let Some(here) = &here {
+            term.match_fields.get_or_insert_default().push(here.clone());
+        }
         if let Some(model) = &model {
             term.match_expressions
                 .get_or_insert_default()
@@ -430,6 +457,9 @@ pub(crate) fn job_name(workload: &GPUWorkload, attempt: i32) -> String {
     let uid: String = workload.uid().unwrap_or_default().chars().take(8).collect();
     let tail = format!("-{uid}-{attempt}");
     let name = workload.name_any();
+    if workload.spec.is_gang() {
+        return gang::host_name(&name, &tail);
+    }
     let head: String = name.chars().take(NAME.saturating_sub(tail.len())).collect();
     format!("{}{tail}", head.trim_end_matches(['-', '.']))
 }

@@ -8,12 +8,15 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::{Resource, ResourceExt};
 use warp_api::GPUWorkload;
+use warp_runtime::cache::Key;
 
+use super::assess::{over, suspended};
 use super::objects::job_name;
-use super::{attempt, node_of, owner_key, owns, suspended};
-use crate::cache::Key;
+use super::{attempt, owner_key, owns};
 use crate::context::Context;
-use crate::scheduler::Verdict;
+use crate::ledger::node_of;
+use crate::placement::Verdict;
+use crate::shapes::BY_OWNER;
 
 /// What is known about one workload.
 #[derive(Clone, Debug, Default)]
@@ -32,15 +35,20 @@ pub(crate) struct Seen {
     pub(crate) verdict: Option<Verdict>,
     /// The scheduler does not try it again before then.
     pub(crate) held_until: Option<Timestamp>,
+    /// Its place in line, from 1, as the scheduler last told it.
+    pub(crate) position: Option<usize>,
+    /// When it came.
+    pub(crate) arrived: Option<Timestamp>,
 }
 
 pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
     let uid = workload.uid().unwrap_or_default();
-    let labelled = cx.jobs.owned_by(&uid).into_iter();
+    let generation = workload.meta().generation.unwrap_or_default();
+    let labelled = cx.jobs.by(BY_OWNER, &uid).into_iter();
     let here = labelled.filter(|job| job.meta().namespace == workload.meta().namespace);
     let (jobs, strays): (Vec<_>, Vec<_>) = here.partition(|job| owns(workload, job));
     // Anybody may write any label on what is theirs: only the workload's own namespace counts.
-    let mut pods = cx.pods.owned_by(&uid);
+    let mut pods = cx.pods.by(BY_OWNER, &uid);
     pods.retain(|pod| pod.meta().namespace == workload.meta().namespace);
     let named = pods.iter().filter_map(|pod| node_of(pod));
     let nodes = named
@@ -54,8 +62,10 @@ pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
     });
     Seen {
         refusals: refusals.collect(),
-        verdict: cx.verdicts.get(workload),
-        held_until: cx.verdicts.held_until(&uid),
+        verdict: cx.verdicts.get(&uid, generation),
+        held_until: cx.verdicts.held_until(&uid, generation),
+        position: cx.verdicts.position(&uid, generation),
+        arrived: cx.arrivals.of(&uid),
         jobs,
         strays,
         pods,
@@ -67,7 +77,7 @@ pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
 /// name any uid.
 fn refusals(cx: &Context, job: &Job) -> Vec<Arc<Event>> {
     let uid = job.meta().uid.as_deref().unwrap_or_default();
-    let mut events = cx.refusals.owned_by(uid);
+    let mut events = cx.refusals.by(BY_OWNER, uid);
     events.retain(|event| event.meta().namespace == job.meta().namespace);
     events
 }
@@ -82,6 +92,8 @@ pub(crate) fn reserves(cx: &Context, job: &Job) -> bool {
     };
     job.name_any() == job_name(&workload, attempt(&workload))
         && owns(&workload, job)
+        && !over(job)
+        && job.meta().deletion_timestamp.is_none()
         && !suspended(job)
         && refusals(cx, job).is_empty()
 }

@@ -5,26 +5,33 @@
 //! count before the next attempt is placed, the refused node before its Job is deleted, the final
 //! phase before a Job that still holds GPUs is deleted.
 
+mod gangs;
+
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 use warp_api::condition;
-use warp_api::workload::{RefusedNode, RetryPolicy, run_seconds};
+use warp_api::workload::{RefusedNode, RetryPolicy, fold_nodes, run_seconds};
 use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, label, reason};
 use warp_core::random::Fingerprint;
+use warp_runtime::cache::Key;
+use warp_runtime::plan::Plan;
 
 use super::assess::{
-    Standing, Wait, Wish, assess, attempt, current, disruptions, ending, leaves, leftovers, live,
-    missing_nodes, over, pinned, readiness, retries,
+    Placeable, Standing, Wait, assess, attempt, current, disruptions, ending, leaves, leftovers,
+    live, missing_nodes, over, pinned, placeable, retries,
 };
+use super::course::{Course, Note};
+use super::evict::{evict_pod, evicted_for};
 use super::failure::{Failure, Next};
+use super::pod::{ended, made_by};
 use super::say::{Say, conditions, note, told};
-use super::{Seen, shell};
+use super::{Seen, gang, shell};
 use crate::clock;
 use crate::config::Settings;
-use crate::plan::{Change, Note, Plan, Target, Write};
 
 /// Longest backoff before jitter, as in the first design.
 const MAX_BACKOFF: i64 = 300;
@@ -33,8 +40,12 @@ const RESYNC: i64 = 600;
 /// A workload nobody has looked at gets a status after this long, so that one which is placed at
 /// once costs no write for having waited.
 const PATIENCE: i64 = 1;
+/// Containers that start well get a status after this long, counted from the placement.
+const START_PATIENCE: i64 = 3;
 /// Seconds for which a node is left out whose room was taken by somebody else meanwhile.
 const ROOM: u64 = 10;
+/// Seconds after its time that a pod which was evicted is told to be late.
+const OVERDUE: i64 = 30;
 /// Refused nodes remembered at once.
 const REFUSED: usize = 16;
 /// Refusals in a row after which another node is still tried at once.
@@ -49,29 +60,20 @@ pub(super) fn plan(
     seen: &Seen,
     settings: &Settings,
     now: Timestamp,
-) -> Plan<GPUWorkloadStatus> {
-    let mut plan = decide(workload, seen, settings, now);
+) -> Course {
+    let mut course = decide(workload, seen, settings, now);
     // Whoever is behind takes the Job of a newer attempt for one that was given up: the status that
     // says which attempt this is must be the newest.
-    if plan.writes.iter().any(is_deletion_of_job) {
-        let premise = Write {
-            what: Change::Unchanged(Target::of(workload)),
-            why: "a Job is deleted for what its workload says".to_owned(),
-        };
-        plan.writes.insert(0, premise);
+    if course.deletes_a_job() {
+        course.steps.only_if_unchanged(workload);
     }
-    plan
+    course
 }
 
-fn decide(
-    workload: &GPUWorkload,
-    seen: &Seen,
-    settings: &Settings,
-    now: Timestamp,
-) -> Plan<GPUWorkloadStatus> {
+fn decide(workload: &GPUWorkload, seen: &Seen, settings: &Settings, now: Timestamp) -> Course {
     // Owner references take everything with it; there is nothing to add.
     if workload.meta().deletion_timestamp.is_some() {
-        return Plan::nothing();
+        return Course::default();
     }
     let status = workload.status.clone().unwrap_or_default();
     let pass = Pass {
@@ -80,31 +82,30 @@ fn decide(
         settings,
         now,
         status,
+        steps: Plan::default(),
     };
     if pass.status.phase.is_some_and(Phase::is_final) {
         return pass.finished();
     }
-    let mut plan = match assess(workload, seen, settings, now) {
+    let mut course = match assess(workload, seen, settings, now) {
         Standing::Succeeded { since, at } => pass.succeeded(since, at),
         Standing::Failed(failure) => {
-            let mut plan = match failure.next {
+            let mut course = match failure.next {
                 Next::PlaceAgain => pass.disrupted(&failure),
                 Next::Retry | Next::GiveUp => pass.failed(&failure),
             };
-            plan.writes = lost_nodes(seen);
-            plan
+            only_if_lost(&mut course.steps, seen);
+            course
         }
         // How it ended is about to be known; deleted now, it would have to run again.
-        Standing::Settling => Plan {
-            again: Some(clock::after(now, RESYNC)),
-            ..Plan::nothing()
-        },
+        Standing::Settling => Course::later(clock::after(now, RESYNC)),
         _ if workload.spec.suspend && !current(workload, seen).is_some_and(ending) => {
             pass.suspended()
         }
         Standing::Unplaced => pass.unplaced(),
         Standing::Refused { node, message } => pass.refused(&node, &message),
         Standing::Waiting(wait) => pass.waiting(wait),
+        Standing::Gated(wait) => pass.gated(wait),
         Standing::Running { since } => pass.running(since),
         Standing::JobSuspended { ending } => pass.job_suspended(&ending),
         Standing::Orphaned {
@@ -116,11 +117,12 @@ fn decide(
     };
     for job in leftovers(workload, seen) {
         if job.meta().deletion_timestamp.is_none() {
-            plan.writes
-                .push(delete(job, "it belongs to an attempt that was given up"));
+            course.steps.delete_version(job);
+            let why = "it belongs to an attempt that was given up";
+            course.steps.because(why);
         }
     }
-    plan
+    course
 }
 
 struct Pass<'a> {
@@ -129,43 +131,38 @@ struct Pass<'a> {
     settings: &'a Settings,
     now: Timestamp,
     status: GPUWorkloadStatus,
+    /// Writes besides the status.
+    steps: Plan,
 }
 
 impl Pass<'_> {
-    fn finished(self) -> Plan<GPUWorkloadStatus> {
-        let unfinished = self.seen.jobs.iter().filter(|job| !ending(job));
-        let mut writes: Vec<Write> = unfinished
-            .filter(|job| job.meta().deletion_timestamp.is_none())
-            .map(|job| delete(job, "its workload has ended"))
-            .collect();
+    fn finished(self) -> Course {
+        let mut steps = self.steps;
         let ended = self.status.completion_time.as_ref().map(|time| time.0);
         let ttl = self.workload.spec.ttl_seconds_after_finished;
         let due = ttl.and_then(|ttl| Some(clock::after(ended?, i64::from(ttl))));
         let mut status = self.status;
         status.observed_generation = self.workload.meta().generation;
-        let mut again = due;
+        "the spec changed after the end".clone_into(&mut steps.why);
         if due.is_some_and(|due| due <= self.now) {
-            let why = "ttlSecondsAfterFinished has passed".to_owned();
-            writes = vec![Write {
-                what: Change::Delete(Target::of(self.workload)),
-                why,
-            }];
-            again = None;
+            steps.delete_version(self.workload);
+            steps.because("ttlSecondsAfterFinished has passed");
+        } else {
+            let unfinished = self.seen.jobs.iter().filter(|job| !ending(job));
+            for job in unfinished.filter(|job| job.meta().deletion_timestamp.is_none()) {
+                steps.delete_version(&**job);
+                steps.because("its workload has ended");
+            }
+            steps.again = due;
         }
-        Plan {
-            writes,
+        Course {
+            steps,
             status: Some(status),
-            again,
-            why: "the spec changed after the end".to_owned(),
-            ..Plan::nothing()
+            ..Course::default()
         }
     }
 
-    fn succeeded(
-        mut self,
-        since: Option<Timestamp>,
-        at: Option<Timestamp>,
-    ) -> Plan<GPUWorkloadStatus> {
+    fn succeeded(mut self, since: Option<Timestamp>, at: Option<Timestamp>) -> Course {
         self.describe_job();
         // It may have run while nobody watched.
         self.status.start_time = self.status.start_time.or_else(|| since.map(Time));
@@ -191,7 +188,7 @@ impl Pass<'_> {
         self.conclude(&say, vec![note], again, false)
     }
 
-    fn failed(mut self, failure: &Failure) -> Plan<GPUWorkloadStatus> {
+    fn failed(mut self, failure: &Failure) -> Course {
         let used = retries(self.workload);
         let number = attempt(self.workload) + 1;
         let RetryPolicy {
@@ -208,7 +205,7 @@ impl Pass<'_> {
             let at = clock::after(self.now, wait);
             self.status.retry_count = Some(used + 1);
             self.status.next_retry_time = Some(Time(at));
-            self.status.assigned_node = None;
+            self.leave_nodes();
             self.status.job_name = None;
             let message = format!(
                 "attempt {number} failed: {}; retry {} of {max_retries} in {wait} s",
@@ -237,10 +234,15 @@ impl Pass<'_> {
 
     /// The cluster took the attempt off its node. It is placed again, for which no retry is used, as
     /// often as `maxDisruptions` allows.
-    fn disrupted(mut self, failure: &Failure) -> Plan<GPUWorkloadStatus> {
+    fn disrupted(mut self, failure: &Failure) -> Course {
         let count = disruptions(self.workload).saturating_add(1);
         let number = attempt(self.workload) + 1;
         let most = self.workload.spec.retry_policy.max_disruptions;
+        let lost = self.lost_by(failure);
+        if lost > 0 {
+            let before = self.status.lost_gpu_seconds.unwrap_or(0);
+            self.status.lost_gpu_seconds = Some(before.saturating_add(lost));
+        }
         self.status.deadline = None;
         self.status.start_time = None;
         if count > most {
@@ -252,7 +254,7 @@ impl Pass<'_> {
         }
         // Nothing in the API says that a kubelet will refuse again: the node is left out for a while.
         if failure.reason == reason::REFUSED_BY_NODE
-            && let Some(node) = self.status.assigned_node.clone()
+            && let Some(node) = self.refusing_node()
         {
             let job = current(self.workload, self.seen).and_then(ResourceExt::uid);
             self.avoid(&node, job.unwrap_or_default(), &failure.message);
@@ -262,7 +264,7 @@ impl Pass<'_> {
         let next = (wait > 0).then(|| Time(clock::after(self.now, wait)));
         self.status.next_retry_time = next;
         self.status.disruptions = Some(count);
-        self.status.assigned_node = None;
+        self.leave_nodes();
         self.status.job_name = None;
         let when = match wait {
             0 => "at once".to_owned(),
@@ -284,13 +286,20 @@ impl Pass<'_> {
         self.conclude(&say, vec![note], Some(now), false)
     }
 
+    /// GPU-seconds that an eviction for work of higher priority threw away.
+    fn lost_by(&self, failure: &Failure) -> i64 {
+        let job = current(self.workload, self.seen);
+        let ours = failure.reason == reason::PREEMPTED && job.and_then(evicted_for).is_some();
+        let started = self.status.start_time.as_ref().filter(|_| ours);
+        let Some(started) = started else { return 0 };
+        let seconds = self.now.duration_since(started.0).as_secs().max(0);
+        let spec = &self.workload.spec;
+        let gpus = i64::from(spec.gpu_count) * i64::from(spec.replicas.unwrap_or(1));
+        seconds.saturating_mul(gpus)
+    }
+
     /// The end without success.
-    fn given_up(
-        mut self,
-        reason: &'static str,
-        event: &'static str,
-        message: String,
-    ) -> Plan<GPUWorkloadStatus> {
+    fn given_up(mut self, reason: &'static str, event: &'static str, message: String) -> Course {
         self.describe_job();
         self.status.completion_time = Some(Time(self.now));
         self.status.next_retry_time = None;
@@ -305,12 +314,11 @@ impl Pass<'_> {
         self.conclude(&say, vec![note], Some(now), false)
     }
 
-    fn suspended(mut self) -> Plan<GPUWorkloadStatus> {
-        let job = current(self.workload, self.seen);
-        let writes: Vec<Write> = job
-            .map(|job| delete(job, "spec.suspend is true"))
-            .into_iter()
-            .collect();
+    fn suspended(mut self) -> Course {
+        if let Some(job) = current(self.workload, self.seen) {
+            self.steps.delete_version(job);
+            self.steps.because("spec.suspend is true");
+        }
         // A pod that lost its Job cannot be stopped through it.
         let left = live(self.seen, self.settings, self.now).find(|pod| {
             pod.owner_references().is_empty() && pod.meta().deletion_timestamp.is_none()
@@ -333,18 +341,16 @@ impl Pass<'_> {
             reason: reason::SUSPENDED,
             message,
         };
-        let mut plan = self.transition(&say, None, false);
-        plan.writes = writes;
-        plan
+        self.transition(&say, None, false)
     }
 
     /// Somebody suspended the Job: its GPUs are given back, and whoever did it may resume it. A node
     /// that is full by then is refused by the cluster's scheduler and another is looked for.
-    fn job_suspended(mut self, ending: &[String]) -> Plan<GPUWorkloadStatus> {
+    fn job_suspended(mut self, ending: &[String]) -> Course {
         self.describe_job();
         let job = self.status.job_name.clone().unwrap_or_default();
         let namespace = self.workload.namespace().unwrap_or_default();
-        self.status.assigned_node = None;
+        self.leave_nodes();
         self.status.deadline = None;
         self.status.start_time = None;
         let given_back = if ending.is_empty() {
@@ -374,9 +380,10 @@ impl Pass<'_> {
         node: &str,
         running: bool,
         since: Option<Timestamp>,
-    ) -> Plan<GPUWorkloadStatus> {
+    ) -> Course {
         let job = self.status.job_name.clone().unwrap_or_default();
         let bound = !node.is_empty();
+        self.leave_nodes();
         self.status.assigned_node = bound.then(|| node.to_owned());
         self.status.deadline = None;
         self.status.start_time = since.filter(|_| running).map(Time);
@@ -396,8 +403,9 @@ impl Pass<'_> {
         self.transition(&say, Some(again), false)
     }
 
-    fn unplaced(mut self) -> Plan<GPUWorkloadStatus> {
+    fn unplaced(mut self) -> Course {
         let vanished = self.status.job_name.clone();
+        let position = self.status.queue_position;
         self.clear_place();
         // As long as a pod of it may be left behind: only the Job the status names can have orphans.
         if let Some(job) = &vanished
@@ -414,8 +422,22 @@ impl Pass<'_> {
             };
             return self.transition(&say, None, false);
         }
-        let wish = readiness(self.workload, self.seen, self.settings, self.now);
-        let held = self.seen.held_until.filter(|until| *until > self.now);
+        // Once this is written no Job is named any more, unless a pod of it may be left.
+        let unnamed = GPUWorkloadStatus {
+            job_name: None,
+            ..self.status.clone()
+        };
+        let may = placeable(
+            self.workload,
+            Some(&unnamed),
+            self.seen,
+            self.settings,
+            self.now,
+        );
+        let held = match may {
+            Placeable::Held(until) => Some(until),
+            _ => None,
+        };
         let refused = self
             .status
             .refused_nodes
@@ -425,8 +447,8 @@ impl Pass<'_> {
         let resync = held
             .or(open_again)
             .unwrap_or_else(|| clock::after(self.now, RESYNC));
-        match (wish, self.seen.verdict.clone()) {
-            (Wish::Now, None) if vanished.is_some() => {
+        match (may, self.seen.verdict.clone()) {
+            (Placeable::Now | Placeable::Held(_), None) if vanished.is_some() => {
                 let job = vanished.unwrap_or_default();
                 let say = Say {
                     phase: Phase::Pending,
@@ -436,7 +458,7 @@ impl Pass<'_> {
                 };
                 self.transition(&say, Some(resync), true)
             }
-            (Wish::No, _) => {
+            (Placeable::No, _) => {
                 let pods: Vec<String> = live(self.seen, self.settings, self.now)
                     .map(ResourceExt::name_any)
                     .collect();
@@ -463,8 +485,10 @@ impl Pass<'_> {
                 let soon = clock::after(self.now, 10);
                 self.transition(&say, Some(soon), false)
             }
-            (Wish::Later(at), _) => self.later(at),
-            (Wish::Now, Some(verdict)) => {
+            (Placeable::From(at), _) => self.later(at),
+            (_, Some(verdict)) => {
+                self.status.queue_position =
+                    self.seen.position.and_then(|at| i64::try_from(at).ok());
                 let say = Say {
                     phase: Phase::Pending,
                     ready: false,
@@ -473,12 +497,15 @@ impl Pass<'_> {
                 };
                 self.transition(&say, Some(resync), true)
             }
-            (Wish::Now, None) => self.queued(resync),
+            (_, None) => {
+                self.status.queue_position = position;
+                self.queued(resync)
+            }
         }
     }
 
     /// It waits for a time; what was said when the wait began still holds.
-    fn later(self, at: Timestamp) -> Plan<GPUWorkloadStatus> {
+    fn later(self, at: Timestamp) -> Course {
         let said = condition::find(&self.status.conditions, condition::READY);
         let reasons = [
             reason::PLACEMENT_REFUSED,
@@ -504,14 +531,13 @@ impl Pass<'_> {
 
     /// Nobody has looked at it yet. What was said before still holds; a new workload says nothing
     /// for a moment, because it is usually placed within it.
-    fn queued(self, resync: Timestamp) -> Plan<GPUWorkloadStatus> {
+    fn queued(self, resync: Timestamp) -> Course {
         let made = self.workload.meta().creation_timestamp.as_ref();
         let patient_until = made.map_or(self.now, |made| clock::after(made.0, PATIENCE));
         if self.status.phase.is_none() && self.now < patient_until {
-            return Plan {
-                again: Some(patient_until),
+            return Course {
                 place: true,
-                ..Plan::nothing()
+                ..Course::later(patient_until)
             };
         }
         // An operator that has just started knows no verdict yet; what its predecessor said holds
@@ -521,10 +547,9 @@ impl Pass<'_> {
             && named.is_none_or(|status| status.job_name.is_none())
             && self.status.observed_generation == self.workload.meta().generation;
         if spoken {
-            return Plan {
-                again: Some(resync),
+            return Course {
                 place: true,
-                ..Plan::nothing()
+                ..Course::later(resync)
             };
         }
         let (reason, message) = (
@@ -540,9 +565,9 @@ impl Pass<'_> {
         self.transition(&say, Some(resync), true)
     }
 
-    fn refused(mut self, node: &str, message: &str) -> Plan<GPUWorkloadStatus> {
+    fn refused(mut self, node: &str, message: &str) -> Course {
         let Some(job) = current(self.workload, self.seen) else {
-            return Plan::nothing();
+            return Course::default();
         };
         let uid = job.uid().unwrap_or_default();
         let known = self
@@ -550,9 +575,10 @@ impl Pass<'_> {
             .refused_nodes
             .iter()
             .any(|refused| refused.job_uid == uid);
-        let mut writes = Vec::new();
         if known {
-            writes.push(delete(job, "the cluster's scheduler refused its node"));
+            self.steps.delete_version(job);
+            self.steps
+                .because("the cluster's scheduler refused its node");
         } else {
             self.note_refusal(node, uid, message);
         }
@@ -570,9 +596,7 @@ impl Pass<'_> {
             message,
         };
         let again = Some(self.now).filter(|_| !known);
-        let mut plan = self.transition(&say, again, false);
-        plan.writes = writes;
-        plan
+        self.transition(&say, again, false)
     }
 
     /// Writes down that a node was refused, for how long it is left out, and when the next is tried.
@@ -613,11 +637,15 @@ impl Pass<'_> {
         remembered
     }
 
-    fn waiting(mut self, wait: Wait) -> Plan<GPUWorkloadStatus> {
+    fn waiting(mut self, wait: Wait) -> Course {
         self.describe_job();
+        self.count_members();
         self.status.start_time = None;
         self.status.deadline = Some(Time(wait.deadline));
-        let writes = self.runtime_limit();
+        self.limit_runtime();
+        if let Some(until) = self.quiet_start(&wait) {
+            return Course::later(until);
+        }
         // The kubelet alternates between "failed to pull" and "waiting before I pull again"; the
         // first says more, and following both would be a write per turn.
         let said = condition::find(&self.status.conditions, condition::READY);
@@ -631,35 +659,88 @@ impl Pass<'_> {
             reason: wait.reason,
             message,
         };
-        let mut plan = self.transition(&say, Some(wait.deadline), false);
-        plan.writes = writes;
-        plan
+        self.transition(&say, Some(wait.deadline), false)
     }
 
-    fn running(mut self, since: Option<Timestamp>) -> Plan<GPUWorkloadStatus> {
+    /// Until when a start that goes well is not worth a write: most take a moment, and then it runs.
+    fn quiet_start(&self, wait: &Wait) -> Option<Timestamp> {
+        let said = condition::find(&self.status.conditions, condition::READY)?;
+        let placed = self.status.last_schedule_time.as_ref()?;
+        let until = clock::after(placed.0, START_PATIENCE);
+        let only_this = wait.reason == reason::STARTING
+            && said.reason == reason::PLACED
+            && self.status.observed_generation == self.workload.meta().generation
+            && self.steps.is_idle();
+        Some(until).filter(|until| only_this && self.now < *until)
+    }
+
+    /// It was asked to end for work of higher priority: its pods are evicted, and what follows is a disruption.
+    /// Labels are anybody's to write: only pods the Job made go.
+    fn evicting(mut self, job: &Job, by: &str, since: Option<Timestamp>) -> Course {
         self.describe_job();
+        self.status.start_time = since.map(Time);
+        let pods = self.seen.pods.iter();
+        let pods = pods.filter(|pod| made_by(job, pod) && !ended(pod));
+        let mut until = None;
+        for pod in pods {
+            if let Some(time) = pod.meta().deletion_timestamp.as_ref() {
+                until = until.max(Some(time.0));
+            } else {
+                evict_pod(&mut self.steps, pod);
+                self.steps
+                    .because("work of higher priority takes its place");
+            }
+        }
+        let overdue = until.filter(|until| clock::after(*until, OVERDUE) <= self.now);
+        let when = match (overdue, until) {
+            (Some(until), _) => {
+                format!("it should have ended by {until:.0} and has not: its node may not answer")
+            }
+            (_, Some(until)) => format!("it has until {until:.0}"),
+            _ => "its pod is being evicted".to_owned(),
+        };
+        self.status.deadline = until.map(Time);
+        let say = Say {
+            phase: Phase::Running,
+            ready: true,
+            reason: reason::EVICTING,
+            message: format!("{by}, of higher priority, takes its place: {when}"),
+        };
+        let again = until.map_or_else(
+            || clock::after(self.now, OVERDUE),
+            |until| clock::after(until, OVERDUE).max(clock::after(self.now, OVERDUE)),
+        );
+        self.transition(&say, Some(again), false)
+    }
+
+    fn running(mut self, since: Option<Timestamp>) -> Course {
+        let seen = self.seen;
+        if let Some(job) = current(self.workload, seen)
+            && let Some(by) = evicted_for(job)
+        {
+            return self.evicting(job, by, since);
+        }
+        self.describe_job();
+        self.count_members();
         self.status.deadline = None;
         self.status.next_retry_time = None;
         self.status.refusals = None;
         self.status.start_time = since.map(Time);
-        let writes = self.runtime_limit();
-        let node = self.status.assigned_node.clone().unwrap_or_default();
+        self.limit_runtime();
         let say = Say {
             phase: Phase::Running,
             ready: true,
             reason: reason::RUNNING,
-            message: format!("running on node {node}"),
+            message: self.running_where(),
         };
         let again = clock::after(self.now, RESYNC);
-        let mut plan = self.transition(&say, Some(again), false);
-        plan.writes = writes;
-        plan
+        self.transition(&say, Some(again), false)
     }
 
     /// A changed `maxRuntime` reaches the running Job.
-    fn runtime_limit(&self) -> Vec<Write> {
+    fn limit_runtime(&mut self) {
         let Some(job) = current(self.workload, self.seen) else {
-            return Vec::new();
+            return;
         };
         let wanted = self
             .workload
@@ -672,21 +753,23 @@ impl Pass<'_> {
             .as_ref()
             .and_then(|spec| spec.active_deadline_seconds);
         if wanted == have || over(job) {
-            return Vec::new();
+            return;
         }
         let patch = json!({"spec": {"activeDeadlineSeconds": wanted}});
-        let why = "spec.maxRuntime changed".to_owned();
-        vec![Write {
-            what: Change::Merge(Target::of(job), patch),
-            why,
-        }]
+        self.steps.merge(job, patch);
+        self.steps.because("spec.maxRuntime changed");
     }
 
     /// Copies what the current Job says about the placement.
     fn describe_job(&mut self) {
         if let Some(job) = current(self.workload, self.seen) {
             self.status.job_name = Some(job.name_any());
-            self.status.assigned_node = Some(pinned(job));
+            self.status.ready = None;
+            if gang::size(job).is_some() {
+                self.status.assigned_nodes = fold_nodes(gang::nodes(job));
+            } else {
+                self.status.assigned_node = Some(pinned(job));
+            }
             self.status
                 .last_schedule_time
                 .clone_from(&job.meta().creation_timestamp);
@@ -695,26 +778,29 @@ impl Pass<'_> {
 
     /// Where the attempt is and what decided it, for the `Placed` condition.
     fn placement(&self) -> Option<String> {
-        let node = self.status.assigned_node.as_deref()?;
+        let places = self.status.places()?;
         let job = current(self.workload, self.seen);
         let why = job.and_then(|job| job.annotations().get(label::PLACEMENT).cloned());
-        Some(why.unwrap_or_else(|| format!("placed on node {node}")))
+        Some(why.unwrap_or_else(|| format!("placed on node {places}")))
+    }
+
+    /// It is on no node any more.
+    fn leave_nodes(&mut self) {
+        self.status.assigned_node = None;
+        self.status.assigned_nodes.clear();
+        self.status.ready = None;
     }
 
     fn clear_place(&mut self) {
-        self.status.assigned_node = None;
+        self.leave_nodes();
         self.status.job_name = None;
         self.status.deadline = None;
         self.status.start_time = None;
+        self.status.queue_position = None;
     }
 
     /// A state that is told when its reason is new.
-    fn transition(
-        self,
-        say: &Say,
-        again: Option<Timestamp>,
-        place: bool,
-    ) -> Plan<GPUWorkloadStatus> {
+    fn transition(self, say: &Say, again: Option<Timestamp>, place: bool) -> Course {
         let before = condition::find(&self.status.conditions, condition::READY);
         let changed = before.is_none_or(|before| before.reason != say.reason);
         let note = if changed { told(say) } else { None };
@@ -727,7 +813,7 @@ impl Pass<'_> {
         events: Vec<Note>,
         again: Option<Timestamp>,
         place: bool,
-    ) -> Plan<GPUWorkloadStatus> {
+    ) -> Course {
         let generation = self.workload.meta().generation.unwrap_or_default();
         let states = conditions(say, self.placement().as_deref());
         let status = &mut self.status;
@@ -736,34 +822,29 @@ impl Pass<'_> {
         status.message = Some(say.message.clone());
         status.retry_count = Some(retries(self.workload).max(status.retry_count.unwrap_or(0)));
         status.observed_generation = Some(generation);
-        Plan {
-            writes: Vec::new(),
+        if say.phase != Phase::Pending {
+            status.queue_position = None;
+            status.queued_at = None;
+        } else if status.queued_at.is_none() {
+            status.queued_at = self.seen.arrived.map(MicroTime);
+        }
+        let mut steps = self.steps;
+        steps.why = format!("{}: {}", say.reason, say.message);
+        steps.again = again;
+        Course {
+            steps,
             status: Some(self.status),
             events,
-            again,
             place,
-            why: format!("{}: {}", say.reason, say.message),
         }
     }
 }
 
-fn is_deletion_of_job(write: &Write) -> bool {
-    matches!(&write.what, Change::Delete(target) if target.resource.kind == "Job")
-}
-
-/// What must be true for the pods of a workload on nodes we have not heard of to be lost.
-pub(crate) fn lost_nodes(seen: &Seen) -> Vec<Write> {
-    let gone = |node: &str| Write {
-        what: Change::NodeGone(node.to_owned()),
-        why: "its pod can only be lost with the node".to_owned(),
-    };
-    missing_nodes(seen).into_iter().map(gone).collect()
-}
-
-fn delete(job: &Job, why: &str) -> Write {
-    Write {
-        what: Change::Delete(Target::of(job)),
-        why: why.to_owned(),
+/// What must be true for the pods of a workload on nodes we have not heard of to be lost: they can only be lost with
+/// the node, and a watch may be behind.
+pub(crate) fn only_if_lost(steps: &mut Plan, seen: &Seen) {
+    for node in missing_nodes(seen) {
+        steps.only_if_absent::<Node>(Key::new("", node));
     }
 }
 

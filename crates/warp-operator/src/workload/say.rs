@@ -3,7 +3,7 @@
 use warp_api::condition::{self, State};
 use warp_api::{Phase, reason};
 
-use crate::plan::Note;
+use super::course::Note;
 
 /// What the three conditions say.
 pub(super) struct Say {

@@ -2,7 +2,9 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod disruptions;
+mod evictions;
 mod failures;
+mod gangs;
 mod hands;
 mod objects;
 mod plan;

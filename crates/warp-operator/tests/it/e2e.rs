@@ -13,22 +13,26 @@
 //! `WARP_SCENARIOS=part-of-a-name,…` runs some of them and leaves out that judgement.
 
 mod chronicle;
+mod clouds;
 mod crash;
 mod crowd;
 mod delete;
 mod failure;
 mod faulty;
+mod gang;
 mod hands;
 mod input;
 mod install;
 mod leader;
 mod loss;
+mod modelcache;
 mod operator;
 mod place;
 mod retry;
 mod role;
 mod run;
 mod security;
+mod serve;
 mod stop;
 mod tenant;
 mod world;
@@ -74,7 +78,11 @@ const SHARED: &[Scenario] = &scenarios![
     place::the_cheapest_node_is_chosen_when_asked,
     place::providers_restrict_and_fall_back,
     place::waiting_costs_no_retry_and_priority_orders_it,
+    place::small_work_does_not_hold_wide_work_up,
+    place::work_of_higher_priority_takes_the_place_of_low_work,
     place::a_volume_is_followed_to_the_node_it_can_be_reached_from,
+    gang::all_members_start_or_none,
+    gang::what_ends_one_member_ends_all,
     failure::a_failed_container_says_how,
     failure::a_container_that_cannot_start_says_why,
     failure::a_missing_claim_is_named_and_then_found,
@@ -96,6 +104,13 @@ const SHARED: &[Scenario] = &scenarios![
     tenant::a_tenant_counts_what_its_namespaces_use,
     tenant::the_example_waits_for_its_namespaces,
     tenant::a_namespace_that_two_tenants_claim_is_said_on_both,
+    serve::a_service_is_served_changed_and_deleted,
+    serve::a_service_that_cannot_be_says_why,
+    modelcache::a_cache_says_what_it_waits_for_and_goes_when_nobody_mounts_it,
+    modelcache::a_service_waits_for_its_cache_and_keeps_it,
+    tenant::a_quota_holds_until_it_is_raised,
+    clouds::a_machine_is_rented_joins_and_is_given_back,
+    clouds::a_cloud_with_a_key_is_asked_with_it_and_without_it_nothing_is_bought,
     input::what_cannot_work_is_explained_once,
     input::bad_objects_are_refused_by_the_api,
 ];
@@ -104,7 +119,11 @@ const SHARED: &[Scenario] = &scenarios![
 const AT_ONCE: usize = 8;
 
 fn shared_cluster(builder: Builder) -> Builder {
+    let [(east, two), (west, one)] = gang::zoned();
     builder
+        .nodes(east, two)
+        .nodes(west, one)
+        .nodes(gang::paired(), 2)
         .audited()
         .nodes(NodeShape::h100(8), 6)
         .nodes(NodeShape::mi300x(8), 1)
@@ -120,6 +139,8 @@ fn shared_cluster(builder: Builder) -> Builder {
         .nodes(place::priced("dear", "9.90"), 1)
         .nodes(place::priced("cheap", "0.40"), 1)
         .nodes(place::docker(), 1)
+        .nodes(place::emptied(), 1)
+        .nodes(place::contested(), 1)
 }
 
 /// What a part of the suite leaves for the last judgement.
@@ -175,7 +196,7 @@ async fn shared(engine: Engine, wanted: Arc<Wanted>) -> Result<Used> {
     }
     let cluster = shared_cluster(Cluster::on(engine)).start().await?;
     let world = Arc::new(World::install(cluster, &[]).await?);
-    let operator = world.operator(&["--leader-elect", "--log-format=json"])?;
+    let operator = world.operator(&["--leader-elect", "--log-format=json", "--min-run-time=2s"])?;
     let slots = Arc::new(Semaphore::new(AT_ONCE));
     let mut running = JoinSet::new();
     for (name, scenario) in chosen {

@@ -47,11 +47,12 @@ use verdict::{Load, judged, no_storm};
 use walker::{Answer, User, Walker, frozen};
 
 /// Fields that may change after placement.
-const FREE: [&str; 5] = [
+const FREE: [&str; 6] = [
     "suspend",
     "maxRuntime",
     "retryPolicy",
     "priority",
+    "preemptible",
     "ttlSecondsAfterFinished",
 ];
 /// Longer than any backoff, shorter than giving up on a start.

@@ -17,13 +17,16 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
+use super::selection::Selection;
 use super::store::{Entry, Store};
 use super::{Health, Key};
+use crate::pass::Observer;
 
 /// Where objects come from: a path and what it is asked for.
 #[derive(Clone, Debug)]
 pub struct Source {
     path: String,
+    namespace: Option<String>,
     metadata_only: bool,
     managed_fields: bool,
     must_be_served: bool,
@@ -39,12 +42,15 @@ impl Source {
 
     /// Every object of `K` in one namespace, or in all.
     pub fn within<K: Resource<DynamicType = ()>>(namespace: Option<&str>) -> Self {
-        Self::under(K::url_path(&(), namespace))
+        Self {
+            namespace: namespace.map(str::to_owned),
+            ..Self::under(K::url_path(&(), namespace))
+        }
     }
 
     /// The object `name` of `K`, and others that have its name after it.
     pub fn named<K: Resource<DynamicType = ()>>(namespace: &str, name: &str) -> Self {
-        Self::under(K::url_path(&(), Some(namespace))).fields(&format!("metadata.name={name}"))
+        Self::within::<K>(Some(namespace)).fields(&format!("metadata.name={name}"))
     }
 
     /// Only the metadata of every object under a resource's path.
@@ -58,6 +64,7 @@ impl Source {
     fn under(path: String) -> Self {
         Self {
             path,
+            namespace: None,
             metadata_only: false,
             managed_fields: false,
             must_be_served: false,
@@ -86,8 +93,18 @@ impl Source {
         self
     }
 
-    pub(crate) fn is_selective(&self) -> bool {
-        self.field_selector.is_some() || self.label_selector.is_some()
+    /// The plural of the kind.
+    fn resource(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// Which objects of the kind it brings.
+    pub(crate) fn selection(&self) -> Selection {
+        Selection::new(
+            self.namespace.clone(),
+            self.label_selector.as_deref(),
+            self.field_selector.is_some(),
+        )
     }
 
     #[must_use]
@@ -143,18 +160,28 @@ pub fn of<K>(client: kube::Client, source: Source) -> Feed
 where
     K: Resource + DeserializeOwned + Send + Sync + 'static,
 {
-    endless(reader::<K>(client, source, None))
+    endless(reader::<K>(client, source, None, None))
 }
 
 /// The same, with how it goes told to the store that takes the changes.
-pub(crate) fn into_store<K>(client: kube::Client, source: Source, store: Arc<Store>) -> Feed
+pub(crate) fn into_store<K>(
+    client: kube::Client,
+    source: Source,
+    store: Arc<Store>,
+    observer: Option<Arc<dyn Observer>>,
+) -> Feed
 where
     K: Resource + DeserializeOwned + Send + Sync + 'static,
 {
-    endless(reader::<K>(client, source, Some(store)))
+    endless(reader::<K>(client, source, Some(store), observer))
 }
 
-fn reader<K>(client: kube::Client, source: Source, store: Option<Arc<Store>>) -> Reader
+fn reader<K>(
+    client: kube::Client,
+    source: Source,
+    store: Option<Arc<Store>>,
+    observer: Option<Arc<dyn Observer>>,
+) -> Reader
 where
     K: Resource + DeserializeOwned + Send + Sync + 'static,
 {
@@ -163,6 +190,7 @@ where
         client,
         source,
         store,
+        observer,
         decode: if whole {
             decode_whole::<K>
         } else {
@@ -232,6 +260,7 @@ struct Reader {
     source: Source,
     /// Who is told how the reading goes.
     store: Option<Arc<Store>>,
+    observer: Option<Arc<dyn Observer>>,
     decode: Decode,
     /// When it listed last.
     began: Instant,
@@ -276,6 +305,9 @@ impl Reader {
                 Ok(None) => {}
                 Err(error) => {
                     self.tell_failure(&error);
+                    if let Some(observer) = &self.observer {
+                        observer.watch_broke(self.source.resource(), &error);
+                    }
                     let (path, delay) = (&self.source.path, self.rest(&error));
                     tracing::debug!(path, %error, ?delay, "watch ended, listing again");
                     self.delay = delay;

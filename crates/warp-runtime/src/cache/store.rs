@@ -7,8 +7,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -16,6 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
 use super::feed::Change;
+use super::selection::Selection;
 use super::{Health, Key};
 
 /// An object whose kind only its cache knows.
@@ -77,8 +77,8 @@ struct State {
 pub struct Store {
     state: RwLock<State>,
     admit: Option<Admit>,
-    /// Whether the source selects among the objects of the kind, so that an unknown one may not belong here.
-    selective: AtomicBool,
+    /// Which objects of the kind belong here; all where nothing fills it.
+    selection: OnceLock<Selection>,
     health: Mutex<Health>,
     listeners: RwLock<Vec<Listener>>,
     /// 0 until the first list has arrived.
@@ -108,7 +108,7 @@ impl Store {
         Self {
             state: RwLock::new(state),
             admit,
-            selective: AtomicBool::new(false),
+            selection: OnceLock::new(),
             health: Mutex::new(Health::Starting),
             listeners: RwLock::new(Vec::new()),
             watermark: watch::Sender::new(0),
@@ -124,8 +124,14 @@ impl Store {
         *self.health.lock() = health;
     }
 
-    pub(crate) fn set_selective(&self) {
-        self.selective.store(true, Ordering::Relaxed);
+    pub(crate) fn set_selection(&self, selection: Selection) {
+        // A cache is filled from one source.
+        let _ = self.selection.set(selection);
+    }
+
+    /// Whether every object of the kind belongs here.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.selection.get().is_none_or(Selection::is_whole)
     }
 
     pub fn listen(&self, listener: Listener) {
@@ -237,8 +243,14 @@ impl Store {
     /// Takes in what an own write returned. The watch may be ahead of it already, and then it says nothing new.
     pub fn take_own(&self, entry: Arc<dyn Entry>) {
         let version = version_of(&*entry);
+        let selection = self.selection.get();
+        let belongs = selection.map_or(Some(true), |selection| selection.brings(entry.meta()));
+        // What was ours and is no longer: the watch says so.
+        if belongs == Some(false) {
+            return;
+        }
         // Only its admission could tell whether an unknown object is one of those this cache selects.
-        let known_only = self.selective.load(Ordering::Relaxed) && self.admit.is_none();
+        let known_only = belongs.is_none() && self.admit.is_none();
         self.show(entry, |state, key, _| {
             let stale = version <= state.newest
                 || state.own.get(key).is_some_and(|own| *own >= version)
@@ -290,7 +302,13 @@ impl Store {
             None => state.remove(&key),
         };
         drop(state);
-        if old.is_some() || kept.is_some() {
+        // The watch brings back what an own write has shown already.
+        let echo = old.as_ref().zip(kept.as_ref()).is_some_and(|(old, new)| {
+            old.meta().uid == new.meta().uid
+                && news.version > 0
+                && version_of(&**old) == news.version
+        });
+        if !echo && (old.is_some() || kept.is_some()) {
             self.notify(old.as_ref(), kept.as_ref());
         }
     }
@@ -356,7 +374,7 @@ impl Store {
 }
 
 /// Resource versions of one kind grow; an unreadable one counts as older than all.
-fn version_of(entry: &dyn Entry) -> u64 {
+pub(crate) fn version_of(entry: &dyn Entry) -> u64 {
     let version = entry.meta().resource_version.as_deref();
     version
         .and_then(|text| text.parse().ok())

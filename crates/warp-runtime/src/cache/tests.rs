@@ -179,3 +179,17 @@ fn what_a_cache_does_not_keep_goes_and_what_it_keeps_is_trimmed() {
     cache.store().take_own(Arc::new(pod(2, 9, 3)));
     assert_eq!(cache.len(), 0);
 }
+
+#[test]
+fn what_an_own_write_has_shown_is_not_told_again_when_the_watch_brings_it() {
+    let cache = Cache::<Pod>::new(&[]);
+    let told = Arc::new(Mutex::new(0));
+    let hears = told.clone();
+    cache.listen(move |_, _| *hears.lock() += 1);
+    cache.store().take_own(Arc::new(pod(1, 1, 5)));
+    assert_eq!(*told.lock(), 1);
+    cache.put(pod(1, 1, 5));
+    assert_eq!(*told.lock(), 1, "an echo is no news");
+    cache.put(pod(1, 2, 6));
+    assert_eq!(*told.lock(), 2);
+}

@@ -2,6 +2,7 @@
 //! adding another: the same thing said again about the same object raises a count.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -14,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Clock;
 use crate::fingerprint;
+use crate::pass::Observer;
 use crate::plan::Note;
 
 /// Kubernetes' limit of an Event's note.
@@ -22,11 +24,14 @@ const NOTE_BYTES: usize = 1024;
 const REMEMBERED: usize = 4096;
 /// The longest one Event may take: the next ones wait behind it.
 const DEADLINE: Duration = Duration::from_secs(15);
+/// What counters call them.
+const EVENTS: &str = "events";
 
 pub(super) async fn write(
     client: kube::Client,
     clock: Clock,
     identity: String,
+    observer: Arc<dyn Observer>,
     mut receive: mpsc::Receiver<(&'static str, Note)>,
     shutdown: CancellationToken,
 ) {
@@ -40,7 +45,8 @@ pub(super) async fn write(
             },
         };
         let event = event(component, &identity, note, clock.now());
-        let told = tokio::time::timeout(DEADLINE, publish(&client, &mut counts, &event)).await;
+        let told =
+            tokio::time::timeout(DEADLINE, publish(&client, &*observer, &mut counts, &event)).await;
         match told {
             Ok(Ok(())) => {}
             // The status has the truth; a lost Event is logged and otherwise nothing.
@@ -54,6 +60,7 @@ pub(super) async fn write(
 
 async fn publish(
     client: &kube::Client,
+    observer: &dyn Observer,
     counts: &mut BTreeMap<String, i32>,
     event: &Event,
 ) -> Result<(), kube::Error> {
@@ -61,16 +68,19 @@ async fn publish(
     let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
     let api: Api<Event> = Api::namespaced(client.clone(), namespace);
     if let Some(&seen) = counts.get(&name) {
+        observer.sends("patch", EVENTS);
         if count_up(&api, event, seen).await? {
             counts.insert(name, seen.saturating_add(1));
             return Ok(());
         }
         counts.remove(&name);
     }
+    observer.sends("create", EVENTS);
     match api.create(&PostParams::default(), event).await {
         Ok(_) => remember(counts, name, 1),
         // Written by an earlier process.
         Err(kube::Error::Api(status)) if status.is_already_exists() => {
+            observer.sends("patch", EVENTS);
             if count_up(&api, event, 1).await? {
                 remember(counts, name, 2);
             }
@@ -118,7 +128,10 @@ fn event(component: &'static str, identity: &str, note: Note, now: Timestamp) ->
             namespace: Some(namespace.to_owned()),
             ..ObjectMeta::default()
         },
-        action: Some(note.reason.clone()),
+        action: Some(
+            note.action
+                .map_or_else(|| note.reason.clone(), str::to_owned),
+        ),
         reason: Some(note.reason),
         note: Some(shortened(&note.message)),
         type_: Some(if note.warning { "Warning" } else { "Normal" }.to_owned()),
@@ -148,6 +161,7 @@ mod tests {
     use warp_apiserver::{ApiServer, Options};
 
     use super::*;
+    use crate::pass::Unobserved;
 
     fn note(message: &str) -> Note {
         Note {
@@ -158,6 +172,7 @@ mod tests {
             },
             warning: true,
             reason: "Contested".to_owned(),
+            action: None,
             message: message.to_owned(),
         }
     }
@@ -173,7 +188,9 @@ mod tests {
             for _ in 0..processes {
                 let mut counts = BTreeMap::new();
                 let event = event("tenant", "one", note(text), now);
-                publish(&client, &mut counts, &event).await.unwrap();
+                publish(&client, &Unobserved, &mut counts, &event)
+                    .await
+                    .unwrap();
             }
         }
         let events: Api<Event> = Api::namespaced(client, "default");

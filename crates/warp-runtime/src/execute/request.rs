@@ -1,5 +1,7 @@
 //! One action, one request: how each kind of action is put to the API server and what its answer means.
 
+use std::sync::Arc;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{
     DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy,
@@ -10,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::{ExecuteError, Executor, OwnWrites, Trace, applied};
 use crate::cache::Key;
+use crate::cache::store::{self, Entry};
 use crate::pass::Pass;
 use crate::plan::{
     Action, Encoding, Kind, Note, Outcome, Premise, Propagation, Removal, Seen, Status,
@@ -42,7 +45,7 @@ impl Executor {
     /// Asks the API server whether a premise holds, as a list of one name: that needs no right that watching does not.
     pub(super) async fn check(&self, premise: &Premise) -> Result<(), ExecuteError> {
         let (kind, key) = match premise {
-            Premise::Unchanged(seen) => (&seen.kind, &seen.key),
+            Premise::Unchanged(seen) | Premise::Shows(seen, _) => (&seen.kind, &seen.key),
             Premise::Absent(kind, key) => (kind, key),
         };
         let one = ListParams::default().fields(&format!("metadata.name={}", key.name));
@@ -62,6 +65,11 @@ impl Executor {
             Premise::Unchanged(seen) => found.is_some_and(|found| {
                 found["metadata"]["uid"] == json!(seen.uid)
                     && found["metadata"]["resourceVersion"] == json!(seen.version)
+            }),
+            Premise::Shows(seen, values) => found.is_some_and(|found| {
+                let mut values = values.iter();
+                found["metadata"]["uid"] == json!(seen.uid)
+                    && values.all(|(at, value)| found.pointer(at).unwrap_or(&Value::Null) == value)
             }),
         };
         if holds {
@@ -223,11 +231,9 @@ impl Executor {
     ) -> Result<Option<Trace>, ExecuteError> {
         let wanted = applied::marked(manager, object);
         let child = (kind.clone(), key.clone(), manager);
-        let shown = self.caches.get(&kind).and_then(|cache| {
-            let entry = cache.store.get(&key)?;
-            Some((cache.encode)(&*entry))
-        });
-        if shown.is_some_and(|shown| self.memory.applied.holds(&child, &wanted, &shown)) {
+        let shown = self.shown(&kind, &key);
+        let holds = |shown| self.memory.applied.holds(&child, &wanted, shown);
+        if shown.iter().any(holds) {
             return Ok(None);
         }
         let params = PatchParams::apply(manager).force();
@@ -279,6 +285,7 @@ impl Executor {
             request.patch_subresource("status", &seen.key.name, &params, &Patch::Apply(&body));
         let about = About::of("patch", &seen.kind, Some("status"), &seen.key.name);
         let written = self.write(cause, &about, request).await?;
+        self.observer.status_written(cause.pass, &before, &after);
         contests.wrote(object, &after);
         Ok(trace(seen.kind, &written))
     }
@@ -324,11 +331,26 @@ impl Executor {
         Ok(Some(Trace::Gone(kind, key, uid)))
     }
 
+    /// The newest state of an object that is known, as each cache that has it keeps it.
+    fn shown(&self, kind: &Kind, key: &Key) -> Vec<Value> {
+        let caches = self.caches_of(kind).iter();
+        let found = caches.filter_map(|cache| Some((cache, cache.store.get(key)?)));
+        let found: Vec<_> = found.collect();
+        let version = |entry: &Arc<dyn Entry>| store::version_of(&**entry);
+        let newest = found.iter().map(|(_, entry)| version(entry)).max();
+        let newest = found
+            .iter()
+            .filter(|(_, entry)| Some(version(entry)) == newest);
+        newest
+            .map(|(cache, entry)| (cache.encode)(&**entry))
+            .collect()
+    }
+
     fn ended(&self, kind: &Kind, key: &Key, uid: &str) {
-        if self.own_writes == OwnWrites::TakenIn
-            && let Some(cache) = self.caches.get(kind)
-        {
-            cache.store.take_own_end(key, uid);
+        if self.own_writes == OwnWrites::TakenIn {
+            for cache in self.caches_of(kind) {
+                cache.store.take_own_end(key, uid);
+            }
         }
     }
 
@@ -341,6 +363,7 @@ impl Executor {
             about: outcome.about,
             warning,
             reason: reason.to_owned(),
+            action: None,
             message: text.replacen("{}", &subject, 1),
         };
         self.events.record(pass.component, note);
@@ -359,11 +382,12 @@ impl Executor {
         let what = format!("{resource} {}", about.name);
         self.observer
             .wrote(cause.pass, about.verb, &what, cause.why);
-        if self.own_writes == OwnWrites::TakenIn
-            && let Some(cache) = self.caches.get(about.kind)
-            && let Ok(entry) = (cache.decode)(&text)
-        {
-            cache.store.take_own(entry);
+        if self.own_writes == OwnWrites::TakenIn {
+            for cache in self.caches_of(about.kind) {
+                if let Ok(entry) = (cache.decode)(&text) {
+                    cache.store.take_own(entry);
+                }
+            }
         }
         // A write whose answer cannot be read was made all the same; the watch brings what it made.
         Ok(serde_json::from_str(&text).unwrap_or_default())

@@ -56,8 +56,13 @@ impl Bench {
         let mut followed = Followed::default();
         followed.add(&cache);
         let (clock, sent) = (Clock::system(), Arc::<Sent>::default());
-        let (events, writer) =
-            Recorder::stable(client.clone(), clock.clone(), "test", stop.clone());
+        let (events, writer) = Recorder::stable(
+            client.clone(),
+            clock.clone(),
+            "test",
+            sent.clone(),
+            stop.clone(),
+        );
         tokio::spawn(writer);
         let executor = Executor::new(client, clock, events, followed)
             .own_writes(OwnWrites::TakenIn)
@@ -205,6 +210,72 @@ async fn a_premise_that_does_not_hold_ends_the_pass_before_its_first_write() {
         NOTHING,
         "a plan without writes asks nothing"
     );
+}
+
+#[tokio::test]
+async fn an_own_write_is_seen_at_once_in_every_cache_it_belongs_to_and_in_no_other() {
+    let bench = Bench::start().await;
+    let labelled = |selector: &str| {
+        let cache = Cache::<ConfigMap>::shaped(Shape {
+            keep: |_| true,
+            trim: |_| {},
+            indexes: &[],
+        });
+        // Nobody fills it any more: only own writes are seen.
+        let stopped = CancellationToken::new();
+        stopped.cancel();
+        let source = Source::within::<ConfigMap>(Some("default")).labels(selector);
+        drop(fill(
+            bench.server.client("default"),
+            source,
+            &cache,
+            stopped,
+        ));
+        cache
+    };
+    let (ours, theirs) = (labelled("team=red"), labelled("team=blue"));
+    let mut followed = Followed::default();
+    followed.add(&ours);
+    followed.add(&theirs);
+    let executor = Executor {
+        caches: Arc::new(followed.0),
+        ..bench.executor.clone()
+    };
+    let mut made = map("made", &[]);
+    made.metadata.labels = Some([("team".to_owned(), "red".to_owned())].into());
+    let mut plan = Plan::default();
+    plan.create_or_find(&made);
+    executor
+        .execute(&Pass::of_component("test"), plan)
+        .await
+        .unwrap();
+    assert_eq!((ours.len(), theirs.len()), (1, 0));
+}
+
+#[tokio::test]
+async fn a_premise_about_some_fields_minds_no_others() {
+    let bench = Bench::start().await;
+    let (first, next) = (map("first", &[("decides", "1")]), map("next", &[]));
+    bench.run(|plan| plan.create_or_find(&first)).await.unwrap();
+    let seen = bench.api().get("first").await.unwrap();
+    let pointers = ["/data/decides", "/data/absent"];
+    let make = |plan: &mut Plan| {
+        plan.only_if_shows(&seen, &pointers);
+        plan.create_or_find(&next);
+    };
+    bench
+        .another_writer("first", json!({"data": {"other": "y"}}))
+        .await;
+    bench.run(make).await.unwrap();
+    for change in [
+        json!({"absent": "now"}),
+        json!({"absent": null, "decides": "2"}),
+    ] {
+        bench
+            .another_writer("first", json!({ "data": change }))
+            .await;
+        assert!(bench.run(make).await.unwrap_err().is_conflict());
+    }
 }
 
 #[tokio::test]

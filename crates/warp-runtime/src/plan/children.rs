@@ -22,6 +22,21 @@ impl Plan {
         self.premises.push(Premise::Absent(Kind::of::<K>(), key));
     }
 
+    /// Goes on only if `object`, as JSON, still shows under each of `pointers` what it shows now. Other writers may
+    /// change the rest of it.
+    pub fn only_if_shows<K>(&mut self, object: &K, pointers: &[&'static str])
+    where
+        K: Resource<DynamicType = ()> + Serialize,
+    {
+        let shown = as_json(object);
+        let values = pointers.iter().map(|pointer| {
+            let value = shown.pointer(pointer).cloned();
+            (*pointer, value.unwrap_or_default())
+        });
+        let premise = Premise::Shows(Seen::of(object), values.collect());
+        self.premises.push(premise);
+    }
+
     /// `object` is there, with exactly these fields of ours. Fields that others have of it stay theirs.
     pub fn apply<K>(&mut self, manager: &'static str, object: &K)
     where

@@ -2,6 +2,8 @@
 //!
 //! The history is replayed change by change; a check looks at the change and at the state it led to.
 
+mod gangs;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
@@ -197,6 +199,7 @@ fn check(change: &Change, moment: &Moment, wrong: &mut Vec<String>) {
     }
     if change.of() == "Pod" && change.kind != EventKind::Deleted {
         bound(change, moment, wrong);
+        gangs::let_go(change, moment, wrong);
     }
 }
 
@@ -474,6 +477,7 @@ fn one_claim(volume: &Value, moment: &Moment, wrong: &mut Vec<String>) {
 
 /// Nothing is left behind, and every status speaks of the newest spec.
 fn at_the_end(moment: &Moment, wrong: &mut Vec<String>) {
+    gangs::whole(moment, wrong);
     for object in moment.now.values() {
         if let Some((kind, owner)) = controller(object)
             && !moment.now.contains_key(owner)

@@ -36,6 +36,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     if printed && std::io::stdout().is_terminal() {
         bail!("a backup is nothing to read; name a file, or send standard output elsewhere");
     }
+    let replaces = !printed && replaces(&args.file)?;
     // Whole or not at all: a backup that was there before stays until there is a better one.
     let part = if printed {
         instance.backup()
@@ -56,10 +57,36 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         if printed {
             String::new()
         } else {
-            format!(" are in {}", args.file.display())
+            let instead = if replaces {
+                ", instead of the earlier backup there"
+            } else {
+                ""
+            };
+            format!(" are in {}{instead}", args.file.display())
         }
     ));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a backup is there already, which a newer one may replace. Anything else is not ours to overwrite.
+fn replaces(file: &Path) -> anyhow::Result<bool> {
+    let failed = || format!("failed to look at {}", file.display());
+    let found = match File::open(file) {
+        Ok(found) => found,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error).with_context(failed),
+    };
+    let meta = found.metadata().with_context(failed)?;
+    if meta.is_file() && meta.len() == 0 {
+        return Ok(false);
+    }
+    if meta.is_file() && store::begins_as_backup(found).with_context(failed)? {
+        return Ok(true);
+    }
+    bail!(
+        "{} is there and is no backup: it is left as it is; name another file",
+        file.display()
+    )
 }
 
 /// Writes the backup to `part`: what a server that runs says, or what is stored.

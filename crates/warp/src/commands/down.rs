@@ -52,6 +52,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 /// Ends whatever still runs for a data directory, then empties it.
 pub(crate) async fn purge(instance: &Instance) -> anyhow::Result<()> {
     process::end_all(&instance.folder).await;
+    process::end_all(&instance.engines()).await;
     match docker::end_all(&instance.folder).await {
         Ok(0) | Err(DockerError::Connect { .. } | DockerError::NoPlace) => {}
         Ok(count) => output::note(&format!("removed {count} containers")),

@@ -16,8 +16,9 @@ use crate::output;
 /// How often what has not started is looked at again.
 const PAUSE: Duration = Duration::from_millis(300);
 /// Labels that lead from the name of something to its pods.
-const OWNER_LABELS: [&str; 4] = [
+const OWNER_LABELS: [&str; 5] = [
     "gpu.warp.dev/workload",
+    "gpu.warp.dev/inference-service",
     "batch.kubernetes.io/job-name",
     "app.kubernetes.io/instance",
     "app",
@@ -51,6 +52,25 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     cluster::block_on(logs(args))
+}
+
+/// Prints what a pod prints until it ends.
+pub(crate) async fn follow(target: &Target, namespace: &str, pod: &str) -> anyhow::Result<()> {
+    let target = Target {
+        namespace: Some(namespace.to_owned()),
+        ..target.clone()
+    };
+    let args = Args {
+        name: format!("pod/{pod}"),
+        target,
+        follow: true,
+        container: None,
+        previous: false,
+        tail: None,
+        since: None,
+        timestamps: false,
+    };
+    logs(args).await.map(drop)
 }
 
 async fn logs(args: Args) -> anyhow::Result<ExitCode> {

@@ -1,10 +1,13 @@
 //! `warp model`: questions about models before and beside serving them.
 
+mod bundle;
 mod description;
 mod hub;
 mod plan;
 
 use std::process::ExitCode;
+
+pub(crate) use plan::tokens;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -16,10 +19,24 @@ pub(crate) struct Args {
 enum Command {
     /// Which GPUs a model needs, how it is split over them, and why others do not do
     Plan(plan::Args),
+    /// The same as `warp fetch`
+    Fetch(super::fetch::Args),
+    /// Write a fetched model to one file, for machines without a network
+    Export(bundle::ExportArgs),
+    /// Take a model from such a file, verified
+    Import(bundle::ImportArgs),
+}
+
+/// What sizing needs of a model: a folder, or a repository of the hub. Waits for the hub.
+pub(crate) fn describe(name: &str) -> anyhow::Result<warp_core::size::Model> {
+    tokio::task::block_in_place(|| description::read(name)).map(|found| found.model)
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Plan(args) => plan::run(&args),
+        Command::Fetch(args) => super::fetch::run(args),
+        Command::Export(args) => bundle::export(&args),
+        Command::Import(args) => bundle::import(&args),
     }
 }

@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use warp_api::workload::SchedulingStrategy;
 use warp_core::schedule::PriceWeight;
-use warp_operator::{Clock, Config, Endpoint, LeaderConfig, Settings};
+use warp_operator::{Clock, Config, Endpoint, Fetcher, LeaderConfig, QueuePolicy, Settings};
 
 use crate::{log, output};
 
@@ -55,6 +55,10 @@ pub(crate) struct Args {
     /// Strategy of workloads that name none; see docs/concepts/placement.md for all of them
     #[arg(long, default_value = "warp")]
     default_strategy: SchedulingStrategy,
+    /// Who may start before work that came earlier and waits for room: easy (whoever does not take the room kept for the
+    /// first in line), fifo (nobody who could use the same nodes), skipAhead (anybody)
+    #[arg(long, default_value = "easy", value_name = "POLICY")]
+    queue_policy: QueuePolicy,
     /// How many GPUs of room for later work one dollar per GPU-hour is worth to the strategy `warp`; 0 ignores prices
     #[arg(long, default_value = "0", value_name = "WEIGHT")]
     price_weight: PriceWeight,
@@ -67,6 +71,12 @@ pub(crate) struct Args {
     /// A node the cluster's scheduler refused is left out for this long
     #[arg(long, default_value = "5m", value_parser = super::duration)]
     refusal_timeout: Duration,
+    /// Work that has run for less is not evicted for work of higher priority
+    #[arg(long, default_value = "1m", value_parser = super::duration)]
+    min_run_time: Duration,
+    /// Image whose `warp fetch` brings the models of ModelCaches; default: the image this operator runs from
+    #[arg(long, value_name = "IMAGE")]
+    fetch_image: Option<String>,
     /// Logs as JSON lines or for people
     #[arg(long, value_enum, default_value_t = LogFormat::Auto)]
     log_format: LogFormat,
@@ -117,7 +127,7 @@ async fn operate(args: Args, in_cluster: bool) -> anyhow::Result<()> {
     let client = warp_operator::client(connection).context("failed to make a client")?;
     let stop = stop_on_signal()?;
     let config = config(args, in_cluster);
-    warp_operator::run(client, config, Clock::System, stop).await?;
+    warp_operator::run(client, config, Clock::system(), stop).await?;
     Ok(())
 }
 
@@ -159,10 +169,17 @@ fn config(args: Args, in_cluster: bool) -> Config {
         metrics_addr: args.metrics_addr.unwrap_or(by_default(8080)).endpoint(),
         settings: Settings {
             default_strategy: args.default_strategy,
+            queue_policy: args.queue_policy,
             price_weight: args.price_weight,
             start_timeout: args.start_timeout,
             node_loss_timeout: args.node_loss_timeout,
             refusal_timeout: args.refusal_timeout,
+            min_run_time: args.min_run_time,
+            fetcher: Fetcher {
+                image: args.fetch_image,
+                program: None,
+                asks_progress: true,
+            },
         },
     }
 }

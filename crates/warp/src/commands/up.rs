@@ -17,8 +17,8 @@ use tokio::net::TcpListener;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt};
-use warp_local::node::docker;
 use warp_local::node::fleet::Fleet;
+use warp_local::node::{docker, process};
 
 use self::engine::{Engine, Nodes, Plan};
 use self::instance::{Instance, Kind, Note};
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     /// Simulate the nodes of this fleet file instead of using this machine
     #[arg(long, value_name = "FILE", conflicts_with = "demo")]
     nodes: Option<PathBuf>,
-    /// Simulate a fleet of mixed GPUs
+    /// Simulate a fleet of mixed GPUs, and a cloud to rent more from for fake money
     #[arg(long)]
     demo: bool,
     /// Port of the Kubernetes API on this machine; 0 takes a free one
@@ -156,6 +156,7 @@ async fn up(args: Args, instance: Instance, fleet: Option<Fleet>) -> anyhow::Res
     let plan = Plan {
         instance: instance.clone(),
         ephemeral: args.ephemeral,
+        demo: args.demo,
         event_ttl: args.event_ttl,
         listener,
         pages,
@@ -212,6 +213,10 @@ async fn farewell(args: &Args, instance: &Instance, kind: Kind) {
             output::error(&error);
         }
         return;
+    }
+    if kind == Kind::Simulated {
+        // A simulated node without Warp is nothing; the next start runs its engines again.
+        process::end_all(&instance.engines()).await;
     }
     let processes = fleet::still_running(instance);
     let containers = if kind == Kind::Docker {

@@ -46,13 +46,22 @@ fn crates_depend_only_in_the_allowed_directions() {
         ("warp-apiserver", &[]),
         ("warp-api", &["warp-core"]),
         ("warp-runtime", &[]),
+        ("warp-cloud", &["warp-core"]),
+        ("warp-fetch", &[]),
+        ("warp-vendor", &[]),
         (
             "warp-operator",
             &["warp-runtime", "warp-api", "warp-cloud", "warp-core"],
         ),
         (
             "warp-local",
-            &["warp-runtime", "warp-api", "warp-core", "warp-apiserver"],
+            &[
+                "warp-runtime",
+                "warp-api",
+                "warp-cloud",
+                "warp-core",
+                "warp-apiserver",
+            ],
         ),
         (
             "warp-testkit",
@@ -75,8 +84,10 @@ fn crates_depend_only_in_the_allowed_directions() {
         let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("a manifest");
         let depends = own_crates(&manifest, "dependencies");
         assert!(
-            !depends.iter().any(|name| name == "warp-testkit"),
-            "{name}: warp-testkit is for tests only"
+            !depends
+                .iter()
+                .any(|name| name == "warp-testkit" || name == "warp-vendor"),
+            "{name}: warp-testkit and warp-vendor are for tests only"
         );
         if name == "warp" {
             continue;
@@ -139,8 +150,21 @@ fn sources(crate_folder: &Path, folders: &[&str]) -> Vec<String> {
     let code = found
         .iter()
         .filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
-    code.map(|path| fs::read_to_string(path).expect("source is text"))
-        .collect()
+    let read = |path: &Path| fs::read_to_string(path).expect("source is text");
+    code.flat_map(|path| {
+        let text = read(path);
+        let folder = path.parent().expect("a folder");
+        // Modules that are kept elsewhere are compiled here.
+        let mut all: Vec<String> = text
+            .split("#[path = \"")
+            .skip(1)
+            .filter_map(|rest| rest.split('"').next())
+            .map(|elsewhere| read(&folder.join(elsewhere)))
+            .collect();
+        all.push(text);
+        all
+    })
+    .collect()
 }
 
 #[test]

@@ -100,6 +100,39 @@ impl Two {
 const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: only-here}\nspec:\n  containers: [{name: c, image: train, command: [sleep, '600']}]\n";
 const FLEET: &str = "pools:\n- {name: joined, gpu: L4, gpus: 2}\n";
 
+/// Verbs that are seen to ask nobody else once the instance named is down.
+const AFTERWARDS: &[&[&str]] = &[
+    &["run", "--image", "train", "--yes"],
+    &["plan", "only-here"],
+    &["why", "only-here"],
+    &["queue"],
+    &["timeline", "only-here"],
+    &["cancel", "only-here"],
+    &["suspend", "only-here"],
+    &["resume", "only-here"],
+    &["retry", "only-here"],
+    &["snapshot"],
+    &["patch", "pod/only-here", "--patch", "{}"],
+    &["tenant", "create", "team", "--of", "default"],
+    &["tenant", "list"],
+    &["tenant", "suspend", "team"],
+    &["tenant", "resume", "team"],
+    &["tenant", "remove", "team"],
+    &["offers"],
+    &["rent", "H100", "--max-price", "3.50", "--yes"],
+    &["machines"],
+    &["costs"],
+    &["serve", "org/name", "--engine", "simulated", "--yes"],
+    &["chat", "only-here"],
+    &["bench", "only-here"],
+];
+
+/// Whether `words` are of the verb, or of one below it.
+fn asks(words: &[&str], verb: &str) -> bool {
+    let mut words = words.iter();
+    verb.split(' ').all(|part| words.next() == Some(&part))
+}
+
 #[tokio::test]
 async fn a_data_directory_is_that_instance_whatever_kubeconfig_says() {
     let folder = tempfile::tempdir().unwrap();
@@ -188,6 +221,8 @@ async fn a_data_directory_is_that_instance_whatever_kubeconfig_says() {
             }
             // Verbs of their own say it.
             "node" | "user" => {}
+            // Asked once the instance is down.
+            asked if AFTERWARDS.iter().any(|words| asks(words, asked)) => {}
             "user create" => {
                 let said = two.run(&["user", "create", "guest"]);
                 let users =
@@ -230,7 +265,8 @@ async fn a_data_directory_is_that_instance_whatever_kubeconfig_says() {
         }
     }
     // It is down, and still nobody asks the other one.
-    for words in [&["status"][..], &["get", "pods"], &["apply", "-f", &pod]] {
+    let more = [&["status"][..], &["get", "pods"], &["apply", "-f", &pod]];
+    for words in more.iter().chain(AFTERWARDS) {
         let output = two.start(words).output().unwrap();
         assert!(!output.status.success(), "{words:?}: {}", told(&output));
         let place = two.named.data.display().to_string();
@@ -288,6 +324,16 @@ async fn a_backup_of_a_running_warp_is_brought_back_after_its_data_was_lost() {
     let file = folder.path().join("backup");
     let backup = file.display().to_string();
     up.ok(&["backup", &backup, "--data", &place]);
+    // A later one replaces it and says so; a file that is something else is left alone.
+    let again = told(&up.warp(&["backup", &backup, "--data", &place]));
+    assert!(again.contains("instead of the earlier backup"), "{again}");
+    let letter = folder.path().join("letter");
+    std::fs::write(&letter, "dear reader").unwrap();
+    let letter = letter.display().to_string();
+    let refused = up.warp(&["backup", &letter, "--data", &place]);
+    assert!(!refused.status.success());
+    assert!(told(&refused).contains("is no backup"), "{refused:?}");
+    assert_eq!(std::fs::read_to_string(&letter).unwrap(), "dear reader");
     let mode = std::fs::metadata(&file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "it holds every Secret");
     let kept = names(&up);

@@ -230,6 +230,7 @@ fn line_alike(shown: &str, printed: &str) -> bool {
 /// A line with one blank between words and every age as `AGE`.
 fn ageless(line: &str) -> String {
     let is_age = |word: &&str| {
+        let word = word.trim_end_matches(['.', ',', ':', ';', ')']);
         let digits = word
             .chars()
             .next()
@@ -240,10 +241,12 @@ fn ageless(line: &str) -> String {
         digits && units && word.ends_with(['s', 'm', 'h', 'd'])
     };
     let words = line.split_whitespace();
-    words
-        .map(|word| if is_age(&word) { "AGE" } else { word })
-        .collect::<Vec<_>>()
-        .join(" ")
+    let plain = |word: &str| {
+        let bare = word.trim_end_matches(['.', ',', ':', ';', ')']);
+        let age = is_age(&word).then(|| word.replacen(bare, "AGE", 1));
+        age.unwrap_or_else(|| word.to_owned())
+    };
+    words.map(plain).collect::<Vec<_>>().join(" ")
 }
 
 #[test]
@@ -251,6 +254,7 @@ fn what_is_shown_is_compared_word_by_word() {
     assert!(alike("a  1s\n…\nz\n", "a 3m2s\nb\nc\nz\n"));
     assert!(alike("pid … at 127.0.0.1:…\n", "pid 17 at 127.0.0.1:80\n"));
     assert!(alike("a\n…\n", "a\nb\n") && alike("a …", "a"));
+    assert!(alike("runs for 1s.", "runs for 12s.") && !alike("for 1s.", "for 1s,"));
     assert!(!alike("a\n", "a\nb\n") && !alike("a\nb\n", "a\n"));
     assert!(!alike("a … c", "a b d") && !alike("a b", "a c"));
 }
@@ -321,6 +325,18 @@ fn the_commands_of_the_simulation_guide_print_what_it_shows() {
     }
 }
 
+#[test]
+fn models_are_fetched_and_carried_as_the_guide_shows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let reader = Reader {
+        page: "models.md",
+        folder: folder.path(),
+        environment: vec![("PATH", programs(folder.path()))],
+    };
+    let read = reader.read();
+    assert!(read.ran >= 2 && read.compared >= 2, "{read:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_workload_does_what_its_guide_shows() {
     let read = on_a_cluster("first-workload.md", &["--demo", "--ephemeral"]).await;
@@ -337,6 +353,18 @@ async fn waiting_work_is_found_as_the_autoscaler_guide_shows() {
 async fn a_tenant_tells_what_its_guide_shows() {
     let read = on_a_cluster("tenants.md", &["--demo", "--ephemeral"]).await;
     assert!(read.ran >= 1 && read.compared >= 1, "{read:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_is_served_as_its_guide_shows() {
+    let read = on_a_cluster("serve.md", &["--demo", "--ephemeral"]).await;
+    assert!(read.ran >= 6 && read.compared >= 5, "{read:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_is_rented_as_its_guide_shows() {
+    let read = on_a_cluster("rent.md", &["--demo", "--ephemeral"]).await;
+    assert!(read.ran >= 3 && read.compared >= 3, "{read:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -374,6 +402,40 @@ fn one_machine_does_what_its_guide_shows() {
     let _ended = Ended(folder.path());
     let reader = Reader {
         page: "one-machine.md",
+        folder: folder.path(),
+        environment: vec![
+            ("PATH", programs(folder.path())),
+            ("HOME", folder.path().into()),
+            ("XDG_DATA_HOME", folder.path().join("share").into()),
+        ],
+    };
+    let read = reader.read();
+    assert!(read.ran >= 4 && read.compared >= 3, "{read:?}");
+}
+
+#[test]
+fn the_queue_is_as_its_guide_shows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let _ended = Ended(folder.path());
+    let reader = Reader {
+        page: "queue.md",
+        folder: folder.path(),
+        environment: vec![
+            ("PATH", programs(folder.path())),
+            ("HOME", folder.path().into()),
+            ("XDG_DATA_HOME", folder.path().join("share").into()),
+        ],
+    };
+    let read = reader.read();
+    assert!(read.ran >= 9 && read.compared >= 7, "{read:?}");
+}
+
+#[test]
+fn gangs_start_together_as_the_guide_shows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let _ended = Ended(folder.path());
+    let reader = Reader {
+        page: "gangs.md",
         folder: folder.path(),
         environment: vec![
             ("PATH", programs(folder.path())),

@@ -162,6 +162,8 @@ fn what_cannot_be_planned_is_told_with_its_name() {
     );
 }
 
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
 /// Answers like the hub until its test ends, and keeps its files at another place, as the hub does; tells what was
 /// asked for, and whether with the token.
 fn hub(files: &str) -> (String, mpsc::Receiver<(String, bool)>) {
@@ -190,27 +192,27 @@ fn answer(mut stream: TcpStream, files: &str) -> (String, bool) {
     let token = lines
         .iter()
         .any(|line| line == "authorization: Bearer hf_planted");
-    let shard = |number: u32| json!({"type": "file", "path": format!("model-{number}.safetensors"), "size": 130, "lfs": {"size": 8 * GIB}});
-    let (status, headers, body) = match path.as_str() {
-        "/api/models/org/name/revision/main" => (
-            "200 OK",
-            String::new(),
-            json!({"sha": "c0ffee"}).to_string(),
-        ),
-        "/api/models/org/name/tree/c0ffee" => {
-            let next = "Link: <http://elsewhere.invalid/api/models/org/name/tree/c0ffee?cursor=2>; rel=\"next\"\r\n";
+    let shard = |number: u32| json!({"type": "file", "path": format!("model-{number}.safetensors"), "size": 130, "lfs": {"size": 8 * GIB, "oid": "0".repeat(64)}});
+    let asked = path.replace(COMMIT, "COMMIT");
+    let (status, headers, body) = match asked.as_str() {
+        "/api/models/org/name/revision/main" => {
+            ("200 OK", String::new(), json!({"sha": COMMIT}).to_string())
+        }
+        "/api/models/org/name/tree/COMMIT?recursive=true" => {
+            let next = format!(
+                "Link: <http://elsewhere.invalid/api/models/org/name/tree/{COMMIT}?cursor=2>; rel=\"next\"\r\n"
+            );
             (
                 "200 OK",
-                next.to_owned(),
+                next,
                 json!([shard(1), {"type": "directory", "path": "original"}]).to_string(),
             )
         }
-        "/api/models/org/name/tree/c0ffee?cursor=2" => {
-            let copy =
-                json!({"type": "file", "path": "original/model.safetensors", "size": 16 * GIB});
+        "/api/models/org/name/tree/COMMIT?cursor=2" => {
+            let copy = json!({"type": "file", "path": "original/model.safetensors", "size": 16 * GIB, "oid": COMMIT});
             ("200 OK", String::new(), json!([shard(2), copy]).to_string())
         }
-        "/org/name/resolve/c0ffee/config.json" => (
+        "/org/name/resolve/COMMIT/config.json" => (
             "307 Temporary Redirect",
             format!("Location: {files}/cdn/config.json\r\n"),
             String::new(),
@@ -237,7 +239,7 @@ fn a_model_of_the_hub_is_planned_without_its_weights() {
     let output = plan(&["org/name", "-o", "json"], Some(&address));
     assert!(output.status.success(), "{}", said(&output));
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(answer["model"], "org/name@c0ffee");
+    assert_eq!(answer["model"], format!("org/name@{COMMIT}"));
     assert_eq!(answer["weightsBytes"], json!(16 * GIB));
     // A server tells what it was asked after its answer, which the verb need not wait for.
     let told =

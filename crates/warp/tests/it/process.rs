@@ -52,7 +52,7 @@ impl Drop for Warp {
 }
 
 /// What a test that fails leaves running is ended with it.
-struct Leftovers<'a>(&'a Path);
+pub(crate) struct Leftovers<'a>(pub(crate) &'a Path);
 
 impl Drop for Leftovers<'_> {
     fn drop(&mut self) {

@@ -9,7 +9,7 @@ use crate::fleet::{
     Selector, Spread, Taint, Toleration, Work, WorkState,
 };
 use crate::resources::Resources;
-use crate::schedule::Planner;
+use crate::schedule::{Planner, Policy, Scope};
 
 pub(crate) fn labels(pairs: &[(&str, &str)]) -> Labels {
     Selector::labels(pairs).match_labels
@@ -44,6 +44,26 @@ pub(crate) fn request(cpu_milli: i64, gpu: Option<GpuRequest>) -> Request {
         resources: Resources::new(cpu_milli, 1 << 30),
         ..Request::default()
     }
+}
+
+pub(crate) fn whole(gpus: u32) -> Request {
+    request(1000, Some(GpuRequest::whole(gpus)))
+}
+
+/// A fleet of `nodes` with work by (name, node, GPUs).
+pub(crate) fn busy(nodes: &[Node], work: &[(&str, &str, u32)]) -> Fleet {
+    let mut fleet = fleet(nodes);
+    for (id, on, gpus) in work {
+        let id_of_node = fleet.find(on).unwrap();
+        let asked = whole(*gpus);
+        let mut planner = Planner::new(Policy::BestFit, 0);
+        let placement = planner.choose_within(&fleet, &asked, Scope::Only(&[id_of_node]));
+        let placement = placement.unwrap();
+        let request = Arc::new(asked);
+        let work = placement.work(Arc::from(*id), request, 0, WorkState::Running);
+        fleet.bind(work).unwrap();
+    }
+    fleet
 }
 
 pub(crate) fn labelled(pairs: &[(&str, &str)], constraints: Constraints) -> Request {

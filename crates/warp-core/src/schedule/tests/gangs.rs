@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::build::*;
 use crate::check;
 use crate::fleet::{Fleet, GpuRequest, Level, Node, Topology};
-use crate::schedule::{Gang, Member, Planner, Policy};
+use crate::schedule::{Gang, Member, Near, Planner, Policy};
 
 fn racked(name: &str, block: &str, rack: &str) -> Node {
     let topology = Topology {
@@ -40,6 +40,7 @@ fn gang(count: u32, gpus: u32, required: Option<Level>, preferred: Option<Level>
         members: vec![Member { request, count }],
         required,
         preferred,
+        near: None,
     }
 }
 
@@ -83,6 +84,52 @@ fn a_required_level_is_never_widened_but_named() {
     let refusal = level(&fleet, &gang(9, 4, None, Some(Level::Rack))).unwrap_err();
     assert!(refusal.contains("8 of 9 members fit"), "{refusal}");
     assert!(!refusal.contains("require level"), "{refusal}");
+}
+
+/// Three nodes of four cards, two of them on one leaf; the third is on none.
+fn leaves() -> Fleet {
+    let on = |name: &str, leaf: &str| Node {
+        labels: labels(&[("leaf", leaf)]),
+        ..node(name)
+    };
+    fleet(&[on("a", "l1"), on("b", "l1"), on("c", "l2"), node("d")])
+}
+
+fn near(count: u32, required: bool) -> Gang {
+    Gang {
+        near: Some(Near {
+            key: Arc::from("leaf"),
+            required,
+        }),
+        ..gang(count, 4, None, None)
+    }
+}
+
+#[test]
+fn a_label_keeps_a_gang_together_when_it_is_required_and_if_possible_when_it_is_preferred() {
+    let fleet = leaves();
+    let place = |gang: &Gang| Planner::new(Policy::Warp, 1).place_gang(&fleet, gang);
+    let two = place(&near(2, true)).unwrap();
+    assert_eq!(two.domain.as_deref(), Some("l1"));
+    let one = place(&near(1, true)).unwrap();
+    assert_eq!(one.domain.as_deref(), Some("l2"), "the tightest");
+    let refusal = place(&near(3, true)).unwrap_err();
+    assert_eq!((refusal.placed, refusal.domain.as_deref()), (2, Some("l1")));
+    let spread = place(&near(3, false)).unwrap();
+    assert_eq!((spread.domain, spread.members.len()), (None, 3));
+    let close = place(&near(2, false)).unwrap();
+    assert_eq!(close.domain.as_deref(), Some("l1"));
+}
+
+#[test]
+fn the_check_finds_a_gang_that_is_torn_apart() {
+    let fleet = leaves();
+    let mut torn = Planner::new(Policy::Warp, 1)
+        .place_gang(&fleet, &near(3, false))
+        .unwrap();
+    assert_ne!(check::gang(&fleet, &near(3, true), &torn), []);
+    torn.members.pop();
+    assert_ne!(check::gang(&fleet, &near(3, false), &torn), []);
 }
 
 #[test]

@@ -134,7 +134,10 @@ fn utilisation(outcome: &Outcome) -> f64 {
     } else {
         stop
     };
-    let held: f64 = outcome.busy[start..stop].iter().sum();
+    // A sum of nothing is -0.0.
+    let held = outcome.busy[start..stop]
+        .iter()
+        .fold(0.0, |sum, busy| sum + busy);
     let hours = (stop - start).max(1);
     if outcome.gpus == 0 {
         return 0.0;

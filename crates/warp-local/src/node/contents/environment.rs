@@ -7,7 +7,7 @@ use kube::{Api, Client};
 
 use super::super::facts::containers;
 use super::ContentError;
-use super::fields::{self, Machine};
+use super::fields::{self, Machine, Place};
 
 /// ConfigMaps and Secrets of one namespace.
 #[derive(Clone)]
@@ -106,7 +106,7 @@ pub(crate) struct Scope<'a> {
     pub(crate) pod: &'a Pod,
     pub(crate) container: &'a Container,
     pub(crate) sources: &'a Sources,
-    pub(crate) address: &'a str,
+    pub(crate) place: Place<'a>,
     pub(crate) machine: Machine,
 }
 
@@ -153,7 +153,7 @@ impl Scope<'_> {
 
     async fn from(&self, from: &EnvVarSource) -> Result<Option<String>, ContentError> {
         if let Some(field) = &from.field_ref {
-            return fields::of_pod(self.pod, field, self.address).map(Some);
+            return fields::of_pod(self.pod, field, self.place).map(Some);
         }
         if let Some(resource) = &from.resource_field_ref {
             let all: Vec<&Container> = self.pod.spec.iter().flat_map(containers).collect();

@@ -12,11 +12,18 @@ pub(crate) struct Machine {
     pub(crate) memory: i64,
 }
 
+/// Where a pod is; empty where it is not known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub(crate) pod: &'a str,
+    pub(crate) host: &'a str,
+}
+
 /// A field of the pod, as `fieldRef` names it.
 pub(crate) fn of_pod(
     pod: &Pod,
     selector: &ObjectFieldSelector,
-    address: &str,
+    place: Place<'_>,
 ) -> Result<String, ContentError> {
     let path = selector.field_path.as_str();
     let meta = &pod.metadata;
@@ -30,9 +37,8 @@ pub(crate) fn of_pod(
         "metadata.annotations" => Ok(lines(meta.annotations.as_ref())),
         "spec.nodeName" => text(spec.and_then(|spec| spec.node_name.as_ref())),
         "spec.serviceAccountName" => text(spec.and_then(|spec| spec.service_account_name.as_ref())),
-        "status.hostIP" | "status.hostIPs" | "status.podIP" | "status.podIPs" => {
-            Ok(address.to_owned())
-        }
+        "status.hostIP" | "status.hostIPs" => Ok(place.host.to_owned()),
+        "status.podIP" | "status.podIPs" => Ok(place.pod.to_owned()),
         _ => {
             let keyed = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("']");
             if let Some(key) = keyed("metadata.labels['") {

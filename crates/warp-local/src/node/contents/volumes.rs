@@ -16,7 +16,7 @@ use kube::{Api, Client};
 
 use super::ContentError;
 use super::environment::{Entries, Sources, expand, unknown_name};
-use super::fields::{self, Machine};
+use super::fields::{self, Machine, Place};
 use crate::node::facts::containers;
 
 const DEFAULT_MODE: i32 = 0o644;
@@ -29,7 +29,7 @@ pub(crate) type Volumes = BTreeMap<String, PathBuf>;
 pub(crate) struct Maker<'a> {
     pub(crate) client: &'a Client,
     pub(crate) pod: &'a Pod,
-    pub(crate) address: &'a str,
+    pub(crate) place: Place<'a>,
     pub(crate) machine: Machine,
     /// The folder the pod's own volumes are made in.
     pub(crate) folder: PathBuf,
@@ -176,7 +176,7 @@ impl Maker<'_> {
             .iter()
             .map(|item| {
                 let text = if let Some(field) = &item.field_ref {
-                    fields::of_pod(self.pod, field, self.address)?
+                    fields::of_pod(self.pod, field, self.place)?
                 } else if let Some(resource) = &item.resource_field_ref {
                     fields::of_resources(&all, &empty, resource, self.machine)?
                 } else {

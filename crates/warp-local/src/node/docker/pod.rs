@@ -124,6 +124,7 @@ impl Task {
                 pod: pod.clone(),
                 uid,
                 folder,
+                host: String::new(),
                 address: String::new(),
                 machine: shared.machine,
                 record,
@@ -208,7 +209,7 @@ impl Task {
             pod: &self.frame.pod,
             container,
             sources: &sources,
-            address: "",
+            place: self.frame.place(),
             machine: self.shared.machine,
         };
         let environment = scope

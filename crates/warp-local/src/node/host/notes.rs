@@ -104,6 +104,7 @@ pub(super) fn about_node(node: &Node, message: &str) -> Note {
         },
         warning: true,
         reason: "UnknownAnnotation".to_owned(),
+        action: None,
         message: message.to_owned(),
     }
 }
@@ -135,6 +136,7 @@ fn note(pod: &Pod, container: Option<&str>, warning: bool, reason: &str, message
         },
         warning,
         reason: reason.to_owned(),
+        action: None,
         message,
     }
 }

@@ -145,7 +145,8 @@ impl Loop {
                 (name, member)
             })
             .collect();
-        let health = host.reports.is_some().then(|| {
+        let asked = host.reports.is_some() && host.runtime.has_real_devices();
+        let health = asked.then(|| {
             let mut timer = tokio::time::interval(HEALTH);
             timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             timer

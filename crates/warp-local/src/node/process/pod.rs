@@ -49,7 +49,7 @@ impl Worker for Task {
         match action {
             Action::Prepare => {
                 let made = self.prepare().await;
-                self.frame.prepared(made, Some(self.shared.address.clone()));
+                self.frame.prepared(made, Some(self.frame.address.clone()));
             }
             Action::Pull { container } => self.pull(&container),
             Action::Start { container, attempt } => self.start(&container, attempt).await,
@@ -122,6 +122,7 @@ impl Worker for Task {
 
     async fn forget(mut self) {
         self.end().await;
+        self.shared.addresses.release(&self.frame.uid);
         std::fs::remove_dir_all(&self.frame.folder).ok();
     }
 }
@@ -130,10 +131,19 @@ impl Task {
     pub(super) fn new(shared: &Arc<Shared>, pod: &Arc<Pod>, devices: &Devices) -> Self {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let folder = shared.folder(&uid);
-        let record = Record::read(&folder).unwrap_or_else(|| Record {
+        let kept = Record::read(&folder);
+        if let Some(address) = kept.as_ref().and_then(|record| record.address) {
+            shared.addresses.keep(&uid, address);
+        }
+        let record = kept.unwrap_or_else(|| Record {
             devices: devices.clone(),
+            address: shared.own_address(pod, &uid),
             ..Record::default()
         });
+        let host = shared.address.clone();
+        let address = record
+            .address
+            .map_or_else(|| host.clone(), |own| own.to_string());
         Self {
             shared: shared.clone(),
             frame: Frame {
@@ -141,7 +151,8 @@ impl Task {
                 pod: pod.clone(),
                 uid,
                 folder,
-                address: shared.address.clone(),
+                host,
+                address,
                 machine: shared.machine,
                 record,
                 reports: shared.reports.clone(),
@@ -293,9 +304,10 @@ impl Task {
         };
         let launch = spec::load(&self.frame.folder, &container);
         let (shared, uid) = (self.shared.clone(), self.frame.uid.clone());
+        let address = self.frame.address.clone();
         background::spawn(async move {
             let target = probe::Target {
-                address: &shared.address,
+                address: &address,
                 inside: launch.map(|launch| (shared.program.as_path(), launch)),
             };
             let (ok, message) = probe::run(kind, &found, target).await;

@@ -21,6 +21,7 @@ use super::wire::State;
 use super::{CONTAINER, Process, input, spec};
 use crate::background;
 use crate::node::access::{Access, LogStream, from_now_on, streamed, text, wire};
+use crate::node::task::Record;
 
 impl Process {
     /// A log from where it is asked for; `found` is told once that place is known.
@@ -161,9 +162,13 @@ impl Access for Process {
         Ok(session)
     }
 
-    fn addresses(&self, _pod: &Pod) -> HookFuture<Vec<String>> {
-        // Its processes share the machine's network.
-        let mut addresses = vec!["127.0.0.1".to_owned(), "::1".to_owned()];
+    fn addresses(&self, pod: &Pod) -> HookFuture<Vec<String>> {
+        // Its processes share the machine's network: what listens on none but the pod's own address is
+        // the pod's for certain, so that is tried first.
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let own = Record::read(&self.shared.folder(uid)).and_then(|record| record.address);
+        let mut addresses: Vec<String> = own.iter().map(ToString::to_string).collect();
+        addresses.extend(["127.0.0.1".to_owned(), "::1".to_owned()]);
         if !addresses.contains(&self.shared.address) {
             addresses.push(self.shared.address.clone());
         }

@@ -7,11 +7,13 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use warp_core::gpu::Vendor;
 
 use super::cgroup::memory_limit;
+use super::names;
 use super::sweep::MARK;
 use super::wire::{Launch, Stdin};
-use super::{COMMAND_ANNOTATION, LOCAL_IMAGE, Shared};
+use super::{COMMAND_ANNOTATION, LOCAL_IMAGE, Shared, WARP_IMAGE};
 use crate::node::contents::ContentError;
 use crate::node::contents::environment::{Scope, Sources, expand};
+use crate::node::contents::fields::Place;
 use crate::node::contents::volumes::{Volumes, mounted};
 use crate::node::devices::Devices;
 use crate::node::task::{Record, replace};
@@ -152,14 +154,21 @@ pub(super) async fn launch(
         &shared.client,
         pod.metadata.namespace.as_deref().unwrap_or("default"),
     );
+    let address = record
+        .address
+        .map_or_else(|| shared.address.clone(), |own| own.to_string());
     let scope = Scope {
         pod,
         container,
         sources: &sources,
-        address: &shared.address,
+        place: Place {
+            pod: &address,
+            host: &shared.address,
+        },
         machine: shared.machine,
     };
     let mut declared = scope.resolve(base).await?;
+    names::resolve(shared, pod, &mut declared).await?;
     // Last: which devices a container has is not its own to say.
     declared.extend(devices(&container.name, &record.devices));
     let mounts = link_mounts(&root, container, &record.volumes, &declared)?;
@@ -169,7 +178,10 @@ pub(super) async fn launch(
         .collect();
     environment.insert(ROOT.to_owned(), root.display().to_string());
     environment.insert(MARK.to_owned(), uid.to_owned());
-    let entry = entry(pod, container).map_err(ContentError::Unsupported)?;
+    let mut entry = entry(pod, container).map_err(ContentError::Unsupported)?;
+    if container.image.as_deref() == Some(WARP_IMAGE) {
+        entry = vec![shared.program.display().to_string()];
+    }
     let given = container.command.clone().unwrap_or(entry);
     let command: Vec<String> = given
         .iter()

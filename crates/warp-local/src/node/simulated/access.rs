@@ -1,5 +1,5 @@
-//! What a simulated container shows: the lines its command would have printed, and the commands it
-//! understands.
+//! What a simulated container shows: the lines its command would have printed. Whatever only a real process could
+//! answer is refused with the reason.
 #![allow(
     clippy::result_large_err,
     reason = "the API server's own error, made once per refused request"
@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use warp_apiserver::codec::status::Status;
 use warp_apiserver::hooks::{ExecOptions, ExecSession, HookFuture, LogOptions};
 
-use super::super::access::{Access, LogStream, from_now_on, said, streamed, text};
-use super::{Simulated, command};
+use super::super::access::{Access, LogStream, text};
+use super::Simulated;
 use crate::informer::Source;
 use crate::informer::feed::{self, Change};
 use crate::informer::store::typed;
@@ -70,27 +70,18 @@ impl Access for Simulated {
         &self,
         pod: &Pod,
         _container: &str,
-        options: &ExecOptions,
+        _options: &ExecOptions,
     ) -> Result<ExecSession, Status> {
-        let script = command::read(&options.command).ok_or_else(|| nothing_runs(pod, "exec"))?;
-        let output: String = script
-            .output
-            .iter()
-            .flat_map(|line| [line.as_str(), "\n"])
-            .collect();
-        Ok(said(&output, script.code))
+        Err(nothing_runs(pod, "exec"))
     }
 
     fn attach(
         &self,
         pod: &Pod,
-        container: &str,
-        options: &ExecOptions,
+        _container: &str,
+        _options: &ExecOptions,
     ) -> Result<ExecSession, Status> {
-        if options.stdin {
-            return Err(nothing_runs(pod, "attach to its input"));
-        }
-        Ok(streamed(self.logs(pod, container, &from_now_on())?))
+        Err(nothing_runs(pod, "attach"))
     }
 
     fn addresses(&self, pod: &Pod) -> HookFuture<Vec<String>> {

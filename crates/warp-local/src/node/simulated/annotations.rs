@@ -11,7 +11,7 @@ use crate::node::spelling;
 pub const PREFIX: &str = "sim.gpu.warp.dev/";
 
 /// Names of annotations on pods. Most may end in `.<container>` to mean one container only.
-pub(in crate::node) const NAMES: [&str; 16] = [
+pub(in crate::node) const NAMES: [&str; 17] = [
     "pull-time",
     "pull-error",
     "pull-failures",
@@ -28,6 +28,7 @@ pub(in crate::node) const NAMES: [&str; 16] = [
     "ready-after",
     "live-for",
     "log",
+    "message",
 ];
 pub(in crate::node) const NODE_LOST: &str = "node-lost";
 pub(in crate::node) const LOST_GPUS: &str = "lost-gpus";

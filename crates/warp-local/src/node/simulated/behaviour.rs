@@ -38,6 +38,8 @@ pub struct Fate {
     pub after: Option<Duration>,
     pub code: i32,
     pub reason: Option<&'static str>,
+    /// What the container leaves as its last words.
+    pub message: Option<String>,
 }
 
 impl Fate {
@@ -46,6 +48,7 @@ impl Fate {
         if let Some(reason) = self.reason {
             reason.clone_into(&mut exit.reason);
         }
+        exit.message.clone_from(&self.message);
         exit
     }
 }
@@ -214,6 +217,7 @@ fn fate(
             after,
             code: 137,
             reason: Some("OOMKilled"),
+            message: None,
         });
     }
     if let Some(after) = settings.duration("crash-after")? {
@@ -221,6 +225,7 @@ fn fate(
             after,
             code: 139,
             reason: None,
+            message: None,
         });
     }
     let sidecar = init.is_some_and(is_sidecar);
@@ -254,7 +259,20 @@ fn fate(
         after,
         code: code.unwrap_or(0),
         reason: None,
+        message: settings
+            .get("message")
+            .map(|(_, text)| text.to_owned())
+            .or_else(|| pretended_fetch(pod, settings.container)),
     })
+}
+
+/// The last words of a `warp fetch` here: whoever waits for its report is told that nothing was fetched, not left
+/// without one.
+fn pretended_fetch(pod: &Pod, container: &str) -> Option<String> {
+    let words = words(pod, container)?;
+    let reports = words.iter().any(|word| word.starts_with("--report="));
+    let fetches = words.first().is_some_and(|verb| verb == "fetch") && reports;
+    fetches.then(|| r#"{"simulated":{}}"#.to_owned())
 }
 
 fn words(pod: &Pod, container: &str) -> Option<Vec<String>> {

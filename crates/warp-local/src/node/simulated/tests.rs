@@ -1,8 +1,10 @@
 //! What annotations and commands mean.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::annotations::duration;
+use super::behaviour::Defaults;
 use super::command::{Script, read};
 
 fn argv(words: &[&str]) -> Vec<String> {
@@ -43,6 +45,30 @@ fn commands_of_tutorials_are_understood() {
     }
     let endless = read(&argv(&["sleep", "infinity"])).unwrap();
     assert_eq!(endless.lasts, None);
+}
+
+#[test]
+fn a_fetch_says_that_it_was_pretended_unless_it_is_told_what_to_say() {
+    let said = |arguments: &[&str], annotations: serde_json::Value| {
+        let pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "a", "annotations": annotations},
+            "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "args": arguments}]},
+        }))
+        .unwrap();
+        let (node, defaults) = (BTreeMap::new(), Defaults::default());
+        let behaviour = super::behaviour::of(&pod, "c", &node, &defaults).unwrap();
+        behaviour.fate(0).message
+    };
+    let fetch = ["fetch", "--report=/run/warp/report", "--", "org/tiny"];
+    let none = serde_json::json!({});
+    assert_eq!(
+        said(&fetch, none.clone()).as_deref(),
+        Some(r#"{"simulated":{}}"#)
+    );
+    let told = serde_json::json!({"sim.gpu.warp.dev/message": "other"});
+    assert_eq!(said(&fetch, told).as_deref(), Some("other"));
+    assert_eq!(said(&["fetch", "x"], none.clone()), None);
+    assert_eq!(said(&["train", "--report=x"], none), None);
 }
 
 #[test]

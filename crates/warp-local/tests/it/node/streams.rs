@@ -384,8 +384,12 @@ async fn a_simulated_node_says_that_nothing_runs_there() {
     node(&engine, &hooks, Simulated::default(), None);
     start(&engine, "p", "example/app:1", "sleep 600", &json!({})).await;
     for kubectl in every_way(&engine.kubeconfig) {
-        let refused: [&[&str]; 3] = [
+        let refused: [&[&str]; 6] = [
             &["exec", "p", "--", "nvidia-smi"],
+            // What a simulated container would understand as its command is no exception.
+            &["exec", "p", "--", "true"],
+            &["cp", "p:/etc/hostname", "hostname"],
+            &["attach", "p"],
             &["attach", "-i", "p"],
             &["port-forward", "p", ":80"],
         ];

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use warp_api::{Phase, reason};
 
+use super::super::assess::Placeable;
 use super::super::plan::plan;
-use super::super::{Seen, Wish, attempt, wish};
-use super::reading::{deletes, ended, failed_job, message, one_pod, planned, said};
+use super::super::{Seen, attempt};
+use super::reading::{deletes, ended, failed_job, may, message, one_pod, planned, said};
 use super::{job, node, now, pod, workload};
 use crate::config::Settings;
 
@@ -89,7 +90,7 @@ fn the_next_attempt_has_a_number_of_its_own_and_starts_at_once() {
     let plan = planned(&workload(json!({}), json!({"retryCount": 0})), &seen);
     let next = workload(json!({}), serde_json::to_value(plan.status).unwrap());
     assert_eq!(attempt(&next), 1);
-    assert_eq!(wish(&next, &seen, &Settings::default(), now()), Wish::Now);
+    assert_eq!(may(&next, &seen), Placeable::Now);
     let again = planned(&next, &seen);
     assert!(again.place, "the scheduler is woken");
     // A failure later on counts its retries from the first.

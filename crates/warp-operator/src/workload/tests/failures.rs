@@ -3,17 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use warp_api::{Phase, reason};
+use warp_runtime::cache::Key;
+use warp_runtime::plan::{Kind, Premise};
 
-use super::super::{Seen, Wish, wish};
+use super::super::Seen;
+use super::super::assess::Placeable;
 use super::reading::{
-    READY_NODE, deadline, deletes, ended, failed_job, message, one_pod, planned, said,
+    READY_NODE, deadline, deletes, ended, failed_job, may, message, one_pod, planned, said,
     unschedulable, waiting,
 };
 use super::{job, node, now, pod, workload};
-use crate::config::Settings;
-use crate::plan::Change;
 
 #[test]
 fn trouble_at_the_start_names_cause_next_step_and_deadline() {
@@ -98,7 +100,7 @@ fn a_start_that_takes_too_long_fails_the_attempt() {
         deletes(&plan).is_empty(),
         "the count is written down before the Job goes"
     );
-    assert_eq!(plan.again, Some(now()));
+    assert_eq!(plan.steps.again, Some(now()));
     let next = workload(json!({}), serde_json::to_value(plan.status).unwrap());
     assert_eq!(
         deletes(&planned(&next, &pull)),
@@ -137,10 +139,7 @@ fn failures_are_explained_and_retried_with_the_deadline_in_status() {
         assert!((30..=33).contains(&next.duration_since(now()).as_secs()));
         // A restart reads the same from the status and waits for the same moment.
         let again = workload(json!({}), serde_json::to_value(status).unwrap());
-        assert_eq!(
-            wish(&again, &seen, &Settings::default(), now()),
-            Wish::Later(next)
-        );
+        assert_eq!(may(&again, &seen), Placeable::From(next));
         assert_eq!(
             planned(&again, &seen).status.as_ref(),
             Some(status),
@@ -228,8 +227,8 @@ fn a_node_nobody_told_of_yet_is_asked_for_before_its_pod_counts_as_lost() {
     };
     let plan = planned(&workload(json!({}), json!(null)), &seen);
     assert_eq!(plan.events[0].reason, reason::NODE_LOST);
-    let first = plan.writes.first().map(|write| &write.what);
-    assert_eq!(first, Some(&Change::NodeGone("gpu-1".to_owned())));
+    let gone = Premise::Absent(Kind::of::<Node>(), Key::new("", "gpu-1"));
+    assert_eq!(plan.steps.premises, [gone]);
 }
 
 #[test]
@@ -253,49 +252,49 @@ fn the_next_attempt_waits_until_the_last_one_provably_cannot_run() {
             "still running",
             pod(json!({}), json!({}), running.clone()),
             Some(node("True", READY_NODE)),
-            Wish::No,
+            Placeable::No,
         ),
         (
             "terminating",
             pod(leaving, json!({}), running.clone()),
             Some(node("True", READY_NODE)),
-            Wish::No,
+            Placeable::No,
         ),
         (
             "deleted by force",
             pod(forced, json!({}), running.clone()),
             Some(node("True", READY_NODE)),
-            Wish::Now,
+            Placeable::Now,
         ),
         (
             "ended",
             pod(json!({}), json!({}), ended(1, "Error")),
             Some(node("True", READY_NODE)),
-            Wish::Now,
+            Placeable::Now,
         ),
         (
             "node gone",
             pod(json!({}), json!({}), running.clone()),
             None,
-            Wish::Now,
+            Placeable::Now,
         ),
         (
             "out of service",
             pod(json!({}), json!({}), running.clone()),
             Some(out),
-            Wish::Now,
+            Placeable::Now,
         ),
         (
             "silent",
             pod(json!({}), json!({}), running.clone()),
             Some(node("Unknown", "2026-11-15T11:58:00Z")),
-            Wish::No,
+            Placeable::No,
         ),
         (
             "silent too long",
             pod(json!({}), json!({}), running),
             Some(node("Unknown", "2026-11-15T11:50:00Z")),
-            Wish::Now,
+            Placeable::Now,
         ),
     ];
     for (name, pod, node, want) in cases {
@@ -308,19 +307,15 @@ fn the_next_attempt_waits_until_the_last_one_provably_cannot_run() {
             nodes,
             ..Default::default()
         };
-        assert_eq!(
-            wish(&retry, &seen, &Settings::default(), now()),
-            want,
-            "{name}"
-        );
+        assert_eq!(may(&retry, &seen), want, "{name}");
     }
     let unfinished = Seen {
         jobs: vec![job(0, json!([]))],
         ..Default::default()
     };
     assert_eq!(
-        wish(&retry, &unfinished, &Settings::default(), now()),
-        Wish::No,
+        may(&retry, &unfinished),
+        Placeable::No,
         "its old job still exists"
     );
 }

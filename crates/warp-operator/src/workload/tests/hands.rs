@@ -6,10 +6,10 @@ use k8s_openapi::api::batch::v1::Job;
 use serde_json::{Value, json};
 use warp_api::{Phase, reason};
 
-use super::super::{Seen, Wish, wish};
-use super::reading::{deadline, deletes, ended, failed_job, message, one_pod, planned, said};
-use super::{job, now, pod, workload};
-use crate::config::Settings;
+use super::super::Seen;
+use super::super::assess::Placeable;
+use super::reading::{deadline, deletes, ended, failed_job, may, message, one_pod, planned, said};
+use super::{job, pod, workload};
 
 fn changed(attempt: i32, conditions: Value, change: &Value) -> Arc<Job> {
     let mut value = serde_json::to_value(&*job(attempt, conditions)).unwrap();
@@ -47,7 +47,7 @@ fn a_job_suspended_by_hand_is_said_and_keeps_no_gpu_and_no_deadline() {
     assert_eq!(status.assigned_node, None);
     assert!(deletes(&plan).is_empty() && plan.place);
     let same = workload(json!({}), serde_json::to_value(status).unwrap());
-    assert_eq!(wish(&same, &seen, &Settings::default(), now()), Wish::No);
+    assert_eq!(may(&same, &seen), Placeable::No);
     assert_eq!(planned(&same, &seen).status.as_ref(), Some(status));
 
     // Its pod is still on its way out.
@@ -125,7 +125,7 @@ fn a_pod_left_without_its_job_is_followed_to_its_end() {
     assert_eq!(status.job_name.as_deref(), Some("train-01234567-0"));
     assert_eq!(deadline(&plan), None);
     let same = workload(json!({}), serde_json::to_value(status).unwrap());
-    assert_eq!(wish(&same, &going, &Settings::default(), now()), Wish::No);
+    assert_eq!(may(&same, &going), Placeable::No);
     assert_eq!(planned(&same, &going).status.as_ref(), Some(status));
 
     let done = left_behind(json!([]), json!({"phase": "Succeeded"}));
@@ -208,7 +208,7 @@ fn max_runtime_is_never_retried_however_fast_the_pod_goes() {
     // Gone, and the Job has not said anything yet: it is asked again, not placed again.
     seen.jobs = vec![ran(json!([]))];
     let plan = planned(&workload(spec.clone(), running()), &seen);
-    assert!(plan.status.is_none() && plan.again.is_some());
+    assert!(plan.status.is_none() && plan.steps.again.is_some());
     // A failure of its own before the deadline stays one.
     let mut seen = one_pod(pod(json!({}), json!({}), ended(1, "Error")));
     seen.jobs = vec![changed(0, failed_job("BackoffLimitExceeded"), &limit)];

@@ -1,16 +1,17 @@
 use serde_json::json;
 
-use super::super::objects::{Place, job_name, shell};
+use super::super::objects::{job_name, shell};
 use super::workload;
+use crate::placement::Place;
 
-fn place(evidence: Option<&(String, String)>) -> Place<'_> {
+fn place(evidence: Option<&(String, String)>) -> Place {
     Place {
-        node: "gpu-1",
-        resource: "nvidia.com/gpu",
-        evidence,
+        node: "gpu-1".to_owned(),
+        resource: "nvidia.com/gpu".to_owned(),
+        evidence: evidence.cloned(),
         strategy: "leastLoaded",
-        provider: "kubernetes",
-        why: "leastLoaded chose node gpu-1",
+        provider: "kubernetes".to_owned(),
+        why: "leastLoaded chose node gpu-1".to_owned(),
     }
 }
 

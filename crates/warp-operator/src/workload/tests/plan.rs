@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use warp_api::{Phase, reason};
+use warp_runtime::plan::Action;
 
+use super::super::Seen;
+use super::super::assess::Placeable;
+use super::super::course::Course;
 use super::super::plan::backoff;
-use super::super::{Seen, Wish, wish};
-use super::reading::{deletes, one_pod, planned, said, waiting};
-use super::{job, node, now, pod, workload};
-use crate::config::Settings;
-use crate::plan::{Change, Plan};
-use crate::scheduler::Verdict;
+use super::reading::{deletes, may, one_pod, planned, said, waiting};
+use super::{job, node, pod, workload};
+use crate::placement::Verdict;
 
 #[test]
 fn phases_follow_the_job_and_its_pod() {
@@ -64,7 +65,7 @@ fn phases_follow_the_job_and_its_pod() {
         assert_eq!(said(&plan), (phase, reason.to_owned(), ready), "{name}");
         let status = plan.status.as_ref().expect("a status");
         assert_eq!(status.assigned_node.as_deref(), Some("gpu-1"), "{name}");
-        assert!(plan.writes.is_empty(), "{name}");
+        assert!(plan.steps.actions.is_empty(), "{name}");
     }
 }
 
@@ -73,8 +74,7 @@ fn a_job_that_vanished_is_taken_from_the_status_before_another_is_made() {
     let running = json!({"phase": "Running", "jobName": "train-01234567-0", "retryCount": 0, "observedGeneration": 3});
     let workload = workload(json!({}), running);
     let nothing = Seen::default();
-    let settings = Settings::default();
-    assert_eq!(wish(&workload, &nothing, &settings, now()), Wish::No);
+    assert_eq!(may(&workload, &nothing), Placeable::No);
     let plan = planned(&workload, &nothing);
     assert!(plan.place, "the scheduler is woken once that is written");
     let mut corrected = workload.clone();
@@ -86,7 +86,7 @@ fn a_job_that_vanished_is_taken_from_the_status_before_another_is_made() {
             .and_then(|status| status.job_name.as_ref()),
         None
     );
-    assert_eq!(wish(&corrected, &nothing, &settings, now()), Wish::Now);
+    assert_eq!(may(&corrected, &nothing), Placeable::Now);
 }
 
 #[test]
@@ -154,21 +154,23 @@ fn suspending_gives_the_gpus_back_and_resuming_uses_no_retry() {
         (Some(1), None)
     );
     let resumed = workload(json!({}), serde_json::to_value(status).unwrap());
-    assert_eq!(
-        wish(&resumed, &Seen::default(), &Settings::default(), now()),
-        Wish::Now
-    );
+    assert_eq!(may(&resumed, &Seen::default()), Placeable::Now);
 }
 
 #[test]
 fn a_changed_run_time_reaches_the_job() {
     let seen = one_pod(pod(json!({}), json!({}), json!({"phase": "Running"})));
     let plan = planned(&workload(json!({"maxRuntime": "1h"}), json!(null)), &seen);
-    let Change::Merge(target, patch) = &plan.writes[0].what else {
+    let Action::Patch { patch, .. } = &plan.steps.actions[0] else {
         panic!("a patch")
     };
-    assert_eq!(target.resource_version, "9");
-    assert_eq!(patch, &json!({"spec": {"activeDeadlineSeconds": 3600}}));
+    assert_eq!(
+        patch,
+        &json!({
+            "spec": {"activeDeadlineSeconds": 3600},
+            "metadata": {"uid": "job-0", "resourceVersion": "9"},
+        })
+    );
 }
 
 #[test]
@@ -189,7 +191,7 @@ fn a_finished_workload_is_deleted_when_its_time_has_passed_and_not_before() {
     );
     assert!(deletes(&young).is_empty());
     assert_eq!(
-        young.again.map(|at| at.to_string()).as_deref(),
+        young.steps.again.map(|at| at.to_string()).as_deref(),
         Some("2026-11-15T12:00:30Z")
     );
 }
@@ -225,11 +227,8 @@ fn a_workload_under_deletion_is_left_to_the_garbage_collector() {
     gone.metadata.deletion_timestamp =
         serde_json::from_value(json!("2026-11-15T12:00:00Z")).unwrap();
     let seen = one_pod(pod(json!({}), json!({}), json!({"phase": "Running"})));
-    assert_eq!(planned(&gone, &seen), Plan::nothing());
-    assert_eq!(
-        wish(&gone, &Seen::default(), &Settings::default(), now()),
-        Wish::No
-    );
+    assert_eq!(planned(&gone, &seen), Course::default());
+    assert_eq!(may(&gone, &Seen::default()), Placeable::No);
 }
 
 proptest! {
@@ -271,4 +270,21 @@ proptest! {
         let settled = planned(&current, &seen);
         prop_assert_eq!(settled.status.or_else(|| current.status.clone()), current.status.clone());
     }
+}
+
+#[test]
+fn whoever_leaves_the_line_or_changes_makes_way_for_others() {
+    use super::super::line_matters;
+    let waits = workload(json!({}), json!({"phase": "Pending"}));
+    let ended = workload(json!({}), json!({"phase": "Succeeded"}));
+    let mut changed = waits.clone();
+    changed.metadata.generation = Some(4);
+    let mut leaving = waits.clone();
+    leaving.metadata.deletion_timestamp = leaving.metadata.creation_timestamp.clone();
+    assert!(line_matters(Some(&waits), None));
+    assert!(line_matters(Some(&waits), Some(&changed)));
+    assert!(line_matters(Some(&waits), Some(&leaving)));
+    let told = workload(json!({}), json!({"phase": "Pending", "message": "x"}));
+    assert!(!line_matters(Some(&waits), Some(&told)));
+    assert!(!line_matters(Some(&ended), None) && !line_matters(None, Some(&waits)));
 }

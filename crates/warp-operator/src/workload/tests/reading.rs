@@ -6,30 +6,34 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
-use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, condition};
+use warp_api::{GPUWorkload, Phase, condition};
+use warp_runtime::plan::Action;
 
 use super::super::Seen;
+use super::super::assess::{Placeable, placeable};
+use super::super::course::Course;
 use super::super::plan::plan;
 use super::{job, node, now, pod};
 use crate::config::Settings;
-use crate::plan::{Change, Plan};
 
 pub(super) const READY_NODE: &str = "2026-11-15T10:00:00Z";
 
-pub(super) fn planned(workload: &GPUWorkload, seen: &Seen) -> Plan<GPUWorkloadStatus> {
+pub(super) fn planned(workload: &GPUWorkload, seen: &Seen) -> Course {
     planned_at(workload, seen, now())
 }
 
-pub(super) fn planned_at(
-    workload: &GPUWorkload,
-    seen: &Seen,
-    at: Timestamp,
-) -> Plan<GPUWorkloadStatus> {
+pub(super) fn planned_at(workload: &GPUWorkload, seen: &Seen, at: Timestamp) -> Course {
     plan(workload, seen, &Settings::default(), at)
 }
 
+/// Whether the workload may be placed.
+pub(super) fn may(workload: &GPUWorkload, seen: &Seen) -> Placeable {
+    let status = workload.status.as_ref();
+    placeable(workload, status, seen, &Settings::default(), now())
+}
+
 /// Phase, `Ready` reason and whether it is true.
-pub(super) fn said(plan: &Plan<GPUWorkloadStatus>) -> (Phase, String, bool) {
+pub(super) fn said(plan: &Course) -> (Phase, String, bool) {
     let status = plan.status.as_ref().expect("a status");
     let ready = condition::find(&status.conditions, condition::READY).expect("Ready");
     assert_eq!(
@@ -45,7 +49,7 @@ pub(super) fn said(plan: &Plan<GPUWorkloadStatus>) -> (Phase, String, bool) {
     )
 }
 
-pub(super) fn message(plan: &Plan<GPUWorkloadStatus>) -> String {
+pub(super) fn message(plan: &Course) -> String {
     plan.status
         .as_ref()
         .and_then(|status| status.message.clone())
@@ -53,14 +57,14 @@ pub(super) fn message(plan: &Plan<GPUWorkloadStatus>) -> String {
 }
 
 /// The deadline in the status.
-pub(super) fn deadline(plan: &Plan<GPUWorkloadStatus>) -> Option<String> {
+pub(super) fn deadline(plan: &Course) -> Option<String> {
     let status = plan.status.as_ref()?;
     Some(status.deadline.as_ref()?.0.to_string())
 }
 
-pub(super) fn deletes(plan: &Plan<GPUWorkloadStatus>) -> Vec<(String, String)> {
-    let deleted = plan.writes.iter().filter_map(|write| match &write.what {
-        Change::Delete(target) => Some((target.resource.kind.clone(), target.name.clone())),
+pub(super) fn deletes(plan: &Course) -> Vec<(String, String)> {
+    let deleted = plan.steps.actions.iter().filter_map(|action| match action {
+        Action::Delete { kind, key, .. } => Some((kind.kind.clone(), key.name.to_string())),
         _ => None,
     });
     deleted.collect()

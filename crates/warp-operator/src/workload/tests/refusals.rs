@@ -47,7 +47,7 @@ fn a_pod_the_scheduler_makes_room_for_is_waited_for() {
         said(&plan),
         (Phase::Scheduling, reason::PLACED.to_owned(), false)
     );
-    assert!(plan.writes.is_empty());
+    assert!(plan.steps.actions.is_empty());
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn refused_again_and_again(times: usize, nodes: usize, message: &str) -> Vec<i64
         // Its Job is gone: it waits until then, and says why.
         let later = planned_at(&workload(json!({}), status.clone()), &Seen::default(), at);
         if next > at {
-            assert_eq!(later.again, Some(next));
+            assert_eq!(later.steps.again, Some(next));
             assert_eq!(said(&later).1, reason::PLACEMENT_REFUSED);
             assert_eq!(later.status, Some(after), "nothing further to write");
         }

@@ -10,8 +10,13 @@ use warp_testkit::{Behaviour, until, wait_gone};
 
 use super::world::{DEADLINE, Scene, World, message, phase, reason, retries, spec, text, with};
 
-/// Reasons of the Events about a workload.
+/// What the Event of a reason about a workload says.
 async fn told(scene: &Scene<'_>, name: &str, wanted: &str) -> Result<String> {
+    told_of(scene, name, wanted, "").await
+}
+
+/// The same of the one that names `part`, where there are several.
+async fn told_of(scene: &Scene<'_>, name: &str, wanted: &str, part: &str) -> Result<String> {
     let events = kube::Api::<k8s_openapi::api::events::v1::Event>::namespaced(
         scene.workloads().into_client(),
         &scene.namespace,
@@ -20,6 +25,10 @@ async fn told(scene: &Scene<'_>, name: &str, wanted: &str) -> Result<String> {
         let all = events.list(&kube::api::ListParams::default()).await?;
         let found = all.into_iter().find(|event| {
             event.reason.as_deref() == Some(wanted)
+                && event
+                    .note
+                    .as_deref()
+                    .is_some_and(|note| note.contains(part))
                 && event.regarding.as_ref().and_then(|it| it.name.as_deref()) == Some(name)
         });
         Ok(found.and_then(|event| event.note))
@@ -66,8 +75,8 @@ pub(super) async fn an_evicted_workload_is_placed_again_without_a_retry(
             })
             .await?;
         ensure!(retries(&object) == 0, "{:?}", object.data["status"]);
-        let text = told(&scene, "drained", "Evicted").await?;
-        ensure!(text.contains(&node.unwrap_or_default()), "{text}");
+        let node = node.unwrap_or_default();
+        told_of(&scene, "drained", "Evicted", &node).await?;
     }
     // The third is one too many.
     let limit = json!({"retryPolicy": {"maxRetries": 0, "maxDisruptions": 2}});

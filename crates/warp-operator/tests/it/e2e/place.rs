@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use serde_json::json;
+use serde_json::{Value, json};
 use warp_testkit::behaviour::Kind;
 use warp_testkit::{Behaviour, NodeShape};
 
@@ -138,7 +138,8 @@ pub(super) async fn waiting_costs_no_retry_and_priority_orders_it(world: &World)
         let more = json!({"gpu": {"models": ["A100-40GB"]}, "priority": priority});
         with(spec(1, &Behaviour::hang()), more)
     };
-    scene.submit("first", one("low")).await?;
+    let first = with(one("low"), json!({"preemptible": false}));
+    scene.submit("first", first).await?;
     scene.until_phase("first", "Running").await?;
     for name in ["low", "normal", "high"] {
         scene.submit(name, one(name)).await?;
@@ -168,6 +169,107 @@ pub(super) async fn waiting_costs_no_retry_and_priority_orders_it(world: &World)
     }
     scene.release("low", &Behaviour::succeed()).await?;
     scene.until_phase("low", "Succeeded").await?;
+    Ok(())
+}
+
+/// A node of a model no other scenario asks for: to be emptied for wide work.
+pub(super) fn emptied() -> NodeShape {
+    NodeShape::nvidia("a30", "NVIDIA-A30", 24_576, "ampere", 2)
+}
+
+pub(super) async fn small_work_does_not_hold_wide_work_up(world: &World) -> Result<()> {
+    let scene = world.scene("wide").await?;
+    let ask = |gpus: u32, priority: &str| {
+        // Nobody is evicted here: what runs is waited for.
+        let more = json!({"gpu": {"models": ["A30"]}, "priority": priority, "preemptible": false});
+        with(spec(gpus, &Behaviour::hang()), more)
+    };
+    for name in ["one", "two"] {
+        scene.submit(name, ask(1, "low")).await?;
+        scene.until_phase(name, "Running").await?;
+    }
+    scene.submit("wide", ask(2, "high")).await?;
+    scene
+        .until("wide", "told that a node is kept for it", |object| {
+            message(object).contains("it is next: node a30-0 is kept for it")
+        })
+        .await?;
+    scene.submit("small", ask(1, "low")).await?;
+    scene.until_reason("small", "WaitingForCapacity").await?;
+    scene.release("one", &Behaviour::succeed()).await?;
+    // Its GPU is free, and small would fit.
+    scene
+        .until("small", "told who is before it", |object| {
+            message(object).contains("1 kept for work that is before it in line")
+        })
+        .await?;
+    scene.release("two", &Behaviour::succeed()).await?;
+    scene.until_phase("wide", "Running").await?;
+    ensure!(phase(&scene.get("small").await?) == "Pending");
+    scene.release("wide", &Behaviour::succeed()).await?;
+    scene.until_phase("small", "Running").await?;
+    scene.release("small", &Behaviour::succeed()).await?;
+    scene.until_phase("small", "Succeeded").await?;
+    Ok(())
+}
+
+/// A node of a model no other scenario asks for: to be taken from work of lower priority.
+pub(super) fn contested() -> NodeShape {
+    NodeShape::nvidia("a2", "NVIDIA-A2", 15_356, "ampere", 2)
+}
+
+pub(super) async fn work_of_higher_priority_takes_the_place_of_low_work(
+    world: &World,
+) -> Result<()> {
+    let scene = world.scene("preempt").await?;
+    let ask = |gpus: u32, more: Value| {
+        let model = json!({"gpu": {"models": ["A2"]}, "retryPolicy": {"maxRetries": 0}});
+        with(with(spec(gpus, &Behaviour::hang()), model), more)
+    };
+    scene
+        .submit(
+            "stays",
+            ask(1, json!({"priority": "low", "preemptible": false})),
+        )
+        .await?;
+    scene
+        .submit("goes", ask(1, json!({"priority": "low"})))
+        .await?;
+    for name in ["stays", "goes"] {
+        scene.until_phase(name, "Running").await?;
+    }
+    scene
+        .submit("urgent", ask(1, json!({"priority": "high"})))
+        .await?;
+    scene.until_phase("urgent", "Running").await?;
+    let object = scene
+        .until("goes", "taken off its node", |object| {
+            object.data["status"]["disruptions"] == 1 && phase(object) == "Pending"
+        })
+        .await?;
+    ensure!(retries(&object) == 0, "{:?}", object.data["status"]);
+    ensure!(
+        object.data["status"]["lostGpuSeconds"]
+            .as_i64()
+            .is_some_and(|lost| lost > 0),
+        "{:?}",
+        object.data["status"]
+    );
+    // Two GPUs cannot be had: one of them is held by work that does not let itself be evicted.
+    scene
+        .submit("wide", ask(2, json!({"priority": "high"})))
+        .await?;
+    scene.until_reason("wide", "WaitingForCapacity").await?;
+    ensure!(phase(&scene.get("stays").await?) == "Running");
+    // It goes on as soon as there is room, and nobody was evicted for work that would not have fitted.
+    scene.change("wide", json!({"suspend": true})).await?;
+    scene.release("urgent", &Behaviour::succeed()).await?;
+    let object = scene.until_phase("goes", "Running").await?;
+    ensure!(object.data["status"]["disruptions"] == 1);
+    for name in ["stays", "goes"] {
+        scene.release(name, &Behaviour::succeed()).await?;
+        scene.until_phase(name, "Succeeded").await?;
+    }
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use warp_testkit::audit::Action;
 use warp_testkit::{Behaviour, Cluster, Engine, NodeShape, until, wait_gone};
 
 use super::Used;
+use super::modelcache;
 use super::world::{DEADLINE, World, manifests, retries, spec, with};
 
 /// What the operator of a world has done; being refused anything is an error.
@@ -15,7 +16,19 @@ pub(super) async fn used(world: &World) -> Result<Used> {
     // While a namespace is being deleted the API server forbids creating in it; that is no matter
     // of roles, and no scenario of a world that is asked here does it.
     ensure!(refused.is_empty(), "the role lacks: {refused:#?}");
-    let actions = requests.into_iter().map(|request| request.action);
+    // An apply that makes an object is a patch to whoever asks and a creation to whoever allows it.
+    let made = requests
+        .iter()
+        .filter(|request| request.action.verb == "patch" && request.code == 201)
+        .map(|request| Action {
+            verb: "create".to_owned(),
+            ..request.action.clone()
+        });
+    let made: Vec<Action> = made.collect();
+    let actions = requests
+        .into_iter()
+        .map(|request| request.action)
+        .chain(made);
     Ok(actions
         .filter(|action| !action.resource.is_empty())
         .collect())
@@ -88,7 +101,7 @@ pub(super) async fn namespaced_role(engine: Engine) -> Result<Used> {
         .submit("ignored", spec(1, &Behaviour::succeed()))
         .await?;
     let flag = format!("--namespace={own}");
-    let operator = world.operator(&["--leader-elect", &flag])?;
+    let operator = world.operator(&["--leader-elect", &flag, "--min-run-time=1s"])?;
     let scene = world.scene_in(&own);
     scene
         .canary("works")
@@ -126,6 +139,18 @@ pub(super) async fn namespaced_role(engine: Engine) -> Result<Used> {
         )
         .await?;
     wait_gone(&scene.workloads(), "goes", DEADLINE).await?;
+    let gang = with(spec(1, &Behaviour::succeed()), json!({"replicas": 2}));
+    scene.submit("gang", gang).await?;
+    scene.until_phase("gang", "Succeeded").await?;
+    // The only node is full of work that lets itself be evicted.
+    let low = with(spec(8, &Behaviour::hang()), json!({"priority": "low"}));
+    scene.submit("low", low).await?;
+    scene.change("stops", json!({"suspend": true})).await?;
+    scene.until_phase("low", "Running").await?;
+    let high = with(spec(8, &Behaviour::succeed()), json!({"priority": "high"}));
+    scene.submit("high", high).await?;
+    scene.until_phase("high", "Succeeded").await?;
+    modelcache::waits_and_goes(&world, &scene).await?;
     ensure!(
         foreign.get("ignored").await?.data.get("status").is_none(),
         "a workload of another namespace was touched"

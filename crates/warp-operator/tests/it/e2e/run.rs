@@ -10,6 +10,7 @@ use kube::ResourceExt;
 use kube::api::{DynamicObject, WatchEvent, WatchParams};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use warp_api::kinds::KINDS;
 use warp_testkit::{Behaviour, repository, until};
 
 use super::operator::Operator;
@@ -299,8 +300,9 @@ pub(super) async fn audit_trail(world: &World, operator: &Operator) -> Result<()
     .with_context(|| difference.lock().unwrap().clone())?;
     ensure!(told.len() > 100, "only {} records", told.len());
     for record in &told {
+        let kind = record.object.split('/').next().unwrap_or_default();
         ensure!(
-            (record.object.starts_with("GPUWorkload/") || record.object.starts_with("Tenant/"))
+            KINDS.iter().any(|entry| entry.kind == kind)
                 && !record.why.is_empty()
                 && !record.what.is_empty()
                 && !record.correlation.is_empty(),

@@ -2,7 +2,9 @@
 
 use anyhow::{Context, Result, ensure};
 use kube::Api;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, PostParams};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
+};
 use serde_json::{Value, json};
 use warp_testkit::{Behaviour, wait_for};
 
@@ -125,6 +127,47 @@ pub(super) async fn a_namespace_that_two_tenants_claim_is_said_on_both(
     .await?;
     tenants(world)
         .delete("first", &DeleteParams::default())
+        .await?;
+    Ok(())
+}
+
+pub(super) async fn a_quota_holds_until_it_is_raised(world: &World) -> Result<()> {
+    let scene = world.scene("quota").await?;
+    let tenant = serde_json::from_value(json!({
+        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "limited"},
+        "spec": {"namespaces": {"names": [scene.namespace]}, "quota": [{"gpu": "nvidia", "nominal": 3}]},
+    }))?;
+    tenants(world)
+        .create(&PostParams::default(), &tenant)
+        .await?;
+    until(world, "limited", "ready", |tenant| {
+        condition(tenant, "Ready", "status") == "True"
+    })
+    .await?;
+    scene.submit("first", spec(2, &Behaviour::hang())).await?;
+    scene.until_phase("first", "Running").await?;
+    scene.submit("second", spec(2, &Behaviour::hang())).await?;
+    let waits = scene.until_reason("second", "TenantQuotaExceeded").await?;
+    ensure!(
+        message(&waits).contains("uses 2 of its 3"),
+        "{}",
+        message(&waits)
+    );
+    until(world, "limited", "its standing told", |tenant| {
+        let line = &tenant.data["status"]["quota"][0];
+        line["used"] == 2 && line["nominal"] == 3 && line["available"] == 1
+    })
+    .await?;
+    let raise = json!({"spec": {"quota": [{"gpu": "nvidia", "nominal": 4}]}});
+    tenants(world)
+        .patch("limited", &PatchParams::default(), &Patch::Merge(&raise))
+        .await?;
+    scene.until_phase("second", "Running").await?;
+    for name in ["first", "second"] {
+        scene.delete(name).await?;
+    }
+    tenants(world)
+        .delete("limited", &DeleteParams::default())
         .await?;
     Ok(())
 }

@@ -6,6 +6,10 @@
     reason = "`json!` at the call reads best by value"
 )]
 
+mod caches;
+mod clouds;
+mod gangs;
+mod services;
 mod tenants;
 
 use std::sync::Arc;
@@ -21,9 +25,29 @@ use warp_testkit::fault::campaign::{Scenario, Script};
 use warp_testkit::fault::world::{Setup, World};
 
 use super::{operator, rival, two_leaders};
+use caches::{
+    changes_its_revision_while_it_is_fetched, fails_is_mended_and_fetched_again,
+    follows_its_cache_to_another_model, is_fetched_and_goes_when_nobody_mounts_it,
+    waits_for_its_cache_and_holds_it,
+};
+use clouds::{
+    MONEY, ends_a_machine_of_nobody, ends_within_its_money, falls_back_to_another_region,
+    is_deleted_before_the_cloud_shows_it, is_given_back_when_idle, is_held_while_machines_exist,
+    is_rented_joins_and_is_deleted, is_told_that_its_credentials_are_refused,
+    replaces_a_machine_that_is_taken_back, waits_for_its_price,
+};
+use gangs::{
+    is_deleted_as_it_starts, is_suspended_as_it_starts_and_resumed,
+    is_tried_again_when_a_member_fails, loses_a_node_of_one_member, starts_together_and_ends,
+    waits_whole_until_there_is_room,
+};
+use services::{
+    is_changed_without_a_spare_gpu, is_corrected_while_it_is_wrong, is_served_and_deleted,
+    keeps_its_gpus_from_workloads,
+};
 use tenants::{
     counts_what_its_namespaces_use, gains_and_loses_a_namespace_by_its_label,
-    is_contested_and_then_alone,
+    holds_work_over_its_quota_until_there_is_room, is_contested_and_then_alone,
 };
 
 /// Two machines with four GPUs and one with two.
@@ -38,6 +62,14 @@ defaults: {pullTime: 1s, runTime: 60s}
 pools:
 - {name: only, count: 1, gpu: L4, gpus: 4}
 ";
+/// Two GPUs, and containers that do not end by themselves.
+const SERVING: &str = "
+defaults: {pullTime: 1s}
+pools:
+- {name: only, count: 1, gpu: L4, gpus: 2}
+";
+/// No machine but those that are rented.
+const NONE: &str = "";
 const CLOUDS: &str = "
 defaults: {pullTime: 1s, runTime: 60s}
 pools:
@@ -89,6 +121,12 @@ const RIVALS: &[&str] = &[
 /// whether the Job of that attempt has ended by itself and stays, or is deleted.
 const FIRST_ATTEMPT: &[&str] = &["Job default/w-uid-0", "Pod default/w-uid-0-*"];
 
+/// The same of a gang.
+const GIVEN_UP: &[&str] = &["Job default/g-uid-0", "Pod default/g-uid-0-*"];
+
+/// How long a step took is a time like any other: a fault may cost some.
+const TOOK: &[&str] = &["/seconds"];
+
 pub(super) fn all() -> Vec<Scenario> {
     let mut all = scenarios![operator "gpuworkload ";
         FLEET runs_to_success,
@@ -100,6 +138,7 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET is_suspended_while_it_waits,
         ONE is_suspended_while_it_waits_and_room_comes,
         FLEET is_born_suspended,
+        ONE takes_the_place_of_low_work,
         FLEET is_deleted_while_pending,
         ONE is_deleted_while_it_waits_and_room_comes,
         FLEET is_deleted_while_running,
@@ -128,10 +167,49 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET is_in_a_namespace_that_is_deleted,
         FLEET asks_for_a_model,
     ];
+    all.extend(scenarios![operator "gang ";
+        FLEET starts_together_and_ends,
+        FLEET is_tried_again_when_a_member_fails,
+        FLEET is_suspended_as_it_starts_and_resumed,
+        FLEET loses_a_node_of_one_member loose GIVEN_UP,
+        FLEET waits_whole_until_there_is_room,
+        FLEET is_deleted_as_it_starts,
+    ]);
+    all.extend(scenarios![two_leaders "two leaders gang ";
+        FLEET starts_together_and_ends,
+    ]);
     all.extend(scenarios![operator "tenant ";
         FLEET counts_what_its_namespaces_use,
         FLEET gains_and_loses_a_namespace_by_its_label,
         FLEET is_contested_and_then_alone,
+        FLEET holds_work_over_its_quota_until_there_is_room,
+    ]);
+    all.extend(scenarios![operator "inferenceservice ";
+        SERVING is_served_and_deleted loose TOOK,
+        SERVING is_changed_without_a_spare_gpu loose TOOK,
+        SERVING is_corrected_while_it_is_wrong loose TOOK,
+        SERVING keeps_its_gpus_from_workloads loose TOOK,
+        FLEET waits_for_its_cache_and_holds_it loose TOOK,
+        FLEET follows_its_cache_to_another_model loose TOOK,
+    ]);
+    all.extend(scenarios![operator "gpurequest ";
+        NONE is_rented_joins_and_is_deleted loose MONEY,
+        NONE is_deleted_before_the_cloud_shows_it loose MONEY,
+        NONE is_given_back_when_idle loose MONEY,
+        NONE ends_within_its_money loose MONEY,
+        NONE falls_back_to_another_region loose MONEY,
+        NONE replaces_a_machine_that_is_taken_back loose MONEY,
+        NONE waits_for_its_price loose MONEY,
+    ]);
+    all.extend(scenarios![operator "cloudprovider ";
+        NONE is_held_while_machines_exist loose MONEY,
+        NONE ends_a_machine_of_nobody loose MONEY,
+        NONE is_told_that_its_credentials_are_refused loose MONEY,
+    ]);
+    all.extend(scenarios![operator "modelcache ";
+        FLEET is_fetched_and_goes_when_nobody_mounts_it,
+        FLEET fails_is_mended_and_fetched_again,
+        FLEET changes_its_revision_while_it_is_fetched,
     ]);
     all.extend(scenarios![two_leaders "two leaders ";
         FLEET runs_to_success,
@@ -331,6 +409,18 @@ async fn is_deleted_while_it_waits_and_room_comes(world: &World) -> Result<()> {
     world.pass(Duration::from_secs(10)).await;
     delete(world, &it).await?;
     room_comes(world).await
+}
+
+async fn takes_the_place_of_low_work(world: &World) -> Result<()> {
+    let low = json!({"gpuCount": 4, "priority": "low", "podTemplate": for_long()});
+    let low = workload("low", low);
+    submit(world, &low).await?;
+    until_phase(world, &low, "Running").await?;
+    // Longer than the least time it may run.
+    world.pass(Duration::from_mins(2)).await;
+    let it = submitted(world, json!({"gpuCount": 2, "priority": "high"})).await?;
+    until_phase(world, &it, "Succeeded").await?;
+    until_phase(world, &low, "Succeeded").await
 }
 
 async fn is_born_suspended(world: &World) -> Result<()> {

@@ -86,6 +86,14 @@ impl Runtime for Scripted {
         self.0.name()
     }
 
+    fn is_own_image(&self, image: &str) -> bool {
+        self.0.is_own_image(image)
+    }
+
+    fn has_real_devices(&self) -> bool {
+        self.0.has_real_devices()
+    }
+
     fn admit(&self, pod: &Pod) -> Result<(), Refusal> {
         self.0.admit(&told(pod))
     }

@@ -51,7 +51,7 @@ enum Cache {
 }
 
 /// 8192, 32k (32 × 1024), 1m.
-fn tokens(text: &str) -> Result<u64, String> {
+pub(crate) fn tokens(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.to_lowercase() {
         lower if lower.ends_with('k') => (lower.trim_end_matches('k').to_owned(), 1 << 10),
         lower if lower.ends_with('m') => (lower.trim_end_matches('m').to_owned(), 1 << 20),

@@ -6,11 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use kube::api::{
+    ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+};
 use kube::runtime::wait::{await_condition, conditions::is_crd_established};
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use warp_apiserver::{ApiServer, Options};
@@ -18,16 +22,23 @@ use warp_local::controllers;
 use warp_local::node::access::Hooks;
 use warp_local::node::faults::Fault;
 use warp_local::node::fleet::Fleet;
-use warp_local::node::{Host, Simulated, host};
+use warp_local::node::process::{self, ProcessError};
+use warp_local::node::runtime::Report;
+use warp_local::node::{Host, Runtime, Simulated, WithEngines, host};
 
 use super::fleet;
 use super::instance::{Instance, Kind};
 use crate::cluster::told;
 use crate::commands::install;
 use crate::commands::node::{Chosen, Local, local_host};
+use crate::output;
 
 /// New kinds are served within this.
 const KINDS_LIMIT: Duration = Duration::from_secs(20);
+/// Where the addresses of pods on rented machines begin, so that they are not those of the fleet's pods.
+const RENTED_PODS: u32 = 1 << 22;
+/// The image that fetches models on Docker nodes, as `make image` names it.
+const FETCH_IMAGE: &str = "warp:latest";
 /// What is under way gets this long to finish when the engine stops.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
@@ -35,6 +46,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 pub(super) struct Plan {
     pub(super) instance: Instance,
     pub(super) ephemeral: bool,
+    /// Bring a fake cloud to rent from.
+    pub(super) demo: bool,
     pub(super) event_ttl: Duration,
     pub(super) listener: TcpListener,
     /// Where the operator answers for its health and metrics.
@@ -105,6 +118,10 @@ impl Engine {
         engine.nodes(&client, plan.nodes, &plan.instance, &hooks)?;
         install_kinds(&client).await?;
         install_rights(&client).await?;
+        if plan.demo {
+            install_cloud(&client).await?;
+        }
+        install_storage(&client).await?;
         // As on a cluster: what its role lacks is refused here too.
         engine.operator(
             server.client_as(install::NAMESPACE, install::OPERATOR),
@@ -162,16 +179,19 @@ impl Engine {
                     fleet::mark(shape);
                 }
                 self.faults(client, std::mem::take(&mut fleet.faults));
-                let runtime =
-                    Arc::new(Simulated::new(fleet.defaults).followed_through(client.clone()));
-                hooks.connect_to(runtime.clone());
+                let rented = Simulated::new(fleet.defaults.clone())
+                    .with_addresses_from(RENTED_PODS)
+                    .followed_through(client.clone());
+                self.rented(client, Arc::new(rented));
+                let simulated = Simulated::new(fleet.defaults).followed_through(client.clone());
+                let (runtime, reports) = simulated_runtime(client, instance, simulated, hooks)?;
                 Host {
                     client: client.clone(),
                     clock: self.server.clock().clone(),
                     options: host::Options::for_fleet(fleet.nodes.len()),
                     shapes: fleet.nodes,
                     runtime,
-                    reports: None,
+                    reports,
                 }
             }
             Nodes::Machine(chosen) => {
@@ -192,6 +212,16 @@ impl Engine {
             )
         });
         Ok(())
+    }
+
+    /// Machines of fake clouds join as simulated nodes too.
+    fn rented(&mut self, client: &kube::Client, runtime: Arc<Simulated>) {
+        let (client, clock) = (client.clone(), self.server.clock().clone());
+        let (options, stop) = (host::Options::for_fleet(1), self.stop.clone());
+        self.tasks.spawn(async move {
+            warp_local::node::rented::run(client, clock, runtime, options, stop).await;
+            ("the rented machines", Ok(()))
+        });
     }
 
     /// What the fleet file says happens to its nodes.
@@ -219,12 +249,15 @@ impl Engine {
             leader: None,
             health_addr: Some(pages.clone()),
             metrics_addr: Some(pages),
-            settings: warp_operator::Settings::default(),
+            settings: warp_operator::Settings {
+                fetcher: fetcher(),
+                ..warp_operator::Settings::default()
+            },
         };
         let stop = self.stop.clone();
         self.tasks.spawn(async move {
             let ended =
-                warp_operator::run(client, config, warp_operator::Clock::System, stop).await;
+                warp_operator::run(client, config, warp_operator::Clock::system(), stop).await;
             ("the operator", ended.map_err(anyhow::Error::from))
         });
     }
@@ -257,6 +290,49 @@ impl Engine {
     }
 }
 
+type Reports = Option<mpsc::UnboundedReceiver<Report>>;
+
+/// What runs the pods of simulated nodes: nothing does, except engines, which are processes of this machine.
+fn simulated_runtime(
+    client: &kube::Client,
+    instance: &Instance,
+    simulated: Simulated,
+    hooks: &Hooks,
+) -> anyhow::Result<(Arc<dyn Runtime>, Reports)> {
+    let program = std::env::current_exe().context("failed to find this program")?;
+    let made = process::Process::new(
+        client.clone(),
+        &instance.engines(),
+        program,
+        "127.0.0.1",
+        process::Cgroups::find(),
+    );
+    match made {
+        Ok((engines, reports)) => {
+            let runtime = Arc::new(WithEngines::new(simulated, engines));
+            hooks.connect_to(runtime.clone());
+            Ok((runtime, Some(reports)))
+        }
+        Err(error @ ProcessError::LongPath { .. }) => {
+            output::note(&format!("engines are simulated only: {error}"));
+            let runtime = Arc::new(simulated);
+            hooks.connect_to(runtime.clone());
+            Ok((runtime, None))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What fetches models here: this program itself on nodes that run commands of this machine.
+fn fetcher() -> warp_operator::Fetcher {
+    let program = std::env::current_exe().ok();
+    warp_operator::Fetcher {
+        image: Some(FETCH_IMAGE.to_owned()),
+        program: program.map(|path| path.display().to_string()),
+        asks_progress: true,
+    }
+}
+
 /// The operator's service account and role, and what users' roles mean for our kinds.
 async fn install_rights(client: &kube::Client) -> anyhow::Result<()> {
     for object in install::rights()? {
@@ -275,6 +351,44 @@ async fn install_rights(client: &kube::Client) -> anyhow::Result<()> {
             .map_err(told)
             .with_context(|| format!("failed to install {} {name}", types.kind))?;
     }
+    Ok(())
+}
+
+/// A fake cloud, as the example has it. One that is there, or was taken away on purpose later, is the user's.
+async fn install_cloud(client: &kube::Client) -> anyhow::Result<()> {
+    let example = include_str!("../../../../../deploy/examples/cloud.yaml");
+    let cloud: warp_api::CloudProvider =
+        serde_saphyr::from_str(example).context("failed to read an embedded manifest")?;
+    let api: Api<warp_api::CloudProvider> = Api::all(client.clone());
+    match api.create(&PostParams::default(), &cloud).await {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+        other => other
+            .map(drop)
+            .context("failed to create the fake cloud of the demo"),
+    }
+}
+
+/// A class that claims get by default, folders of this machine, unless somebody has made classes.
+async fn install_storage(client: &kube::Client) -> anyhow::Result<()> {
+    let api: Api<StorageClass> = Api::all(client.clone());
+    let there = api.list(&ListParams::default().limit(1)).await;
+    let there = there.context("failed to look for storage classes")?;
+    if !there.items.is_empty() {
+        return Ok(());
+    }
+    let class = serde_json::from_value(serde_json::json!({
+        "metadata": {
+            "name": "local",
+            "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
+        },
+        "provisioner": controllers::PROVISIONER,
+        "reclaimPolicy": "Delete",
+        "volumeBindingMode": "Immediate",
+    }))?;
+    api.create(&PostParams::default(), &class)
+        .await
+        .map_err(told)
+        .context("failed to make the storage class local")?;
     Ok(())
 }
 

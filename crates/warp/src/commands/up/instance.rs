@@ -23,7 +23,9 @@ const BACKUP: &str = "backup.part";
 /// Says that a directory is ours to empty.
 const MARKER: &str = ".warp";
 /// Everything an instance makes; the marker goes last.
-const FOLDERS: [&str; 4] = ["pods", "volumes", "users", store::ASIDE];
+const FOLDERS: [&str; 5] = ["pods", ENGINES, "volumes", "users", store::ASIDE];
+/// Files of engines that run for simulated nodes.
+const ENGINES: &str = "engines";
 const FILES: [&str; 18] = [
     STATE,
     "state.log-a",
@@ -109,6 +111,11 @@ impl Instance {
     /// A place for a backup that is not wanted as a file.
     pub(crate) fn backup(&self) -> PathBuf {
         self.folder.join(BACKUP)
+    }
+
+    /// Where engines that run for simulated nodes have their files.
+    pub(crate) fn engines(&self) -> PathBuf {
+        self.folder.join(ENGINES)
     }
 
     pub(crate) fn log(&self) -> PathBuf {

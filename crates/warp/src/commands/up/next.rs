@@ -33,6 +33,11 @@ pub(super) fn say(instance: &Instance, note: &Note) {
     if note.kind != Kind::None {
         lines.push(format!("{tool} get nodes{other}"));
         lines.extend(example(tool, note.kind, program.as_deref()));
+        if note.kind == Kind::Simulated {
+            lines.push(
+                "warp offers H100 · warp rent H100 --max-price 3.50   # in fake money".to_owned(),
+            );
+        }
     }
     let data = if cluster::data_directory().as_ref() == Some(&instance.folder) {
         String::new()
@@ -59,7 +64,7 @@ fn example(tool: &str, kind: Kind, program: Option<&Path>) -> Vec<String> {
             let apply = match example_file(program) {
                 Some(file) => format!("{tool} apply -f {}", word(&file)),
                 None => format!(
-                    "echo '{{\"apiVersion\": \"gpu.warp.dev/v1alpha1\", \"kind\": \"GPUWorkload\", \"metadata\": {{\"name\": \"train\"}}, \"spec\": {{\"gpuCount\": 2, \"image\": \"train\", \"command\": [\"sleep\", \"60\"]}}}}' | {tool} apply -f -"
+                    "echo '{{\"apiVersion\": \"gpu.warp.dev/v1alpha1\", \"kind\": \"GPUWorkload\", \"metadata\": {{\"name\": \"train\"}}, \"spec\": {{\"modelName\": \"hello\", \"gpuCount\": 2, \"image\": \"train\", \"command\": [\"sleep\", \"60\"]}}}}' | {tool} apply -f -"
                 ),
             };
             return vec![format!("{apply} && {tool} get gpuw -w")];

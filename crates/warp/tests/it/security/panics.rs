@@ -53,7 +53,7 @@ fn a_defect_says_nothing_of_the_secrets_it_was_about() {
     for sign in [
         "a request's defect",
         "a pass's defect",
-        "a pass crashed",
+        "panicked, will try again",
         "Identity {",
         "Kubeconfig {",
     ] {
@@ -173,7 +173,7 @@ async fn in_a_pass(server: &ApiServer) -> Result<()> {
     let operator = warp_operator::run(
         Client::new(brittle, "default"),
         config,
-        Clock::System,
+        Clock::system(),
         stop.clone(),
     );
     let operator = tokio::spawn(operator);

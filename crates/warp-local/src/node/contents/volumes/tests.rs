@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use warp_apiserver::{ApiServer, Options};
 
 use super::{Maker, Volumes, mounted};
-use crate::node::contents::fields::Machine;
+use crate::node::contents::fields::{Machine, Place};
 
 fn text(folder: &Path, name: &str) -> Option<String> {
     fs::read_to_string(folder.join(name)).ok()
@@ -44,7 +44,10 @@ async fn a_changed_config_map_reaches_the_files_of_a_running_pod() {
     let maker = Maker {
         client: &client,
         pod: &pod,
-        address: "127.0.0.1",
+        place: Place {
+            pod: "127.1.0.1",
+            host: "127.0.0.1",
+        },
         machine: Machine {
             cpu_milli: 1000,
             memory: 1 << 30,

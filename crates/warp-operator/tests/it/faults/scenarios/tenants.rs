@@ -82,3 +82,20 @@ pub(super) async fn is_contested_and_then_alone(world: &World) -> Result<()> {
     delete(world, &other).await?;
     until_reason(world, &one, "NamespacesFound").await
 }
+
+pub(super) async fn holds_work_over_its_quota_until_there_is_room(world: &World) -> Result<()> {
+    let mut it = tenant("team", &json!({"names": ["default"]}));
+    it["spec"]["quota"] = json!([{"gpu": "nvidia", "nominal": 1}]);
+    world.create(it.clone()).await?;
+    until_reason(world, &it, "NamespacesFound").await?;
+    let first = workload("w", json!({"podTemplate": for_long()}));
+    submit(world, &first).await?;
+    until_phase(world, &first, "Running").await?;
+    let second = workload("x", json!({}));
+    submit(world, &second).await?;
+    super::until_reason(world, &second, "TenantQuotaExceeded").await?;
+    // A request that was held up on its way has arrived by then, as above.
+    world.pass(Duration::from_mins(2)).await;
+    delete(world, &first).await?;
+    until_phase(world, &second, "Succeeded").await
+}

@@ -1,0 +1,283 @@
+//! `CloudProvider`: one account at one cloud that rents out GPUs.
+//!
+//! The struct is the schema; [`RULES`] says what a schema cannot.
+
+// The lint takes the columns of one `#[kube]` for one attribute said twice.
+#![allow(clippy::duplicated_attributes)]
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::crd::Rule;
+use crate::price::{self, Price};
+
+/// One account at one cloud that rents out GPUs: its regions and limits, and what it has to offer.
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "gpu.warp.dev",
+    version = "v1alpha1",
+    kind = "CloudProvider",
+    plural = "cloudproviders",
+    singular = "cloudprovider",
+    shortname = "gpucp",
+    category = "warp",
+    status = "CloudProviderStatus",
+    derive = "PartialEq",
+    doc = "One account at one cloud that rents out GPUs: its regions and limits, and what it has to offer.",
+    printcolumn(name = "Type", type_ = "string", json_path = ".spec.type"),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Ready')].status"
+    ),
+    printcolumn(name = "Offers", type_ = "integer", json_path = ".status.offerCount"),
+    printcolumn(
+        name = "Machines",
+        type_ = "integer",
+        json_path = ".status.machineCount"
+    ),
+    printcolumn(
+        name = "Per-Hour",
+        type_ = "string",
+        json_path = ".status.pricePerHour"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Ready')].reason",
+        priority = 1
+    )
+)]
+#[serde(rename_all = "camelCase")]
+pub struct CloudProviderSpec {
+    /// Which cloud. `fake` rents out machines that exist only in its books, for fake money.
+    #[serde(rename = "type")]
+    pub kind: CloudProviderType,
+    /// Who asks. Every cloud but `fake` needs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<CloudProviderCredentials>,
+    /// How machines of this account are set up, as far as the cloud has to be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<CloudProviderSettings>,
+    /// Only these regions, by the cloud's own names or by area such as `us-west`. Empty: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]
+    pub regions: Vec<String>,
+    /// What this account may have at once, of all requests together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<CloudProviderLimits>,
+    /// Among offers of the same price the provider with the lower number is asked first.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 1000))]
+    pub priority: i32,
+    /// False: nothing new is rented here. What runs goes on.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Which cloud.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CloudProviderType {
+    /// A cloud that exists only in its books.
+    Fake,
+    /// Lambda Cloud: virtual machines on demand.
+    Lambda,
+    /// RunPod: containers on demand.
+    Runpod,
+    /// Vast.ai: containers on demand and by bid.
+    Vast,
+    /// Amazon EC2: virtual machines on demand and spot.
+    Aws,
+    /// Google Compute Engine: virtual machines on demand and spot.
+    Gcp,
+    /// Microsoft Azure: virtual machines on demand and spot.
+    Azure,
+    /// Paperspace: virtual machines on demand.
+    Paperspace,
+}
+
+impl CloudProviderType {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Fake => "fake",
+            Self::Lambda => "lambda",
+            Self::Runpod => "runpod",
+            Self::Vast => "vast",
+            Self::Aws => "aws",
+            Self::Gcp => "gcp",
+            Self::Azure => "azure",
+            Self::Paperspace => "paperspace",
+        }
+    }
+}
+
+/// Who asks a cloud.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CloudProviderCredentials {
+    /// A Secret in the operator's own namespace. Its keys are the cloud's: `apiKey` for lambda, runpod, vast and
+    /// paperspace; `accessKeyId` and `secretAccessKey` for aws; `serviceAccount` for gcp; `tenantId`, `clientId` and
+    /// `clientSecret` for azure. `userData` is cloud-init for new machines, in which `{{name}}` becomes the machine's
+    /// name; `endpoint` replaces the cloud's address.
+    #[schemars(length(min = 1, max = 253))]
+    pub secret_name: String,
+}
+
+/// How machines are set up, in the cloud's words.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CloudProviderSettings {
+    /// The image machines start from. lambda: an image id; runpod, vast: a container image that joins by itself; aws:
+    /// an AMI of each region; gcp, azure: the path of an image; paperspace: a template.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    pub image: Option<String>,
+    /// The name of an SSH key the cloud knows. lambda needs it, aws takes it; azure: the public key itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 2048))]
+    pub ssh_key: Option<String>,
+    /// aws: a subnet; gcp: a network; azure: the path of a subnet; paperspace: a private network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    pub network: Option<String>,
+    /// aws: a security group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    pub security_group: Option<String>,
+    /// The disk in GiB, where the cloud lets one choose.
+    #[serde(default, rename = "diskGiB", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 10, max = 16_000))]
+    pub disk_gib: Option<u32>,
+    /// gcp: the project. Taken from the service account unless it is said here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    pub project: Option<String>,
+    /// azure: the subscription.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    pub subscription: Option<String>,
+    /// azure: the resource group machines are made in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    pub resource_group: Option<String>,
+}
+
+/// What an account may have at once.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CloudProviderLimits {
+    /// Machines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub machines: Option<u32>,
+    /// US dollars an hour, as a number or as text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "price::schema")]
+    pub price_per_hour: Option<Price>,
+}
+
+/// What holds at the moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CloudProviderStatus {
+    /// Generation of the spec this status was computed from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// What the account can rent: the cheapest of each model, size and region, cheapest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub offers: Vec<CloudOffer>,
+    /// How many those are.
+    #[serde(default)]
+    pub offer_count: i64,
+    /// When the cloud was last known to say so; renewed at the latest every half hour.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offers_checked_at: Option<Time>,
+    /// Machines with this cluster's mark that the cloud says it has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub machines: Vec<CloudMachine>,
+    /// How many those are.
+    #[serde(default)]
+    pub machine_count: i64,
+    /// What they cost an hour together, in US dollars.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price_per_hour: Option<String>,
+    /// What needs attention, in one sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// `Ready`: the cloud lets us in and has been asked what it offers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// One machine one can rent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CloudOffer {
+    /// The model, such as `H100-80GB`.
+    pub gpu: String,
+    /// GPUs of the machine.
+    pub gpus: u32,
+    /// The cloud's region.
+    pub region: String,
+    /// The cloud's name for this kind of machine.
+    pub instance_type: String,
+    /// US dollars an hour for the whole machine.
+    pub price: String,
+    /// The same for one the cloud may take back, where it sells that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spot_price: Option<String>,
+    /// none, low, medium, high or unknown.
+    pub availability: String,
+}
+
+/// One machine as the cloud describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CloudMachine {
+    /// The cloud's id of it.
+    pub id: String,
+    /// Its name, which is also its node's.
+    pub name: String,
+    /// How the cloud says it is.
+    pub state: String,
+    /// The GPURequest it belongs to, as `namespace/name`; absent when it belongs to none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
+    /// US dollars an hour, where the cloud says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price: Option<String>,
+    /// Since when this operator knows that it belongs to none; it is ended some minutes later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unowned_since: Option<Time>,
+}
+
+/// Every rule with the place in the schema it hangs on.
+pub const RULES: &[Rule] = &[
+    Rule {
+        at: "",
+        rule: "size(self.metadata.name) <= 63",
+        message: "a provider's name is at most 63 characters: it is used as a label",
+    },
+    Rule {
+        at: "spec",
+        rule: "self.type == 'fake' || has(self.credentials)",
+        message: "this cloud needs spec.credentials.secretName: a Secret in the operator's namespace",
+    },
+    Rule {
+        at: "spec",
+        rule: "self.type == oldSelf.type",
+        message: "type may not change: machines of the old one would be lost; make another CloudProvider",
+    },
+];

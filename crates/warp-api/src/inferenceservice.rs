@@ -1,0 +1,482 @@
+//! `InferenceService`: serve a model.
+//!
+//! The struct is the schema; [`RULES`] says what a schema cannot.
+
+// The lint takes the columns of one `#[kube]` for one attribute said twice.
+#![allow(clippy::duplicated_attributes)]
+
+mod rules;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::EnvVar;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::workload::{BadSpec, GPUWorkloadSpec, GpuAsk, GpuRequirement, WorkloadResources};
+pub use rules::RULES;
+
+/// Serve a model on GPUs with an engine that speaks OpenAI's API, and keep it served.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "gpu.warp.dev",
+    version = "v1alpha1",
+    kind = "InferenceService",
+    plural = "inferenceservices",
+    singular = "inferenceservice",
+    shortname = "isvc",
+    category = "warp",
+    namespaced,
+    status = "InferenceServiceStatus",
+    derive = "PartialEq",
+    derive = "Default",
+    scale(
+        spec_replicas_path = ".spec.replicas",
+        status_replicas_path = ".status.replicas",
+        label_selector_path = ".status.selector"
+    ),
+    doc = "Serve a model on GPUs with an engine that speaks OpenAI's API, and keep it served.",
+    printcolumn(name = "Model", type_ = "string", json_path = ".status.modelName"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyReplicas"),
+    printcolumn(name = "Replicas", type_ = "integer", json_path = ".status.replicas"),
+    printcolumn(name = "URL", type_ = "string", json_path = ".status.url"),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    ),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = ".status.message",
+        priority = 1
+    )
+)]
+#[serde(rename_all = "camelCase")]
+pub struct InferenceServiceSpec {
+    /// What is served.
+    pub model: ModelReference,
+    /// What serves it.
+    #[serde(default)]
+    pub engine: EngineSpec,
+    /// Whole GPUs of one replica, all on one node. Absent: as many as `parallelism` takes, else 1; 0 serves without a
+    /// GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 16))]
+    pub gpu_count: Option<i32>,
+    /// Which GPUs will do. Absent: any NVIDIA GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuRequirement>,
+    /// How the model is split over the GPUs of a replica. Absent: every layer over all of them. `warp model plan` says
+    /// what fits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parallelism: Option<Parallelism>,
+    /// Copies that serve at once. With `scaling`, the number to begin with.
+    #[serde(default = "one")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub replicas: i32,
+    /// Lets the operator choose the number of copies by what the engines report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scaling: Option<Scaling>,
+    /// CPU, memory and other resources of a replica; GPUs come from `gpuCount`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<WorkloadResources>,
+    /// Port the engine listens on and the Service offers.
+    #[serde(default = "default_port")]
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: i32,
+    /// Seconds a replica may take from its start until it answers, such as `30m`. One that takes longer is started
+    /// again.
+    #[serde(default = "default_start_limit")]
+    #[schemars(length(min = 1, max = 16))]
+    pub start_limit: String,
+    /// Time that requests under way get when a replica is asked to end, such as `60s`.
+    #[serde(default = "default_drain")]
+    #[schemars(length(min = 1, max = 16))]
+    pub drain: String,
+}
+
+fn one() -> i32 {
+    1
+}
+
+fn default_port() -> i32 {
+    8000
+}
+
+fn default_start_limit() -> String {
+    "1h".to_owned()
+}
+
+fn default_drain() -> String {
+    "45s".to_owned()
+}
+
+/// What is served.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelReference {
+    /// Where the weights are: `hf://org/name` (or `org/name`) on a hub, or `pvc://claim/folder` on a volume. The
+    /// simulated engine takes any name, as it has no weights. Either this or `cache`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024), regex(pattern = r"^[A-Za-z0-9][^\s]*$"))]
+    pub source: Option<String>,
+    /// `ModelCache` of the same namespace whose files are served, offline and read-only. Copies start when it is
+    /// ready; when it has another complete model, they are replaced by copies that serve that one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 48),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+    )]
+    pub cache: Option<String>,
+    /// Commit, tag or branch of the hub. A commit makes every replica serve the same weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 255), regex(pattern = r"^[A-Za-z0-9][^\s]*$"))]
+    pub revision: Option<String>,
+    /// Name clients ask for. Absent: the part of `source` after its scheme, or the name of the cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 255), regex(pattern = r"^[A-Za-z0-9][^\s]*$"))]
+    pub name: Option<String>,
+    /// LoRA adapters that are served beside the model, each under its own name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub adapters: Vec<Adapter>,
+}
+
+/// A LoRA adapter.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Adapter {
+    /// Name clients ask for.
+    #[schemars(length(min = 1, max = 255), regex(pattern = r"^[A-Za-z0-9][^\s=]*$"))]
+    pub name: String,
+    /// Where it is: `hf://org/name` (or `org/name`) on a hub, or a path in the container.
+    #[schemars(length(min = 1, max = 1024), regex(pattern = r"^[A-Za-z0-9/][^\s]*$"))]
+    pub source: String,
+}
+
+/// What serves the model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EngineSpec {
+    /// Which engine.
+    #[serde(default, rename = "type")]
+    pub kind: EngineKind,
+    /// Version of the engine's own image, such as `v0.27.0`. Absent: the one this Warp was made for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 128),
+        regex(pattern = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
+    )]
+    pub version: Option<String>,
+    /// Container image instead of the engine's own. A custom engine needs one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub image: Option<String>,
+    /// Entry point instead of the image's own. For a custom engine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// Arguments of the engine by name, without the dashes, such as `max-model-len: "32768"`; `"true"` and `"false"`
+    /// turn flags on and off. Names the engine does not know are refused, as are those that other fields decide.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub args: BTreeMap<String, String>,
+    /// Further arguments, word by word and unchecked, after all others. All arguments of a custom engine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
+    pub advanced: Vec<String>,
+    /// Environment of the engine. What is given here wins over what Warp would set.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<EnvVar>,
+    /// Path that answers with 200 once the model can be asked.
+    #[serde(default = "default_health")]
+    #[schemars(length(min = 1, max = 1024), regex(pattern = r"^/"))]
+    pub health_path: String,
+}
+
+impl Default for EngineSpec {
+    fn default() -> Self {
+        Self {
+            kind: EngineKind::default(),
+            version: None,
+            image: None,
+            command: Vec::new(),
+            args: BTreeMap::new(),
+            advanced: Vec::new(),
+            env: Vec::new(),
+            health_path: default_health(),
+        }
+    }
+}
+
+fn default_health() -> String {
+    "/health".to_owned()
+}
+
+/// Which engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum EngineKind {
+    /// vLLM, in its official image for the vendor of the GPUs.
+    #[default]
+    Vllm,
+    /// `warp engine`: the same API without weights, for trials.
+    Simulated,
+    /// Any image that listens on `port`.
+    Custom,
+}
+
+impl EngineKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Vllm => "vllm",
+            Self::Simulated => "simulated",
+            Self::Custom => "custom",
+        }
+    }
+}
+
+/// How the model is split over the GPUs of a replica. Together they take all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Parallelism {
+    /// GPUs every layer is split over. Divides the number of attention heads.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 16))]
+    pub tensor: i32,
+    /// GPUs that each hold some of the layers.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 16))]
+    pub pipeline: i32,
+    /// Whole copies inside one replica.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 16))]
+    pub data: i32,
+}
+
+impl Default for Parallelism {
+    fn default() -> Self {
+        Self {
+            tensor: 1,
+            pipeline: 1,
+            data: 1,
+        }
+    }
+}
+
+impl Parallelism {
+    /// GPUs it takes.
+    pub fn gpus(self) -> i32 {
+        self.tensor
+            .saturating_mul(self.pipeline)
+            .saturating_mul(self.data)
+    }
+}
+
+/// How many copies serve, chosen by what the engines report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Scaling {
+    /// Least copies. 0 is refused as long as nothing holds the requests that come meanwhile.
+    #[serde(default = "one")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub min: i32,
+    /// Most copies.
+    #[schemars(range(min = 1, max = 1000))]
+    pub max: i32,
+    /// What is looked at.
+    #[serde(default)]
+    pub metric: ScalingMetric,
+    /// What one copy should carry: requests for `inFlight` and `queue`, percent for `cache`.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub target: i32,
+    /// Copies are given up only after they were too many for this long, such as `5m`.
+    #[serde(default = "default_window")]
+    #[schemars(length(min = 1, max = 16))]
+    pub window: String,
+}
+
+fn default_window() -> String {
+    "5m".to_owned()
+}
+
+/// What the number of copies follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum ScalingMetric {
+    /// Requests running and waiting.
+    #[default]
+    InFlight,
+    /// Requests waiting.
+    Queue,
+    /// Share of the attention cache in use.
+    Cache,
+}
+
+/// What the operator has seen and decided.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InferenceServiceStatus {
+    /// Generation of the spec this status was computed from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Where it stands, derived from its Deployment and pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<ServicePhase>,
+    /// Why it stands there, in one sentence with numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Copies wanted at the moment.
+    #[serde(default)]
+    pub replicas: i32,
+    /// Copies that answer.
+    #[serde(default)]
+    pub ready_replicas: i32,
+    /// Copies of the spec as it is now.
+    #[serde(default)]
+    pub updated_replicas: i32,
+    /// Selects the pods, for `kubectl scale` and autoscalers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
+    /// Where clients reach it inside the cluster: the base of OpenAI's API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// Name to ask for at that address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_name: Option<String>,
+    /// Addresses of the copies that answer, at most eight.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
+    /// GPUs of one copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_per_replica: Option<i32>,
+    /// The start of the newest copy, step by step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timeline: Vec<TimelineStep>,
+    /// What the last look at the engines said. Absent: there is no answer yet, which is not the same as nothing to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<ServiceLoad>,
+    /// Copies were too many since then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub too_many_since: Option<Time>,
+    /// How copies are replaced by those of a new spec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<String>,
+    /// `Ready`: enough copies answer. `Accepted`: the spec can be carried out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// Where a service stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ServicePhase {
+    /// The spec cannot be carried out.
+    Refused,
+    /// No copy has a place yet.
+    Pending,
+    /// Copies start: image, weights, compilation.
+    Starting,
+    /// All copies wanted answer.
+    Ready,
+    /// Some answer, fewer than wanted.
+    Degraded,
+    /// Copies of a new spec take the place of old ones.
+    Updating,
+    /// Copies end again and again before they answer.
+    Failing,
+    /// No copies are wanted.
+    Stopped,
+}
+
+/// One step of a start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TimelineStep {
+    /// `created`, `scheduled`, `started` or `ready`.
+    pub step: String,
+    /// When it was reached.
+    pub at: Time,
+    /// Seconds since the step before.
+    #[serde(default)]
+    pub seconds: i64,
+}
+
+/// What engines report, together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceLoad {
+    /// Copies that answered.
+    #[serde(default)]
+    pub copies: i32,
+    /// Requests being answered.
+    #[serde(default)]
+    pub running: i64,
+    /// Requests waiting.
+    #[serde(default)]
+    pub waiting: i64,
+    /// Mean share of the attention cache in use, in percent.
+    #[serde(default)]
+    pub cache_percent: i64,
+}
+
+impl ModelReference {
+    /// What the engine is told to load, without the scheme of a hub.
+    pub fn plain_source(&self) -> &str {
+        let source = self.source.as_deref().unwrap_or_default();
+        source.strip_prefix("hf://").unwrap_or(source)
+    }
+
+    /// The claim and the folder in it, when the weights are on a volume.
+    pub fn claim(&self) -> Option<(&str, &str)> {
+        let place = self.source.as_deref()?.strip_prefix("pvc://")?;
+        Some(place.split_once('/').unwrap_or((place, "")))
+    }
+
+    /// Where the weights come from, in one word.
+    pub fn word(&self) -> String {
+        match (&self.cache, &self.source) {
+            (Some(cache), _) => format!("cache://{cache}"),
+            (None, source) => source.clone().unwrap_or_default(),
+        }
+    }
+
+    /// The name clients ask for.
+    pub fn served_name(&self) -> &str {
+        if let Some(name) = self.name.as_ref().or(self.cache.as_ref()) {
+            return name;
+        }
+        let source = self.source.as_deref().unwrap_or_default();
+        source.split_once("://").map_or(source, |(_, rest)| rest)
+    }
+}
+
+impl InferenceServiceSpec {
+    /// How a replica's GPUs are used.
+    pub fn split(&self) -> Parallelism {
+        self.parallelism.unwrap_or(Parallelism {
+            tensor: self.gpu_count.unwrap_or(1).max(1),
+            ..Parallelism::default()
+        })
+    }
+
+    /// GPUs of one replica.
+    pub fn gpus_per_replica(&self) -> i32 {
+        self.gpu_count.unwrap_or_else(|| self.split().gpus())
+    }
+
+    /// The GPUs one replica asks for; none: it serves without.
+    pub fn ask(&self) -> Result<Option<GpuAsk>, BadSpec> {
+        let count = self.gpus_per_replica();
+        if count == 0 {
+            return Ok(None);
+        }
+        let like = GPUWorkloadSpec {
+            gpu: self.gpu.clone(),
+            gpu_count: count,
+            ..GPUWorkloadSpec::default()
+        };
+        GpuAsk::of(&like).map(Some)
+    }
+}

@@ -1,0 +1,443 @@
+//! `ModelCache`: a model's files, fetched once, verified and kept.
+//!
+//! The struct is the schema; [`RULES`] says what a schema cannot.
+
+// The lint takes the columns of one `#[kube]` for one attribute said twice.
+#![allow(clippy::duplicated_attributes)]
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::crd::Rule;
+
+/// Where a pod that uses a cache mounts its claim: `status.path` begins with it.
+pub const MOUNT: &str = "/models";
+
+/// A model's files, fetched once, verified and kept.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "gpu.warp.dev",
+    version = "v1alpha1",
+    kind = "ModelCache",
+    plural = "modelcaches",
+    singular = "modelcache",
+    shortname = "mcache",
+    category = "warp",
+    namespaced,
+    status = "ModelCacheStatus",
+    derive = "PartialEq",
+    derive = "Default",
+    doc = "A model's files, fetched once, verified and kept.",
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Source", type_ = "string", json_path = ".status.source"),
+    printcolumn(name = "Bytes", type_ = "integer", json_path = ".status.bytes"),
+    printcolumn(
+        name = "Fetched",
+        type_ = "string",
+        json_path = ".status.progress.percent"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    ),
+    printcolumn(
+        name = "Commit",
+        type_ = "string",
+        json_path = ".status.commit",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Ready')].reason",
+        priority = 1
+    )
+)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelCacheSpec {
+    /// Where the model comes from: exactly one place. A change is fetched beside what is there.
+    pub source: ModelSource,
+    /// Only files that match one of these patterns (`*.json`, `original/*`); all where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 256)))]
+    pub allow_patterns: Vec<String>,
+    /// No file that matches one of these patterns.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 256)))]
+    pub ignore_patterns: Vec<String>,
+    /// Also PyTorch and other weights of a model that has safetensors.
+    #[serde(default)]
+    pub all_formats: bool,
+    /// Class of the volume; the cluster's default where there is none. Cannot be changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub storage_class: Option<String>,
+    /// Size of the volume. Cannot be changed.
+    #[serde(default = "default_size")]
+    #[schemars(regex(pattern = r"^[1-9][0-9]{0,8}(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$"))]
+    pub size: String,
+    /// How the volume may be mounted. `ReadWriteMany` lets pods on every node read it while it is written;
+    /// `ReadWriteOnce` keeps all users on the node of the fetch. Cannot be changed.
+    #[serde(default)]
+    pub access_mode: AccessMode,
+    /// Bytes a second at most, such as `100Mi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[1-9][0-9]{0,8}(Ki|Mi|Gi)?$"))]
+    pub bandwidth: Option<String>,
+    /// How often a fetch that failed is begun again, from where it stopped. What cannot be mended by trying again (no
+    /// such model, no right to it, no room) is not.
+    #[serde(default = "default_backoff_limit")]
+    #[schemars(range(min = 0, max = 20))]
+    pub backoff_limit: i32,
+    /// A fetch that takes longer has failed: `90m`, `24h`.
+    #[serde(default = "default_timeout")]
+    #[schemars(
+        regex(pattern = r"^([1-9][0-9]{0,5}h)?([1-9][0-9]{0,5}m)?([1-9][0-9]{0,5}s)?$"),
+        length(min = 1, max = 24)
+    )]
+    pub timeout: String,
+}
+
+fn default_size() -> String {
+    "100Gi".to_owned()
+}
+
+fn default_backoff_limit() -> i32 {
+    3
+}
+
+fn default_timeout() -> String {
+    "24h".to_owned()
+}
+
+/// Exactly one place a model comes from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelSource {
+    /// A repository of the Hugging Face hub or of a mirror.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub huggingface: Option<HuggingfaceSource>,
+    /// One file by its address, or a list of files below one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<HttpSource>,
+    /// What lies below a prefix of a bucket, in S3 or a store that speaks its language.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub s3: Option<S3Source>,
+    /// A folder of another claim of the same namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pvc: Option<PvcSource>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HuggingfaceSource {
+    /// `org/name`.
+    #[schemars(
+        length(max = 193),
+        regex(pattern = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_][A-Za-z0-9._-]{0,95}$")
+    )]
+    pub repository: String,
+    /// A branch, a tag or a commit. What was fetched is pinned by its commit; a branch that moves is not followed.
+    #[serde(default = "default_revision")]
+    #[schemars(
+        length(min = 1, max = 255),
+        regex(pattern = r"^[A-Za-z0-9_][A-Za-z0-9._/-]*$")
+    )]
+    pub revision: String,
+    /// A mirror to ask instead of the hub: `https://hub.example`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(max = 1024),
+        regex(pattern = r"^https?://[^/?#@\s]+(/[^?#\s]*)?$")
+    )]
+    pub endpoint: Option<String>,
+    /// Secret of the same namespace whose key `token` is shown to the hub.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub token_secret: Option<String>,
+}
+
+fn default_revision() -> String {
+    "main".to_owned()
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HttpSource {
+    /// `https://host/file.gguf`; with `files`, the folder they are below.
+    #[schemars(length(max = 2048), regex(pattern = r"^https?://[^/?#@\s]+/[^#\s]*$"))]
+    pub url: String,
+    /// What the file must hash to, in hexadecimal. Without it, nothing but the length is known of the right content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[0-9a-f]{64}$"))]
+    pub sha256: Option<String>,
+    /// Files below `url`, fetched together or not at all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 512))]
+    pub files: Vec<HttpFile>,
+    /// Secret of the same namespace whose key `token` is shown to the host of `url`, and to nobody it redirects to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub token_secret: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HttpFile {
+    /// Its path below `url` and below the model's folder.
+    #[schemars(length(min = 1, max = 512), regex(pattern = r"^[^/#\s][^#]*$"))]
+    pub path: String,
+    /// What the file must hash to, in hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[0-9a-f]{64}$"))]
+    pub sha256: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct S3Source {
+    /// The bucket.
+    #[schemars(
+        length(min = 3, max = 255),
+        regex(pattern = r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")
+    )]
+    pub bucket: String,
+    /// The folder in it, or one object; the whole bucket where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub prefix: Option<String>,
+    /// Region of the bucket.
+    #[serde(default = "default_region")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[a-z0-9-]+$"))]
+    pub region: String,
+    /// Another store that speaks the language of S3: `https://minio.example:9000`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(max = 1024),
+        regex(pattern = r"^https?://[^/?#@\s]+(/[^?#\s]*)?$")
+    )]
+    pub endpoint: Option<String>,
+    /// Secret of the same namespace with the keys `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`, and
+    /// `AWS_SESSION_TOKEN` if the credentials have one. Without it, what everybody may read is read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub credentials_secret: Option<String>,
+}
+
+fn default_region() -> String {
+    "us-east-1".to_owned()
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PvcSource {
+    /// The claim.
+    #[schemars(length(min = 1, max = 253))]
+    pub claim_name: String,
+    /// The folder on it; the whole volume where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub path: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum AccessMode {
+    #[default]
+    ReadWriteMany,
+    ReadWriteOnce,
+}
+
+impl AccessMode {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ReadWriteMany => "ReadWriteMany",
+            Self::ReadWriteOnce => "ReadWriteOnce",
+        }
+    }
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ModelPhase {
+    /// The fetch has not started.
+    #[default]
+    Pending,
+    /// Files are being fetched.
+    Fetching,
+    /// The model the spec names is complete and verified.
+    Ready,
+    /// The fetch failed and is not tried again by itself.
+    Failed,
+}
+
+/// What holds at the moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelCacheStatus {
+    /// Generation of the spec this status was computed from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// How far it is.
+    #[serde(default)]
+    pub phase: ModelPhase,
+    /// The source of the spec in one word, such as `hf://org/name@main`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// The claim that holds the files. Pods mount it read-only at `/models`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
+    /// The folder of the complete model as a pod sees it that mounts the claim at `/models`. It names the last complete
+    /// one while another is being fetched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// The commit of the complete model; for a source without commits, its content's digest cut to the same length.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// One digest over names, sizes and digests of the complete model's files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// Bytes of the complete model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<i64>,
+    /// Files of the complete model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<i64>,
+    /// When the complete model was verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fetched_at: Option<Time>,
+    /// Names what the complete model was fetched as: source, revision and patterns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_key: Option<String>,
+    /// The claim it was fetched into; another of the same name is empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume_uid: Option<String>,
+    /// The Job that fetches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_name: Option<String>,
+    /// The fetch fails if it is not complete by then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Time>,
+    /// How far the fetch is, as it said last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<ModelProgress>,
+    /// Pods that mount the files, in alphabetical order, and of many the first ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub users: Vec<String>,
+    /// How many pods those are.
+    #[serde(default)]
+    pub user_count: i64,
+    /// InferenceServices that name this cache, in alphabetical order, and of many the first ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<String>,
+    /// What is going on, or what needs attention, in one sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// `Ready`: the model the spec names is complete and verified.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// How far a fetch is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelProgress {
+    /// Complete files.
+    pub files: i64,
+    /// Files the source has, of those the patterns select.
+    pub files_total: i64,
+    /// Bytes on the volume.
+    pub bytes: i64,
+    /// Bytes of all of them.
+    pub bytes_total: i64,
+    /// `bytes` of `bytesTotal`, such as `42%`.
+    pub percent: String,
+    /// Bytes a second, over this run.
+    pub bytes_per_second: i64,
+    /// Seconds until the end, at that rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<i64>,
+    /// When the fetch said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_at: Option<Time>,
+}
+
+impl ModelCache {
+    /// The claim that holds the files.
+    pub fn claim_name(name: &str) -> String {
+        format!("{name}-model")
+    }
+}
+
+impl ModelSource {
+    /// The source in one word, as `warp fetch` takes it; of a claim, where it is mounted is the caller's.
+    pub fn word(&self) -> String {
+        if let Some(hub) = &self.huggingface {
+            return format!("hf://{}@{}", hub.repository, hub.revision);
+        }
+        if let Some(http) = &self.http {
+            let digest = http.sha256.as_ref();
+            let digest = digest.map_or(String::new(), |sha256| format!("#sha256={sha256}"));
+            return format!("{}{digest}", http.url);
+        }
+        if let Some(s3) = &self.s3 {
+            let prefix = s3.prefix.as_deref().unwrap_or_default().trim_matches('/');
+            return format!("s3://{}/{prefix}", s3.bucket)
+                .trim_end_matches('/')
+                .to_owned();
+        }
+        let pvc = self.pvc.as_ref();
+        pvc.map_or(String::new(), |pvc| {
+            let path = pvc.path.as_deref().unwrap_or_default().trim_matches('/');
+            format!("pvc://{}/{path}", pvc.claim_name)
+                .trim_end_matches('/')
+                .to_owned()
+        })
+    }
+}
+
+/// Every rule with the place in the schema it hangs on.
+pub const RULES: &[Rule] = &[
+    Rule {
+        at: "",
+        rule: "size(self.metadata.name) <= 48",
+        message: "a cache's name is at most 48 characters: its Jobs are named after it",
+    },
+    Rule {
+        at: "spec.source",
+        rule: "[has(self.huggingface), has(self.http), has(self.s3), has(self.pvc)].filter(given, given).size() == 1",
+        message: "exactly one of huggingface, http, s3 and pvc must be given",
+    },
+    Rule {
+        at: "spec.source.http",
+        rule: "has(self.files) || !self.url.endsWith('/')",
+        message: "url must be the address of a file, unless files are listed",
+    },
+    Rule {
+        at: "spec.source.http",
+        rule: "!has(self.files) || (!has(self.sha256) && !self.url.contains('?'))",
+        message: "with files, url is a folder: it has no question mark, and every file its own sha256",
+    },
+    Rule {
+        at: "spec.source.http",
+        rule: "!has(self.files) || !self.files.exists(file, file.path.split('/').exists(part, part == '..'))",
+        message: "paths of files must stay below url: '..' is not allowed",
+    },
+    Rule {
+        at: "spec.source.s3",
+        rule: "!has(self.prefix) || !self.prefix.split('/').exists(part, part == '..')",
+        message: "prefix must be a path in the bucket: '..' is not allowed",
+    },
+    Rule {
+        at: "spec.source.pvc",
+        rule: "!has(self.path) || !self.path.split('/').exists(part, part == '..')",
+        message: "path must stay on the volume: '..' is not allowed",
+    },
+    Rule {
+        at: "spec",
+        rule: "self.size == oldSelf.size && self.accessMode == oldSelf.accessMode && has(self.storageClass) == has(oldSelf.storageClass) && (!has(self.storageClass) || self.storageClass == oldSelf.storageClass)",
+        message: "size, accessMode and storageClass cannot be changed: make another cache",
+    },
+];

@@ -1,0 +1,8 @@
+//! Every provider against a cloud that judges: one suite for all of them, in virtual time and without a network.
+
+mod conformance;
+mod description;
+mod errors;
+mod network;
+mod schema;
+mod stand;

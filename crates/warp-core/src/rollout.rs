@@ -1,0 +1,62 @@
+//! How copies of a service are replaced by those of a new spec: by a copy more where there is room for one, in place
+//! where there is none.
+//!
+//! Owns that choice and nothing else. It does not know GPUs: how many copies more could be placed comes in.
+
+#[cfg(test)]
+mod tests;
+
+/// What is known while copies are replaced, or before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Copies wanted.
+    pub replicas: u32,
+    /// Copies that could be placed now beside those that are.
+    pub spare: u32,
+    /// Copies that have a place and keep it, old and new together.
+    pub placed: u32,
+    /// Copies that are going and still have their place.
+    pub ending: u32,
+}
+
+/// How far the number of copies may be off while they are replaced, as a Deployment takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strategy {
+    /// Copies there may be beyond those wanted.
+    pub max_surge: u32,
+    /// Copies that may be missing.
+    pub max_unavailable: u32,
+}
+
+impl Strategy {
+    /// Copies that answer at any time, once all have.
+    pub fn floor(self, replicas: u32) -> u32 {
+        replicas.saturating_sub(self.max_unavailable)
+    }
+}
+
+/// Copies replaced at once: a quarter, at least one.
+fn pace(replicas: u32) -> u32 {
+    replicas.div_ceil(4).max(1)
+}
+
+/// The strategy for `room`. A copy that was placed beyond those wanted has its place already, and one that is going
+/// leaves one: neither is missing room, or the strategy would turn around with every copy that starts or ends.
+pub fn strategy(room: Room) -> Strategy {
+    let beyond = room.placed.saturating_sub(room.replicas);
+    let places = room
+        .spare
+        .saturating_add(beyond)
+        .saturating_add(room.ending);
+    let surge = places.min(pace(room.replicas));
+    if surge > 0 {
+        return Strategy {
+            max_surge: surge,
+            max_unavailable: 0,
+        };
+    }
+    Strategy {
+        max_surge: 0,
+        max_unavailable: 1,
+    }
+}

@@ -1,0 +1,156 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn rules(metric: Metric, target: u32) -> Rules {
+    Rules {
+        min: 1,
+        max: 10,
+        metric,
+        target,
+        window_seconds: 300,
+    }
+}
+
+fn load(copies: u32, running: u64, waiting: u64) -> Load {
+    Load {
+        copies,
+        running,
+        waiting,
+        cache_percent: 0,
+    }
+}
+
+fn copies(wanted: u32) -> Copies {
+    Copies {
+        wanted,
+        too_many_since: None,
+    }
+}
+
+#[test]
+fn load_beyond_the_target_starts_copies_at_once() {
+    let decision = decide(
+        &rules(Metric::InFlight, 10),
+        copies(2),
+        Some(load(2, 30, 20)),
+        0,
+    );
+    assert_eq!(decision.copies.wanted, 5);
+    assert_eq!(decision.why, "5 instead of 2 copies: 50 requests under way");
+}
+
+#[test]
+fn no_answer_is_not_no_load() {
+    let rules = rules(Metric::InFlight, 10);
+    for nothing in [None, Some(load(0, 0, 0))] {
+        let mut state = Copies {
+            wanted: 7,
+            too_many_since: Some(0),
+        };
+        for now in [0, 1000, 100_000] {
+            state = decide(&rules, state, nothing, now).copies;
+        }
+        assert_eq!(state.wanted, 7);
+    }
+}
+
+#[test]
+fn copies_go_only_after_they_were_too_many_for_the_whole_window() {
+    let rules = rules(Metric::InFlight, 10);
+    let mut state = copies(4);
+    for (now, requests, expected) in [
+        (0, 5, 4),
+        (200, 5, 4),
+        // One look with enough to do, and the window begins again.
+        (250, 39, 4),
+        (301, 5, 4),
+        (600, 5, 4),
+        (601, 5, 3),
+        (602, 5, 3),
+    ] {
+        let decision = decide(&rules, state, Some(load(4, requests, 0)), now);
+        assert_eq!(
+            decision.copies.wanted, expected,
+            "at {now}: {}",
+            decision.why
+        );
+        state = decision.copies;
+    }
+}
+
+#[test]
+fn a_tenth_too_much_starts_nothing() {
+    let rules = rules(Metric::InFlight, 10);
+    assert_eq!(
+        decide(&rules, copies(2), Some(load(2, 22, 0)), 0)
+            .copies
+            .wanted,
+        2
+    );
+    assert_eq!(
+        decide(&rules, copies(2), Some(load(2, 23, 0)), 0)
+            .copies
+            .wanted,
+        3
+    );
+}
+
+#[test]
+fn an_empty_queue_gives_up_no_copy_that_is_busy() {
+    let rules = rules(Metric::Queue, 5);
+    let state = Copies {
+        wanted: 4,
+        too_many_since: Some(0),
+    };
+    assert_eq!(
+        decide(&rules, state, Some(load(4, 40, 0)), 1000)
+            .copies
+            .wanted,
+        4
+    );
+    assert_eq!(
+        decide(&rules, state, Some(load(4, 2, 0)), 1000)
+            .copies
+            .wanted,
+        3
+    );
+}
+
+#[test]
+fn a_full_cache_starts_copies() {
+    let rules = rules(Metric::Cache, 60);
+    let full = Some(Load {
+        copies: 2,
+        running: 50,
+        waiting: 0,
+        cache_percent: 180,
+    });
+    assert_eq!(decide(&rules, copies(2), full, 0).copies.wanted, 3);
+}
+
+proptest! {
+    #[test]
+    fn the_number_stays_within_its_bounds_and_moves_only_with_a_reason(
+        min in 1_u32..5, more in 0_u32..20, target in 1_u32..50,
+        wanted in 0_u32..40, answered in 0_u32..40, running in 0_u64..2000, waiting in 0_u64..2000,
+        cache in 0_u64..4000, since in prop::option::of(-1000_i64..1000), now in 0_i64..2000,
+        metric in prop::sample::select(vec![Metric::InFlight, Metric::Queue, Metric::Cache]),
+    ) {
+        let rules = Rules { min, max: min + more, metric, target, window_seconds: 300 };
+        let state = Copies { wanted, too_many_since: since };
+        let seen = Some(Load { copies: answered, running, waiting, cache_percent: cache });
+        let decision = decide(&rules, state, seen, now);
+        let next = decision.copies.wanted;
+        prop_assert!(next >= min && next <= min + more);
+        let current = wanted.clamp(min, min + more);
+        if next < current {
+            prop_assert!(since.is_some_and(|since| now - since >= 300));
+            prop_assert!(next >= current - current.div_ceil(4));
+        }
+        if next > current {
+            prop_assert!(next <= (current * 2).max(current + 4));
+        }
+        prop_assert!(!decision.why.is_empty());
+    }
+}

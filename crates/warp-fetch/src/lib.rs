@@ -1,0 +1,38 @@
+//! Fetches a model once, verified, and keeps it in the layout of the hub's own cache, so that `huggingface_hub` and
+//! engines read it offline.
+//!
+//! Owns sources, ranges, resumption, verification and publication. It prints nothing, reads no environment and knows
+//! no cluster: the binary does that. A model is published whole or not at all, and what is published was hashed as it
+//! lies on the disk.
+
+pub mod bundle;
+mod client;
+mod digest;
+mod error;
+mod fetch;
+mod folder;
+mod hub;
+mod layout;
+mod listing;
+mod pace;
+mod part;
+mod pattern;
+mod plain;
+mod progress;
+mod publish;
+mod s3;
+mod sign;
+mod source;
+mod transfer;
+mod verified;
+
+pub use client::{Client, Limits};
+pub use digest::Digest;
+pub use error::FetchError;
+pub use fetch::{Options, Report, fetch};
+pub use hub::look;
+pub use listing::{Listing, Place, RemoteFile, Selection};
+pub use progress::{Phase, Progress, State};
+pub use s3::Store;
+pub use sign::Credentials;
+pub use source::{Bucket, Hub, ListedFile, Source};

@@ -1,0 +1,289 @@
+//! One large file in ranges: several at once, none too far ahead of the hash that follows them.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use http::StatusCode;
+use http::header::CONTENT_RANGE;
+use http_body_util::BodyExt;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
+use tokio::task::JoinSet;
+
+use super::{Patience, READ_BYTES, Transfer, blocking, cut, ended, unchanged};
+use crate::client::{Answer, place};
+use crate::digest::{Digest, Hasher};
+use crate::error::FetchError;
+use crate::listing::RemoteFile;
+use crate::part::Part;
+
+/// What is written at once.
+const WRITE_BYTES: usize = 512 << 10;
+/// What is hashed at once.
+const HASH_BYTES: u64 = 8 << 20;
+/// Larger files are put on the disk while they come, after so many bytes each time.
+const SETTLE_BYTES: u64 = 128 << 20;
+
+/// One large file under way.
+pub(super) struct Ranges {
+    transfer: Arc<Transfer>,
+    file: RemoteFile,
+    part: Arc<Part>,
+    /// Where the source last sent us: a signed address that may expire.
+    address: Mutex<String>,
+    home: String,
+    /// Bytes came.
+    moved: Notify,
+}
+
+impl Ranges {
+    pub(super) fn new(
+        transfer: &Arc<Transfer>,
+        file: &RemoteFile,
+        part: &Arc<Part>,
+        address: &str,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            transfer: Arc::clone(transfer),
+            file: file.clone(),
+            part: Arc::clone(part),
+            address: Mutex::new(address.to_owned()),
+            home: address.to_owned(),
+            moved: Notify::new(),
+        })
+    }
+
+    /// Fetches what is missing and hashes all of it.
+    pub(super) async fn run(self: &Arc<Self>) -> Result<Digest, FetchError> {
+        let (position, hashed) = watch::channel(0);
+        let mut hashing = JoinSet::new();
+        hashing.spawn(Arc::clone(self).hash(position));
+        let mut ranges: JoinSet<Result<(), FetchError>> = JoinSet::new();
+        let window = self.transfer.client.limits.connections * 2;
+        for index in 0..self.part.chunks() {
+            if self.part.missing(index).is_none() {
+                continue;
+            }
+            let permit = {
+                let mut turn = std::pin::pin!(self.turn(index, window, hashed.clone()));
+                loop {
+                    tokio::select! {
+                        Some(done) = ranges.join_next(), if !ranges.is_empty() => ended(done)?,
+                        permit = &mut turn => break permit?,
+                    }
+                }
+            };
+            let this = Arc::clone(self);
+            ranges.spawn(async move {
+                let _permit = permit;
+                this.chunk(index).await
+            });
+        }
+        while let Some(done) = ranges.join_next().await {
+            ended(done)?;
+        }
+        let digest = hashing.join_next().await.ok_or(FetchError::Ended)?;
+        digest.map_err(|_| FetchError::Ended)?
+    }
+
+    /// Waits until a chunk may be asked for: a connection is free, and hashing is not too far behind.
+    async fn turn(
+        &self,
+        index: usize,
+        window: usize,
+        mut hashed: watch::Receiver<u64>,
+    ) -> Result<OwnedSemaphorePermit, FetchError> {
+        let near = |place: &u64| self.part.chunk_of(*place) + window > index;
+        hashed.wait_for(near).await.map_err(|_| FetchError::Ended)?;
+        let connections = Arc::clone(&self.transfer.connections);
+        connections
+            .acquire_owned()
+            .await
+            .map_err(|_| FetchError::Ended)
+    }
+
+    async fn chunk(&self, index: usize) -> Result<(), FetchError> {
+        let mut patience = Patience::new();
+        while let Some((first, last)) = self.part.missing(index) {
+            let Err(error) = self.range(index, first, last).await else {
+                self.transfer.progress.trouble(None);
+                continue;
+            };
+            let came = self.part.missing(index).is_none_or(|(now, _)| now > first);
+            if came {
+                patience.moved();
+            }
+            let error = self.back_home(error);
+            if let Some(error) = error {
+                let transfer = &self.transfer;
+                patience
+                    .after(error, &self.file.path, &transfer.client, &transfer.progress)
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A signed address that is refused may have expired: the source is asked for another.
+    fn back_home(&self, error: FetchError) -> Option<FetchError> {
+        let mut address = self.address.lock();
+        if *address == self.home {
+            return Some(error);
+        }
+        address.clone_from(&self.home);
+        let expired = matches!(
+            &error,
+            FetchError::Refused {
+                permanent: true,
+                ..
+            }
+        );
+        (!expired).then_some(error)
+    }
+
+    async fn range(&self, index: usize, first: u64, last: u64) -> Result<(), FetchError> {
+        let client = &self.transfer.client;
+        let address = self.address.lock().clone();
+        let answer = client.get(&address, Some((first, last))).await?;
+        unchanged(&self.file, &answer)?;
+        let what = place(&answer.address);
+        self.check_range(&answer, &what, first)?;
+        *self.address.lock() = answer.address.to_string();
+        let skipped = if answer.response.status() == StatusCode::OK {
+            first
+        } else {
+            0
+        };
+        self.take(index, answer, skipped, last - first + 1).await
+    }
+
+    /// Whether the answer is the range that was asked for. A server that does not know ranges sends everything, of which
+    /// the beginning is thrown away.
+    fn check_range(&self, answer: &Answer, what: &str, first: u64) -> Result<(), FetchError> {
+        if answer.response.status() == StatusCode::OK {
+            return Ok(());
+        }
+        let size = self.file.size;
+        let range = answer.response.headers().get(CONTENT_RANGE);
+        let range = range
+            .and_then(|text| text.to_str().ok())
+            .unwrap_or_default();
+        let right = range.starts_with(&format!("bytes {first}-"))
+            && (range.ends_with(&format!("/{size}")) || range.ends_with("/*"));
+        if right {
+            return Ok(());
+        }
+        Err(FetchError::Nonsense {
+            what: what.to_owned(),
+            why: format!(
+                "asked for {} from byte {first} of {size}, it sent '{range}'",
+                self.file.path
+            ),
+        })
+    }
+
+    /// Writes `wanted` bytes of an answer, after `skipped`.
+    async fn take(
+        &self,
+        index: usize,
+        answer: Answer,
+        mut skipped: u64,
+        mut wanted: u64,
+    ) -> Result<(), FetchError> {
+        let client = &self.transfer.client;
+        let what = place(&answer.address);
+        let asked = wanted;
+        let mut body = answer.response.into_body();
+        let mut held = BytesMut::with_capacity(WRITE_BYTES);
+        let trouble = loop {
+            let frame = match tokio::time::timeout(client.limits.stall, body.frame()).await {
+                Err(_) => break Some(client.stalled(&what)),
+                Ok(None) => break None,
+                Ok(Some(Err(error))) => break Some(cut(&what, &error)),
+                Ok(Some(Ok(frame))) => frame,
+            };
+            let Ok(mut data) = frame.into_data() else {
+                continue;
+            };
+            client.pace.take(data.len()).await;
+            let drop = usize::try_from(skipped)
+                .unwrap_or(usize::MAX)
+                .min(data.len());
+            skipped -= drop as u64;
+            bytes::Buf::advance(&mut data, drop);
+            let keep = usize::try_from(wanted)
+                .unwrap_or(usize::MAX)
+                .min(data.len());
+            held.extend_from_slice(&data[..keep]);
+            wanted -= keep as u64;
+            if held.len() >= WRITE_BYTES || wanted == 0 {
+                held = self.write(index, held).await?;
+            }
+            if wanted == 0 {
+                return Ok(());
+            }
+        };
+        // Every byte that came counts.
+        self.write(index, held).await?;
+        Err(trouble.unwrap_or(FetchError::Truncated {
+            what,
+            got: asked - wanted,
+            wanted: asked,
+        }))
+    }
+
+    async fn write(&self, index: usize, mut held: BytesMut) -> Result<BytesMut, FetchError> {
+        if held.is_empty() {
+            return Ok(held);
+        }
+        let part = Arc::clone(&self.part);
+        let (held, length) = blocking(move || {
+            part.append(index, &held)?;
+            let length = held.len() as u64;
+            held.clear();
+            Ok((held, length))
+        })
+        .await?;
+        self.transfer.progress.came(length);
+        self.moved.notify_one();
+        Ok(held)
+    }
+
+    /// Hashes the file from its beginning on, behind what comes, as it lies on the disk.
+    async fn hash(self: Arc<Self>, position: watch::Sender<u64>) -> Result<Digest, FetchError> {
+        let size = self.part.size();
+        let mut hasher = Hasher::new(self.file.digest.as_ref(), size);
+        let mut buffer = vec![0; READ_BYTES];
+        let (mut at, mut settled) = (0, 0);
+        while at < size {
+            let until = self.part.complete_until(at);
+            if until <= at {
+                self.moved.notified().await;
+                continue;
+            }
+            let to = until.min(at + HASH_BYTES);
+            let part = Arc::clone(&self.part);
+            (hasher, buffer) = blocking(move || {
+                let mut place = at;
+                while place < to {
+                    let count = usize::try_from(to - place)
+                        .unwrap_or(usize::MAX)
+                        .min(READ_BYTES);
+                    part.read_at(&mut buffer[..count], place)?;
+                    hasher.update(&buffer[..count]);
+                    place += count as u64;
+                }
+                Ok((hasher, buffer))
+            })
+            .await?;
+            at = to;
+            position.send_replace(at);
+            if at - settled >= SETTLE_BYTES {
+                let (part, from) = (Arc::clone(&self.part), settled);
+                blocking(move || part.settle(from, at - from)).await?;
+                settled = at;
+            }
+        }
+        Ok(hasher.finish())
+    }
+}

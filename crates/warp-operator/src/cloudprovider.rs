@@ -1,0 +1,139 @@
+//! The CloudProvider controller: what an account offers, which machines of ours it has, and the end of those that
+//! belong to nobody.
+//!
+//! It buys nothing: that is the GPURequest controller. Deleting a provider is held while the cloud has machines of
+//! ours, or a request still needs it.
+
+mod books;
+pub(crate) mod calls;
+pub(crate) mod clouds;
+mod observe;
+mod plan;
+mod sweep;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::{Client, ResourceExt};
+use warp_api::{CloudProvider, GPURequest};
+use warp_cloud::Kind;
+use warp_runtime::cache::{Cache, Key, Shape, Source};
+use warp_runtime::outside::Outside;
+use warp_runtime::plan::Plan;
+use warp_runtime::reconcile::Reconcile;
+use warp_runtime::runtime::{Registration, Runtime};
+
+use self::calls::{Inventory, Machines};
+use self::clouds::Clouds;
+use self::observe::Seen;
+use crate::context::Context;
+use crate::gpurequest::{self, GpuRequests};
+
+/// Names the controller in logs, metrics, readiness and wake-ups.
+pub(crate) const NAME: &str = "cloudprovider";
+/// Keeps a provider until the cloud has no machine of ours.
+const FINALIZER: &str = "gpu.warp.dev/machines";
+/// What plans call the list of an account by.
+const INVENTORY: &str = "cloud-inventory";
+/// The operator's own namespace where it holds no lease.
+const HOME: &str = "warp-system";
+
+/// The kind as the runtime runs it.
+#[derive(Debug)]
+pub(crate) struct CloudProviders {
+    requests: Cache<GPURequest>,
+    inventory: Outside,
+    cx: Arc<Context>,
+}
+
+/// Registers this kind and GPURequest, which share their caches and their calls. Credentials and books are in the
+/// operator's own namespace.
+pub(crate) fn register(
+    runtime: &mut Runtime,
+    cx: &Arc<Context>,
+    client: Client,
+    home: Option<&str>,
+) {
+    let home = home.unwrap_or(HOME);
+    let providers = runtime.cache(
+        Source::all::<CloudProvider>().with_managed_fields(),
+        shape(),
+    );
+    let requests = runtime.cache(Source::all::<GPURequest>().with_managed_fields(), shape());
+    let clock = cx.clock.clone();
+    let clouds = Arc::new(Clouds::new(
+        client,
+        home,
+        providers.clone(),
+        requests.clone(),
+        Arc::new(move || clock.now()),
+        cx,
+    ));
+    let inventory = runtime.outside(INVENTORY, NAME, Inventory(Arc::clone(&clouds)));
+    let mut machines = Vec::new();
+    for kind in Kind::ALL {
+        let calls = Machines {
+            clouds: Arc::clone(&clouds),
+            kind,
+        };
+        let outside = runtime.outside(kind.as_str(), gpurequest::NAME, calls);
+        machines.push((kind, outside));
+    }
+    let kind = CloudProviders {
+        requests: requests.clone(),
+        inventory,
+        cx: Arc::clone(cx),
+    };
+    runtime.register(
+        Registration::of(kind, &providers)
+            // Which machines belong to somebody, and whether somebody still needs the provider.
+            .watches(&requests, providers_of),
+    );
+    GpuRequests::register(runtime, cx, &requests, &providers, machines, home);
+}
+
+/// The providers a request has had machines of.
+fn providers_of(request: &GPURequest) -> Vec<Key> {
+    let attempts = request.status.iter().flat_map(|status| &status.attempts);
+    let mut names: Vec<&str> = attempts.map(|attempt| attempt.provider.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.into_iter().map(|name| Key::new("", name)).collect()
+}
+
+/// Keeps everything but the details of who wrote what.
+fn shape<K: ResourceExt>() -> Shape<K> {
+    Shape {
+        keep: |_| true,
+        trim: |object| {
+            // The audit trail names the last writer of the spec and nothing else of these.
+            let fields = object.managed_fields_mut();
+            fields.retain(|entry| entry.subresource.is_none());
+            for entry in fields.iter_mut() {
+                entry.fields_v1 = None;
+            }
+        },
+        indexes: &[],
+    }
+}
+
+impl Reconcile for CloudProviders {
+    type Object = CloudProvider;
+    type Seen = Seen;
+    const NAME: &'static str = NAME;
+    const MANAGER: &'static str = "warp-cloudprovider";
+
+    async fn observe(&self, provider: &Arc<CloudProvider>) -> Seen {
+        observe::see(self, provider)
+    }
+
+    fn plan(&self, provider: &CloudProvider, seen: &Seen, now: Timestamp) -> Plan {
+        plan::plan(provider, seen, now)
+    }
+
+    fn gone(&self, key: &Key) {
+        self.inventory.forget(&key.name);
+    }
+}

@@ -1,0 +1,387 @@
+//! What the scheduler would do, asked of a snapshot: its own order and its own functions, nothing written.
+//! It serves whoever wants to know before (`warp plan`, `run`) or why not (`warp why`, `queue`). Pure.
+
+mod meeting;
+mod scenario;
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota,
+};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::{Resource, ResourceExt};
+use warp_api::workload::{Phase, fold_nodes};
+use warp_api::{GPUWorkload, Tenant, label};
+use warp_core::explain::{Change, Nearest};
+use warp_runtime::cache::Cache;
+
+use crate::config::Settings;
+use crate::ledger::{self, Ledger, Promise, provider_of};
+use crate::placement::{
+    Claim, Claimant, Decision, Desk, Endings, Evictable, Line, Place, Quotas, Runner, Tenancy,
+};
+use crate::workload::{
+    Asking, Running, Seen, attempt, ends_of, over, owns, promises, shell, suspended,
+};
+use meeting::Meeting;
+
+/// The objects decisions depend on, as the API shows them at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Cluster {
+    pub nodes: Vec<Arc<Node>>,
+    pub pods: Vec<Arc<Pod>>,
+    pub jobs: Vec<Arc<Job>>,
+    pub workloads: Vec<Arc<GPUWorkload>>,
+    pub namespaces: Vec<Arc<Namespace>>,
+    pub claims: Vec<Arc<PersistentVolumeClaim>>,
+    pub volumes: Vec<Arc<PersistentVolume>>,
+    pub classes: Vec<Arc<StorageClass>>,
+    pub quotas: Vec<Arc<ResourceQuota>>,
+    pub tenants: Vec<Arc<Tenant>>,
+}
+
+/// What would become of one workload now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outlook {
+    /// It would be given this place.
+    Starts(Start),
+    Waits {
+        reason: &'static str,
+        message: String,
+    },
+    /// Its spec cannot be carried out.
+    Invalid(String),
+}
+
+/// A place, or the places of a gang.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// The node of each member, by rank.
+    pub nodes: Vec<String>,
+    /// The provider of the first.
+    pub provider: String,
+    /// Millionths of a US dollar for one GPU and hour, on average of the members, where all nodes say it.
+    pub price_micros: Option<u64>,
+    pub strategy: &'static str,
+    /// The decision in one sentence.
+    pub why: String,
+}
+
+/// A workload in line, with what would become of it.
+#[derive(Clone, Debug)]
+pub struct InLine {
+    pub workload: Arc<GPUWorkload>,
+    pub outlook: Outlook,
+}
+
+/// Everything there is to say about one workload's place in the queue.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// Those served before it, in order.
+    pub ahead: Vec<InLine>,
+    pub outlook: Outlook,
+    /// What it asks for, in words.
+    pub ask: String,
+    /// Nodes by provider and kind of GPU, those that fit first.
+    pub groups: Vec<Group>,
+    /// Reasons by how many nodes give them first.
+    pub evidence: Vec<Evidence>,
+    /// The node that lacks least and who holds it, when lack of room is all that is wrong.
+    pub nearest: Option<Nearest>,
+    /// Workloads of which each alone, suspended, would make room.
+    pub in_the_way: Vec<Holder>,
+    /// Changes of the workload that make it fit now, each set minimal.
+    pub changes: Vec<Vec<Change>>,
+}
+
+/// Nodes that are alike to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    pub provider: String,
+    pub gpu: String,
+    pub nodes: usize,
+    pub fitting: usize,
+    pub idle: i64,
+    pub gpus: i64,
+    /// Lowest and highest price of a GPU-hour, in millionths of a US dollar.
+    pub price_micros: Option<(u64, u64)>,
+    /// The node chosen is one of them.
+    pub chosen: bool,
+    /// Why the others do not fit, most frequent first.
+    pub reasons: Vec<(String, usize)>,
+}
+
+/// One reason and the nodes that give it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    pub reason: String,
+    /// The numbers of the first node.
+    pub example: String,
+    pub nodes: Vec<String>,
+}
+
+/// A workload that holds what another waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    pub namespace: String,
+    pub name: String,
+    pub node: String,
+    pub gpus: i64,
+}
+
+/// Workloads that wait for a place, in the order they are served.
+pub fn waiting(cluster: &Cluster, now: Timestamp) -> Vec<Arc<GPUWorkload>> {
+    let mut line: Vec<Arc<GPUWorkload>> = cluster.workloads.clone();
+    line.retain(|workload| waits(cluster, workload, now));
+    line.sort_by_cached_key(|workload| turn(workload));
+    line
+}
+
+/// Higher priority, then older, then who came first, then by name. One the operator has not looked at yet comes after
+/// those it has told to wait.
+fn turn(workload: &GPUWorkload) -> impl Ord + use<> {
+    let status = workload.status.as_ref();
+    let queued = status.and_then(|status| status.queued_at.as_ref());
+    (
+        Reverse(workload.spec.priority),
+        workload.creation_timestamp().map(|time| time.0),
+        queued.map_or(Timestamp::MAX, |queued| queued.0),
+        workload.namespace(),
+        workload.name_any(),
+    )
+}
+
+fn waits(cluster: &Cluster, workload: &GPUWorkload, now: Timestamp) -> bool {
+    let status = workload.status.as_ref();
+    let phase = status.and_then(|status| status.phase).unwrap_or_default();
+    let later = status
+        .and_then(|status| status.next_retry_time.as_ref())
+        .is_some_and(|time| time.0 > now);
+    phase == Phase::Pending
+        && !workload.spec.suspend
+        && !later
+        && workload.meta().deletion_timestamp.is_none()
+        && !cluster.jobs.iter().any(|job| is_current(workload, job))
+}
+
+/// Whether a Job is the workload's current attempt and not over.
+fn is_current(workload: &GPUWorkload, job: &Job) -> bool {
+    let current = attempt(workload).to_string();
+    job.labels().get(label::ATTEMPT) == Some(&current)
+        && owns(workload, job)
+        && !over(job)
+        && job.meta().deletion_timestamp.is_none()
+}
+
+/// A workload, its Jobs and its pods.
+type Belongings<'a> = (&'a Arc<GPUWorkload>, Vec<Arc<Job>>, Vec<Arc<Pod>>);
+
+impl Cluster {
+    /// What Jobs whose pods are not there yet have been promised.
+    fn promised(&self) -> Vec<Promise> {
+        let mut made: BTreeMap<&str, Vec<Arc<Pod>>> = BTreeMap::new();
+        for pod in &self.pods {
+            for owner in pod.owner_references() {
+                made.entry(&owner.uid).or_default().push(Arc::clone(pod));
+            }
+        }
+        let open = self.jobs.iter().filter(|job| {
+            let mut workloads = self.workloads.iter();
+            !suspended(job) && workloads.any(|workload| is_current(workload, job))
+        });
+        let kept = open.flat_map(|job| {
+            let uid = job.meta().uid.as_deref().unwrap_or_default();
+            promises(job, made.get(uid).map_or(&[], Vec::as_slice))
+        });
+        kept.collect()
+    }
+
+    fn ledger(&self, promised: &[Promise]) -> Ledger {
+        let storage = ledger::Storage {
+            claims: self.claims.clone(),
+            volumes: self.volumes.clone(),
+            classes: self.classes.clone(),
+        };
+        ledger::build(&self.nodes, &self.pods, promised)
+            .with_surroundings(&self.namespaces, storage)
+    }
+
+    /// Every workload with its Jobs and pods, by their labels.
+    fn belongings(&self) -> impl Iterator<Item = Belongings<'_>> {
+        let mut pods: BTreeMap<&str, Vec<Arc<Pod>>> = BTreeMap::new();
+        for pod in &self.pods {
+            if let Some(uid) = pod.labels().get(label::WORKLOAD_UID) {
+                pods.entry(uid).or_default().push(Arc::clone(pod));
+            }
+        }
+        let mut jobs: BTreeMap<&str, Vec<Arc<Job>>> = BTreeMap::new();
+        for job in &self.jobs {
+            if let Some(uid) = job.labels().get(label::WORKLOAD_UID) {
+                jobs.entry(uid).or_default().push(Arc::clone(job));
+            }
+        }
+        self.workloads.iter().map(move |workload| {
+            let uid = workload.meta().uid.as_deref().unwrap_or_default();
+            let jobs = jobs.remove(uid).unwrap_or_default();
+            (workload, jobs, pods.remove(uid).unwrap_or_default())
+        })
+    }
+
+    /// When what runs or is promised ends.
+    fn endings(&self) -> Endings {
+        let all = self.belongings();
+        all.flat_map(|(workload, jobs, pods)| ends_of(workload, &pods, &jobs))
+            .collect()
+    }
+
+    /// What runs and could make room.
+    fn runners(&self) -> Vec<Arc<dyn Runner>> {
+        let all = self.belongings();
+        let running = all.filter_map(|(workload, jobs, pods)| Running::of(workload, &jobs, &pods));
+        running
+            .map(|one| Arc::new(one) as Arc<dyn Runner>)
+            .collect()
+    }
+
+    fn tenancy(&self, ledger: &Ledger) -> Tenancy {
+        Tenancy::new(&self.tenants, &self.namespaces, &ledger.fleet)
+    }
+
+    /// Decides for a line; the ledger holds what was placed, and `next` is told which nodes are kept from it.
+    fn decide(
+        &self,
+        line: &[Arc<GPUWorkload>],
+        next: Option<&Claim>,
+        settings: &Settings,
+        now: Timestamp,
+    ) -> (Ledger, Vec<InLine>, Vec<Arc<str>>) {
+        let promised = self.promised();
+        let mut ledger = self.ledger(&promised);
+        let quotas = Quotas::new(self.quotas.clone(), &promised);
+        let tenancy = self.tenancy(&ledger);
+        // Nothing is made here, so nothing made is looked for.
+        let jobs = Cache::new(&[]);
+        let asking = |workload: &Arc<GPUWorkload>| {
+            let asking = Asking::new(&jobs, Arc::clone(workload), Seen::default(), now);
+            asking.map(|asking| Arc::new(asking) as Arc<dyn Claimant>)
+        };
+        let all: Vec<Option<Arc<dyn Claimant>>> = line.iter().map(asking).collect();
+        let wanted: Vec<Arc<dyn Claimant>> = all.iter().flatten().cloned().collect();
+        // Where nothing is remembered of earlier passes, room is kept where they would keep it now.
+        let kept = Line::new(settings.queue_policy, now, || self.endings(), Vec::new());
+        let evictable = Evictable::new(self.runners(), now, settings.min_run_time);
+        let mut desk = Desk::new(&wanted, quotas, tenancy, kept, settings).evicting(evictable);
+        let told = line.iter().zip(&all).map(|(workload, claimant)| {
+            let decision = claimant.as_ref().map_or(Decision::Skip, |claimant| {
+                desk.decide(&mut ledger, &**claimant)
+            });
+            InLine {
+                outlook: outlook(&ledger, workload, decision),
+                workload: Arc::clone(workload),
+            }
+        });
+        let told = told.collect();
+        let kept = next.map(|claim| desk.line().off_limits(claim));
+        (ledger, told, kept.unwrap_or_default())
+    }
+}
+
+fn outlook(ledger: &Ledger, workload: &GPUWorkload, decision: Decision) -> Outlook {
+    match decision {
+        Decision::Wait(verdict) | Decision::Evict(_, verdict) => Outlook::Waits {
+            reason: verdict.reason,
+            message: verdict.message,
+        },
+        Decision::Skip => Outlook::Invalid(match shell(workload) {
+            Err(problem) => problem.0,
+            Ok(_) => "the place chosen for it is gone again; ask once more".to_owned(),
+        }),
+        Decision::Place(places) => match places.first() {
+            None => Outlook::Invalid("it asks for no place".to_owned()),
+            Some(first) => {
+                let (strategy, why) = (first.strategy, first.why.clone());
+                let found = |name: &str| ledger.fleet.node(ledger.fleet.find(name)?);
+                let price = |place: &Place| found(&place.node)?.price_per_gpu_hour_micros;
+                let prices: Option<Vec<u64>> = places.iter().map(price).collect();
+                let members = places.len() as u64;
+                Outlook::Starts(Start {
+                    provider: found(&first.node)
+                        .map_or("", |node| provider_of(node))
+                        .to_owned(),
+                    price_micros: prices.map(|prices| prices.iter().sum::<u64>() / members),
+                    nodes: places.into_iter().map(|place| place.node).collect(),
+                    strategy,
+                    why,
+                })
+            }
+        },
+    }
+}
+
+impl Start {
+    /// Where it starts, in words.
+    pub fn places(&self) -> String {
+        match self.nodes.as_slice() {
+            [node] => node.clone(),
+            nodes => {
+                let status = warp_api::GPUWorkloadStatus {
+                    assigned_nodes: fold_nodes(nodes.iter().map(String::as_str)),
+                    ..Default::default()
+                };
+                status.places().unwrap_or_default()
+            }
+        }
+    }
+}
+
+/// What would become of everybody in line.
+pub fn line(cluster: &Cluster, settings: &Settings, now: Timestamp) -> Vec<InLine> {
+    let line = waiting(cluster, now);
+    cluster.decide(&line, None, settings, now).1
+}
+
+/// What would become of one workload, in the cluster or not yet, and what is in its way. The error says
+/// what is wrong with its spec.
+pub fn look(
+    cluster: &Cluster,
+    workload: &GPUWorkload,
+    settings: &Settings,
+    now: Timestamp,
+) -> Result<Look, String> {
+    shell(workload).map_err(|problem| problem.0)?;
+    let mut own = workload.clone();
+    own.meta_mut().uid.get_or_insert_with(|| "planned".into());
+    let created = &mut own.meta_mut().creation_timestamp;
+    created.get_or_insert(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now));
+    let own = Arc::new(own);
+    let mut line = waiting(cluster, now);
+    let same = |other: &Arc<GPUWorkload>| {
+        other.name_any() == own.name_any() && other.namespace() == own.namespace()
+    };
+    line.retain(|other| !same(other));
+    line.push(Arc::clone(&own));
+    line.sort_by_cached_key(|workload| turn(workload));
+    let place = line.iter().position(same).unwrap_or_default();
+    let (_, mut told, _) = cluster.decide(&line, None, settings, now);
+    told.truncate(place + 1);
+    let outlook = told.pop().map_or_else(
+        || Outlook::Invalid("it is not in line".to_owned()),
+        |own| own.outlook,
+    );
+    let asking = Asking::new(&Cache::new(&[]), Arc::clone(&own), Seen::default(), now);
+    let asking = asking.ok_or("its spec cannot be carried out")?;
+    let claim = asking.claim();
+    // What it meets when its turn comes: those ahead are served.
+    let (ledger, _, kept) = cluster.decide(&line[..place], Some(claim), settings, now);
+    let meeting = Meeting::new(cluster, &ledger, &own, claim, kept);
+    meeting
+        .map(|meeting| meeting.look(told, outlook))
+        .ok_or_else(|| "it asks for no pod".to_owned())
+}

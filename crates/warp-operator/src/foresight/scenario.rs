@@ -1,0 +1,216 @@
+//! A cluster as a file `warp simulate fleet` reads: its nodes, what runs on them pinned to where it is, and
+//! the queue in its order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use warp_api::GPUWorkload;
+use warp_api::workload::{Priority, Topology};
+use warp_core::fleet::{
+    Constraints, GpuRequest, Level, Node, Request, Toleration, TolerationOperator, Work,
+};
+use warp_core::simulate::fleet::{GangEntry, GpuAsk, GpuEntry, NodeEntry, RequestEntry, Scenario};
+use warp_runtime::cache::Cache;
+
+use super::{Cluster, waiting};
+use crate::placement::{Claimant, base_request};
+use crate::workload::{Asking, Seen};
+
+/// What runs is entered before anything that waits.
+const RUNNING: i32 = 1000;
+
+impl Cluster {
+    /// The fleet, what runs and what waits.
+    pub fn scenario(&self, now: Timestamp) -> Scenario {
+        let ledger = self.ledger(&self.promised());
+        let nodes = ledger.fleet.nodes().map(|(_, node)| entry(node));
+        let mut requests: Vec<RequestEntry> = Vec::new();
+        let mut names = BTreeSet::new();
+        for work in ledger.fleet.works() {
+            let found = ledger.fleet.find(&work.node);
+            // What is on a node that is not ready keeps nobody away: the node itself does.
+            let Some(node) = found.and_then(|id| ledger.fleet.node(id)) else {
+                continue;
+            };
+            if node.ready {
+                requests.push(running(work, node, &mut names));
+            }
+        }
+        let jobs = Cache::new(&[]);
+        for workload in waiting(self, now) {
+            let asking = Asking::new(&jobs, Arc::clone(&workload), Seen::default(), now);
+            let pod = asking
+                .as_ref()
+                .and_then(|asking| asking.claim().pods.first());
+            let Some(pod) = pod else {
+                continue;
+            };
+            let request = base_request(&ledger, pod);
+            let priority = match workload.spec.priority {
+                Priority::Low => -1,
+                Priority::Normal => 0,
+                Priority::High => 1,
+            };
+            requests.push(RequestEntry {
+                name: unique(
+                    &format!(
+                        "{}/{}",
+                        workload.namespace().unwrap_or_default(),
+                        workload.name_any()
+                    ),
+                    &mut names,
+                ),
+                namespace: Arc::clone(&request.namespace),
+                gpu: request.gpu.as_ref().map(ask),
+                priority,
+                count: workload.spec.members(),
+                gang: workload.spec.is_gang().then(|| gang(&workload)),
+                ..plain(&request)
+            });
+        }
+        Scenario {
+            nodes: nodes.collect(),
+            requests,
+        }
+    }
+}
+
+/// In the file a gang is close together by rack and block alone: another label is left out.
+fn gang(workload: &GPUWorkload) -> GangEntry {
+    let level = workload.spec.topology.as_ref().map(Topology::level);
+    let known = level.and_then(|level| {
+        let found = match level.name.as_str() {
+            "host" => Level::Host,
+            "rack" => Level::Rack,
+            "zone" => Level::Block,
+            _ => return None,
+        };
+        Some((found, level.required))
+    });
+    match known {
+        Some((level, true)) => GangEntry {
+            required: Some(level),
+            preferred: None,
+        },
+        Some((level, false)) => GangEntry {
+            required: None,
+            preferred: Some(level),
+        },
+        None => GangEntry::default(),
+    }
+}
+
+fn plain(request: &Request) -> RequestEntry {
+    RequestEntry {
+        labels: request.labels.clone(),
+        resources: request.resources.clone(),
+        constraints: request.constraints.clone(),
+        ..RequestEntry::default()
+    }
+}
+
+/// Names are identities in the file.
+fn unique(name: &str, names: &mut BTreeSet<String>) -> Arc<str> {
+    let mut found = name.to_owned();
+    let mut number = 2;
+    while !names.insert(found.clone()) {
+        found = format!("{name}-{number}");
+        number += 1;
+    }
+    Arc::from(found)
+}
+
+fn entry(node: &Node) -> NodeEntry {
+    let mut allocatable = node.allocatable.clone();
+    allocatable.extended.remove("pods");
+    let gpus = node.gpus.iter().map(|pool| {
+        // In the file a GPU is known by its kind, not by the resource it is handed out under.
+        let count = allocatable.extended.remove(&pool.resource).unwrap_or(0);
+        GpuEntry {
+            count: u16::try_from(count).unwrap_or_default(),
+            model: Arc::clone(&pool.model),
+            vendor: Arc::clone(&pool.vendor),
+            memory: pool.memory_bytes.to_string(),
+            sick: BTreeSet::new(),
+        }
+    });
+    let gpus = gpus.collect();
+    NodeEntry {
+        name: Arc::clone(&node.name),
+        count: 1,
+        labels: node.labels.clone(),
+        taints: node.taints.clone(),
+        unschedulable: node.unschedulable,
+        ready: node.ready,
+        allocatable,
+        pods: node.pods,
+        gpus,
+        price_per_gpu_hour: node
+            .price_per_gpu_hour_micros
+            .map(|micros| micros as f64 / 1e6),
+        cheap: node.cheap,
+        topology: node.topology.clone(),
+    }
+}
+
+fn ask(gpu: &GpuRequest) -> GpuAsk {
+    GpuAsk {
+        count: gpu.count,
+        fraction: 1.0,
+        vendor: gpu.vendor.clone(),
+        models: gpu.models.clone(),
+        min_memory: gpu.min_memory_bytes.to_string(),
+    }
+}
+
+/// Work where it is, whatever its node says by now of whom it takes.
+fn running(work: &Work, node: &Node, names: &mut BTreeSet<String>) -> RequestEntry {
+    let request = &work.request;
+    let mut resources = request.resources.clone();
+    let held: BTreeMap<Arc<str>, i64> = node
+        .gpus
+        .iter()
+        .filter_map(|pool| {
+            let count = resources.extended.remove(&pool.resource)?;
+            Some((Arc::clone(&pool.resource), count))
+        })
+        .collect();
+    let pool = node
+        .gpus
+        .iter()
+        .find(|pool| held.get(&pool.resource).is_some_and(|count| *count > 0));
+    let gpu = pool.map(|pool| GpuAsk {
+        count: u32::try_from(held.values().sum::<i64>()).unwrap_or_default(),
+        fraction: 1.0,
+        vendor: Some(Arc::clone(&pool.vendor)),
+        models: Some(Arc::clone(&pool.model))
+            .filter(|model| !model.is_empty())
+            .into_iter()
+            .collect(),
+        min_memory: String::new(),
+    });
+    let everything = Toleration {
+        key: Arc::from(""),
+        operator: TolerationOperator::Exists,
+        value: Arc::from(""),
+        effect: None,
+    };
+    RequestEntry {
+        name: unique(&format!("{}/{}", request.namespace, request.name), names),
+        namespace: Arc::clone(&request.namespace),
+        gpu,
+        resources,
+        constraints: Constraints {
+            node_name: Some(Arc::clone(&work.node)),
+            tolerations: vec![everything],
+            pod_anti_affinity: request.constraints.pod_anti_affinity.clone(),
+            host_ports: request.constraints.host_ports.clone(),
+            ..Constraints::default()
+        },
+        labels: request.labels.clone(),
+        priority: RUNNING,
+        ..RequestEntry::default()
+    }
+}

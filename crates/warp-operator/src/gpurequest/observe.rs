@@ -1,0 +1,103 @@
+//! Everything a request's plan needs, read from the caches and from what was last seen of its machine. No decisions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
+use warp_api::{CloudProvider, GPURequest};
+use warp_cloud::{Kind, Mark};
+use warp_core::gpu::Vendor;
+use warp_runtime::outside::Sight;
+
+use super::{GpuRequests, outside_name};
+use crate::cloudprovider::clouds::mark;
+use crate::ledger;
+
+/// What is known about a request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) providers: Vec<Arc<CloudProvider>>,
+    pub(crate) requests: Vec<Arc<GPURequest>>,
+    pub(crate) mark: Option<Mark>,
+    /// Where costs are kept.
+    pub(crate) home: String,
+    /// The machine of the attempt that is open; none when none is.
+    pub(crate) open: Option<Open>,
+}
+
+/// What is known about the machine of an open attempt.
+#[derive(Clone, Debug)]
+pub(crate) struct Open {
+    pub(crate) kind: Kind,
+    pub(crate) sight: Sight,
+    pub(crate) settle: Duration,
+    pub(crate) node: Option<Arc<Node>>,
+    /// Pods use its GPUs, or work is on its way there.
+    pub(crate) used: bool,
+}
+
+pub(super) fn see(kind: &GpuRequests, request: &GPURequest) -> Seen {
+    let providers = kind.providers.all();
+    Seen {
+        open: open(kind, request, &providers),
+        providers,
+        requests: kind.all.all(),
+        mark: mark(&kind.cx),
+        home: kind.home.clone(),
+    }
+}
+
+fn open(
+    kind: &GpuRequests,
+    request: &GPURequest,
+    providers: &[Arc<CloudProvider>],
+) -> Option<Open> {
+    let attempt = super::plan::open_attempt(request.status.as_ref()?)?;
+    // A provider that was taken away by force is still asked under its kind: the answer says what is wrong.
+    let provider = providers
+        .iter()
+        .find(|known| known.name_any() == attempt.provider);
+    let of = provider.map_or("fake", |provider| provider.spec.kind.as_str());
+    let of = Kind::of(of)?;
+    let outside = kind.outside(of)?;
+    let node = kind
+        .cx
+        .nodes
+        .get(&warp_runtime::cache::Key::new("", &attempt.machine));
+    Some(Open {
+        kind: of,
+        sight: outside.sight(&outside_name(&attempt.provider, &attempt.machine)),
+        settle: of.capabilities().settle(),
+        used: node.is_some() && used(kind, &attempt.machine),
+        node,
+    })
+}
+
+/// Whether pods hold GPUs of a node, or a workload was given it.
+fn used(kind: &GpuRequests, node: &str) -> bool {
+    let holds = |pod: &Arc<Pod>| {
+        let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        let phase = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
+        if bound != Some(node) || matches!(phase, Some("Succeeded" | "Failed")) {
+            return false;
+        }
+        let Some(spec) = pod.spec.as_ref() else {
+            return false;
+        };
+        let asked = ledger::request(&pod.metadata, spec).resources.extended;
+        asked
+            .iter()
+            .any(|(name, count)| *count > 0 && Vendor::of_resource(name).is_some())
+    };
+    let given = kind.cx.workloads.all().into_iter().any(|workload| {
+        let status = workload.status.as_ref();
+        let here = status.is_some_and(|status| status.is_on(node));
+        let phase = status.and_then(|status| status.phase);
+        here && !phase.is_some_and(warp_api::Phase::is_final)
+    });
+    given || kind.cx.pods.all().iter().any(holds)
+}

@@ -1,0 +1,261 @@
+//! One pass over a request: follow the machine of the attempt that is open, or begin the next attempt. Pure and total.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{Resource, ResourceExt};
+use warp_api::gpurequest::{RequestAttempt, RequestPhase};
+use warp_api::{GPURequest, GPURequestStatus, reason};
+use warp_cloud::{Decimal, machine_name};
+use warp_runtime::plan::Plan;
+
+use super::choose::{Candidate, Choice, Market, choose, later};
+use super::observe::Seen;
+use super::say::{self, Said};
+use super::wanted::Wanted;
+use super::{FINALIZER, costs, drive};
+
+/// Machines that may come to nothing before a request is given up.
+const MOST_MACHINES: usize = 5;
+/// Refused attempts that are remembered.
+const REMEMBERED: usize = 16;
+
+/// Endings after which nothing more is rented.
+const FINAL: [&str; 4] = [
+    reason::IDLE_TIMEOUT,
+    reason::MAX_LIFETIME,
+    reason::MAX_TOTAL_PRICE,
+    reason::DELETED,
+];
+
+/// The attempt that is not over.
+pub(super) fn open_attempt(status: &GPURequestStatus) -> Option<&RequestAttempt> {
+    let mut newest = status.attempts.iter().rev();
+    newest.find(|attempt| attempt.outcome.is_none())
+}
+
+pub(super) fn plan(request: &GPURequest, seen: &Seen, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let going = request.meta().deletion_timestamp.is_some();
+    let held = request.finalizers().iter().any(|name| name == FINALIZER);
+    let before = request.status.clone().unwrap_or_default();
+    let mut status = before.clone();
+    if open_attempt(&status).is_some() {
+        let said = drive::drive(&mut plan, &mut status, request, seen, now);
+        say::write(&mut plan, request, status, said, now);
+        return plan;
+    }
+    if going {
+        "nothing is rented".clone_into(&mut plan.why);
+        plan.remove_finalizer(request, FINALIZER);
+        return plan;
+    }
+    if status.phase.is_final() {
+        return plan;
+    }
+    if !held {
+        "a request goes only when its machine is gone".clone_into(&mut plan.why);
+        plan.add_finalizer(request, FINALIZER);
+        return plan;
+    }
+    let said = next(&mut plan, &mut status, request, seen, now);
+    say::write(&mut plan, request, status, said, now);
+    plan
+}
+
+/// Begins the next attempt, or says why there is none.
+fn next(
+    plan: &mut Plan,
+    status: &mut GPURequestStatus,
+    request: &GPURequest,
+    seen: &Seen,
+    now: Timestamp,
+) -> Said {
+    forget_machine(status);
+    let last = status.attempts.last().and_then(|last| last.outcome.clone());
+    if let Some(ending) = FINAL
+        .iter()
+        .find(|ending| last.as_deref() == Some(**ending))
+    {
+        let text = format!(
+            "given back ({ending}) after {} dollars",
+            status.spent.clone().unwrap_or_else(|| "0".to_owned())
+        );
+        return Said::new(RequestPhase::Ended, "False", ending, text);
+    }
+    let bought = status
+        .attempts
+        .iter()
+        .filter(|attempt| attempt.instance_id.is_some());
+    if bought.count() >= MOST_MACHINES {
+        let text = format!(
+            "{MOST_MACHINES} machines came to nothing, the last with {}: look at status.attempts, then make a new request",
+            last.unwrap_or_default()
+        );
+        return Said::new(
+            RequestPhase::Failed,
+            "False",
+            reason::ATTEMPTS_EXHAUSTED,
+            text,
+        );
+    }
+    let wanted = match Wanted::of(&request.spec) {
+        Ok(wanted) => wanted,
+        Err(problem) => {
+            return Said::new(
+                RequestPhase::Pending,
+                "False",
+                reason::INVALID_SPEC,
+                problem,
+            );
+        }
+    };
+    if let Some(over) = over(&wanted, status, now) {
+        return over;
+    }
+    let Some(mark) = &seen.mark else {
+        plan.look_again(later(now, jiff::SignedDuration::from_secs(1)));
+        let text = "the cluster's identity is not known yet".to_owned();
+        return Said::new(RequestPhase::Pending, "False", reason::NO_PROVIDER, text);
+    };
+    if wanted.spot.is_some() && status.spot_wanted_since.is_none() {
+        status.spot_wanted_since = Some(Time(now));
+    }
+    let spent = status
+        .attempts
+        .iter()
+        .map(|attempt| costs::of_attempt(attempt, now))
+        .sum();
+    let spot_since = status
+        .spot_wanted_since
+        .as_ref()
+        .map_or(now, |since| since.0);
+    let market = Market {
+        providers: &seen.providers,
+        requests: &seen.requests,
+        attempts: &status.attempts,
+        spent,
+        spot_since,
+        now,
+    };
+    match choose(&wanted, &market) {
+        Choice::Wait {
+            reason,
+            message,
+            until,
+        } => {
+            status.next_attempt_time = until.map(Time);
+            if let Some(until) = until {
+                plan.look_again(until);
+            }
+            Said::new(RequestPhase::Pending, "False", reason, message)
+        }
+        Choice::Buy(candidate) => {
+            let uid = request.uid().unwrap_or_default();
+            let number = status.attempt_count + 1;
+            let machine = machine_name(mark, &uid, number);
+            begin(status, *candidate, number, machine, now)
+        }
+    }
+}
+
+/// The end of a request that may have no more machines: its time is over.
+fn over(wanted: &Wanted, status: &GPURequestStatus, now: Timestamp) -> Option<Said> {
+    let first = status
+        .attempts
+        .iter()
+        .find_map(|attempt| attempt.billed_from.clone())?;
+    let lifetime = wanted.lifetime?;
+    (later(first.0, lifetime) <= now).then(|| {
+        let text = "its maxLifetime is over".to_owned();
+        Said::new(RequestPhase::Ended, "False", reason::MAX_LIFETIME, text)
+    })
+}
+
+/// Writes the intent: what is to be bought, where, under which name and up to which price.
+fn begin(
+    status: &mut GPURequestStatus,
+    candidate: Candidate,
+    number: u32,
+    machine: String,
+    now: Timestamp,
+) -> Said {
+    let Candidate {
+        provider,
+        offer,
+        spot,
+        price,
+        limit,
+    } = candidate;
+    let gpu = format!("{} x {}", offer.gpus, offer.gpu);
+    let text = format!(
+        "renting {gpu} from {provider} in {} for {}{} an hour",
+        offer.region,
+        money(price),
+        if spot { " (spot)" } else { "" }
+    );
+    status.attempt_count = number;
+    status.next_attempt_time = None;
+    status.provider = Some(provider.clone());
+    status.price_per_hour = Some(money(price));
+    status.gpu = Some(gpu);
+    status.attempts.push(RequestAttempt {
+        number,
+        machine,
+        provider,
+        gpu: offer.gpu,
+        gpus: offer.gpus,
+        region: offer.region,
+        instance_type: offer.instance_type,
+        spot,
+        price: money(price),
+        price_limit: money(limit),
+        intended_at: Time(now),
+        instance_id: None,
+        billed_from: None,
+        billed_until: None,
+        billed_price: None,
+        ending: None,
+        ending_since: None,
+        outcome: None,
+        reason: None,
+        ended_at: None,
+        cost: None,
+    });
+    trim(&mut status.attempts);
+    Said::new(
+        RequestPhase::Provisioning,
+        "False",
+        reason::PROVISIONING,
+        text,
+    )
+}
+
+/// Forgets the oldest refusals. What was bought is remembered for ever: it cost money.
+fn trim(attempts: &mut Vec<RequestAttempt>) {
+    let free =
+        |attempt: &RequestAttempt| attempt.instance_id.is_none() && attempt.outcome.is_some();
+    while attempts.iter().filter(|attempt| free(attempt)).count() > REMEMBERED {
+        if let Some(oldest) = attempts.iter().position(free) {
+            attempts.remove(oldest);
+        }
+    }
+}
+
+/// There is no machine: what the last one was called stays in its attempt.
+fn forget_machine(status: &mut GPURequestStatus) {
+    status.instance_id = None;
+    status.node_name = None;
+    status.public_ip = None;
+    status.private_ip = None;
+    status.idle_since = None;
+    status.terminates_at = None;
+}
+
+/// Dollars with at least two decimals.
+pub(super) fn money(amount: Decimal) -> String {
+    let mut amount = amount.normalize();
+    if amount.scale() < 2 {
+        amount.rescale(2);
+    }
+    amount.to_string()
+}

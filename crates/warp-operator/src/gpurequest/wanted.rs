@@ -1,0 +1,117 @@
+//! What a request asks for, read from its spec: models, places, prices and times, or why they cannot be read. Pure.
+
+use jiff::SignedDuration;
+use warp_api::GPURequestSpec;
+use warp_api::price::Price;
+use warp_api::workload::run_seconds;
+use warp_cloud::Decimal;
+use warp_core::gpu;
+
+/// A spec that makes sense.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Wanted {
+    /// Models any of which will do; empty for any.
+    pub(super) models: Vec<&'static str>,
+    pub(super) min_memory_gib: u32,
+    pub(super) gpus: u32,
+    /// The best first; empty for any.
+    pub(super) regions: Vec<String>,
+    /// By name or type; empty for any.
+    pub(super) providers: Vec<String>,
+    pub(super) max_price: Option<Decimal>,
+    pub(super) max_total: Option<Decimal>,
+    pub(super) spot: Option<Spot>,
+    pub(super) lifetime: Option<SignedDuration>,
+    pub(super) idle: Option<SignedDuration>,
+}
+
+/// A machine that the cloud may take back.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Spot {
+    pub(super) max_price: Option<Decimal>,
+    pub(super) wait: SignedDuration,
+}
+
+impl Wanted {
+    /// Reads a spec; what is wrong with it names the field and what would be right.
+    pub(super) fn of(spec: &GPURequestSpec) -> Result<Self, String> {
+        let mut models = Vec::new();
+        for name in spec.gpu_type.iter().chain(&spec.gpu_models) {
+            let found = gpu::named(name);
+            if found.is_empty() {
+                return Err(format!(
+                    "'{name}' is no GPU of the catalogue: write it as its vendor does, such as H100 or RTX 4090"
+                ));
+            }
+            models.extend(found.iter().map(|model| model.name));
+        }
+        let max_price = money("maxPrice", spec.max_price.as_ref())?;
+        let spot_price = money("maxSpotPrice", spec.max_spot_price.as_ref())?;
+        if spot_price.is_some() && !spec.spot_instance {
+            return Err(
+                "spec.maxSpotPrice belongs to spotInstance: true; set that, or take it out"
+                    .to_owned(),
+            );
+        }
+        let wait = time("spotWait", spec.spot_wait.as_deref())?;
+        Ok(Self {
+            models,
+            min_memory_gib: gibibytes(spec.min_memory.as_deref())?,
+            gpus: u32::try_from(spec.gpu_count).unwrap_or(1).max(1),
+            regions: spec
+                .region
+                .iter()
+                .chain(&spec.region_preference)
+                .cloned()
+                .collect(),
+            providers: spec
+                .provider
+                .iter()
+                .chain(&spec.providers)
+                .cloned()
+                .collect(),
+            max_price,
+            max_total: money("maxTotalPrice", spec.max_total_price.as_ref())?,
+            spot: spec.spot_instance.then(|| Spot {
+                max_price: spot_price.or(max_price),
+                wait: wait.unwrap_or(SignedDuration::ZERO),
+            }),
+            lifetime: time("maxLifetime", spec.max_lifetime.as_deref())?,
+            idle: time("idleTimeout", spec.idle_timeout.as_deref())?,
+        })
+    }
+
+    /// The GPUs in words.
+    pub(super) fn gpu(&self) -> String {
+        let models = if self.models.is_empty() {
+            format!("GPU with {} GiB", self.min_memory_gib)
+        } else {
+            self.models.join(" or ")
+        };
+        format!("{} x {models}", self.gpus)
+    }
+}
+
+fn money(field: &str, price: Option<&Price>) -> Result<Option<Decimal>, String> {
+    let read = price.map(Price::decimal).transpose();
+    read.map_err(|problem| format!("spec.{field}: {problem}; correct it"))
+}
+
+fn time(field: &str, text: Option<&str>) -> Result<Option<SignedDuration>, String> {
+    let Some(text) = text else {
+        return Ok(None);
+    };
+    let seconds = run_seconds(text)
+        .ok_or_else(|| format!("spec.{field}: '{text}' is not a time such as 30m or 8h"))?;
+    Ok(Some(SignedDuration::from_secs(seconds)))
+}
+
+fn gibibytes(text: Option<&str>) -> Result<u32, String> {
+    let Some(text) = text else {
+        return Ok(0);
+    };
+    let number = text
+        .strip_suffix("Gi")
+        .and_then(|number| number.parse().ok());
+    number.ok_or_else(|| format!("spec.minMemory: '{text}' is not a size such as 40Gi"))
+}

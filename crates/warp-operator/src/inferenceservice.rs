@@ -1,0 +1,147 @@
+//! The InferenceService controller: a Deployment and a Service per service, and a status that says where it stands.
+//!
+//! It creates no pods and chooses no nodes. Which arguments an engine takes is in `arguments.rs`, what a vendor's GPUs
+//! need in `vendor.rs`, what is created in `objects.rs`, what a status says in `assess.rs`.
+
+mod arguments;
+mod assess;
+mod objects;
+mod observe;
+mod plan;
+mod scrape;
+#[cfg(test)]
+mod tests;
+mod vendor;
+mod weights;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::ResourceExt;
+use warp_api::{InferenceService, ModelCache, label};
+use warp_runtime::cache::{Cache, Key, Shape, Source};
+use warp_runtime::plan::Plan;
+use warp_runtime::reconcile::Reconcile;
+use warp_runtime::runtime::{Registration, Runtime};
+
+use crate::context::Context;
+use observe::Seen;
+
+/// Names the controller in logs, metrics, readiness and wake-ups.
+pub(crate) const NAME: &str = "inferenceservice";
+
+/// The kind as the runtime runs it.
+#[derive(Debug)]
+pub(crate) struct InferenceServices {
+    deployments: Cache<Deployment>,
+    services: Cache<Service>,
+    pods: Cache<Pod>,
+    caches: Cache<ModelCache>,
+    loads: scrape::Loads,
+    cx: Arc<Context>,
+}
+
+impl InferenceServices {
+    /// Every service; found by `namespace/cache` if it names a ModelCache.
+    pub(crate) fn all(runtime: &mut Runtime) -> Cache<InferenceService> {
+        runtime.cache(
+            Source::all::<InferenceService>().with_managed_fields(),
+            shape(),
+        )
+    }
+
+    /// Registers the kind: what it reads, and which changes concern which services.
+    pub(crate) fn register(
+        runtime: &mut Runtime,
+        cx: &Arc<Context>,
+        all: &Cache<InferenceService>,
+        caches: &Cache<ModelCache>,
+    ) {
+        let ours = format!("{}={}", label::CONTROLLER, label::CONTROLLER_NAME);
+        let deployments = runtime.cache(Source::all::<Deployment>().labels(&ours), whole());
+        let services = runtime.cache(Source::all::<Service>().labels(&ours), whole());
+        let pods = runtime.cache(
+            Source::all::<Pod>().labels(label::INFERENCE_SERVICE),
+            Shape {
+                keep: |_| true,
+                trim: |pod: &mut Pod| {
+                    pod.managed_fields_mut().clear();
+                    pod.annotations_mut().clear();
+                },
+                indexes: &[|pod: &Pod| {
+                    let service = pod.labels().get(label::INFERENCE_SERVICE)?;
+                    Some(format!("{}/{service}", pod.namespace()?))
+                }],
+            },
+        );
+        let kind = Self {
+            deployments: deployments.clone(),
+            services: services.clone(),
+            pods: pods.clone(),
+            caches: caches.clone(),
+            loads: scrape::Loads::default(),
+            cx: Arc::clone(cx),
+        };
+        let known = all.clone();
+        runtime.register(
+            Registration::of(kind, all)
+                .owns(&deployments)
+                .owns(&services)
+                .labels(&pods, label::INFERENCE_SERVICE)
+                .watches(caches, move |cache| {
+                    let named = known.by(0, &Key::of(cache).to_string());
+                    named.iter().map(|service| Key::of(&**service)).collect()
+                }),
+        );
+    }
+}
+
+fn shape() -> Shape<InferenceService> {
+    Shape {
+        keep: |_| true,
+        trim: |service| {
+            // The audit trail names the last writer of the spec and nothing else of these.
+            let fields = service.managed_fields_mut();
+            fields.retain(|entry| entry.subresource.is_none());
+            for entry in fields.iter_mut() {
+                entry.fields_v1 = None;
+            }
+        },
+        indexes: &[|service: &InferenceService| cache_of(service).map(|key| key.to_string())],
+    }
+}
+
+/// The ModelCache a service names.
+pub(crate) fn cache_of(service: &InferenceService) -> Option<Key> {
+    let name = service.spec.model.cache.as_ref()?;
+    Some(Key::new(&service.namespace()?, name))
+}
+
+fn whole<K: ResourceExt>() -> Shape<K> {
+    Shape {
+        keep: |_| true,
+        trim: |_| {},
+        indexes: &[],
+    }
+}
+
+impl Reconcile for InferenceServices {
+    type Object = InferenceService;
+    type Seen = Seen;
+    const NAME: &'static str = NAME;
+    const MANAGER: &'static str = "warp-inference";
+
+    async fn observe(&self, service: &Arc<InferenceService>) -> Seen {
+        observe::see(self, service).await
+    }
+
+    fn plan(&self, service: &InferenceService, seen: &Seen, now: Timestamp) -> Plan {
+        plan::plan(service, seen, now)
+    }
+
+    fn gone(&self, key: &Key) {
+        self.loads.forget(key);
+    }
+}

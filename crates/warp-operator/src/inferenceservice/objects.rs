@@ -1,0 +1,396 @@
+//! What is created for a service: its pod template, Deployment and Service. Plain data from plain data.
+
+use std::collections::BTreeMap;
+
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
+use warp_api::inferenceservice::{EngineKind, InferenceServiceSpec};
+use warp_api::workload::run_seconds;
+use warp_api::{InferenceService, label};
+use warp_core::gpu::Vendor;
+use warp_core::rollout::Strategy;
+
+use super::arguments;
+use super::vendor::{self, Suitable};
+use super::weights::Weights;
+
+/// Written with every rendering; raised when what is rendered changes. A stored rendering is used whatever its
+/// version: only a changed spec makes pods of a new one.
+pub(super) const RENDERER: u32 = 1;
+/// The container that serves.
+pub(super) const CONTAINER: &str = "engine";
+/// This program, on nodes that `warp` itself runs.
+const WARP_IMAGE: &str = "local://warp";
+/// Callers learn that a pod goes before it stops listening.
+const PRE_STOP_SECONDS: i64 = 5;
+/// After the drain, before it is killed.
+const FAREWELL_SECONDS: i64 = 10;
+const PROBE_SECONDS: i64 = 5;
+const MODELS: &str = "/models";
+const SHARED_MEMORY: &str = "16Gi";
+
+/// What the pods of a spec are made from, besides the spec.
+#[derive(Clone, Debug)]
+pub(super) struct Base<'a> {
+    pub(super) vendor: Option<Vendor>,
+    pub(super) suitable: Option<&'a Suitable>,
+    /// The model of the cache the spec names.
+    pub(super) weights: Option<&'a Weights>,
+}
+
+pub(super) fn labels(service: &InferenceService) -> BTreeMap<String, String> {
+    let pairs = [
+        ("app.kubernetes.io/name", service.name_any()),
+        ("app.kubernetes.io/component", "inference".to_owned()),
+        (label::CONTROLLER, label::CONTROLLER_NAME.to_owned()),
+        (label::INFERENCE_SERVICE, service.name_any()),
+    ];
+    pairs
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}
+
+fn owned(service: &InferenceService) -> Value {
+    json!({
+        "name": service.name_any(),
+        "namespace": service.namespace(),
+        "labels": labels(service),
+        "ownerReferences": [service.controller_owner_ref(&())],
+    })
+}
+
+/// The Service in front of the pods.
+pub(super) fn service(service: &InferenceService) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": owned(service),
+        "spec": {
+            "selector": { label::INFERENCE_SERVICE: service.name_any() },
+            "ports": [{
+                "name": "http",
+                "port": service.spec.port,
+                "targetPort": service.spec.port,
+                "protocol": "TCP",
+                "appProtocol": "http",
+            }],
+        },
+    })
+}
+
+/// The Deployment around a template.
+pub(super) fn deployment(
+    service: &InferenceService,
+    rendered: &Value,
+    replicas: u32,
+    strategy: Strategy,
+) -> Value {
+    let mut meta = owned(service);
+    meta["annotations"] = json!({ label::RENDERED: rendered.to_string() });
+    let start = run_seconds(&service.spec.start_limit).unwrap_or(3600);
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": meta,
+        "spec": {
+            "replicas": replicas,
+            "revisionHistoryLimit": 2,
+            "progressDeadlineSeconds": start.saturating_add(600),
+            "selector": { "matchLabels": { label::INFERENCE_SERVICE: service.name_any() } },
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {
+                    "maxSurge": strategy.max_surge,
+                    "maxUnavailable": strategy.max_unavailable,
+                },
+            },
+            "template": rendered["template"],
+        },
+    })
+}
+
+/// The part of a spec that pods are made from, as text: what is the same text is the same pods.
+fn ground(spec: &InferenceServiceSpec) -> Value {
+    let pods = InferenceServiceSpec {
+        replicas: 0,
+        scaling: None,
+        ..spec.clone()
+    };
+    serde_json::to_value(pods).unwrap_or_default()
+}
+
+/// Whether a rendering was made from the spec as it is and from the same weights.
+pub(super) fn is_made_from(rendered: &Value, service: &InferenceService, base: &Base<'_>) -> bool {
+    rendered["from"] == ground(&service.spec) && rendered["weights"] == json!(base.weights)
+}
+
+/// The pod template of a spec, with what it was made from; or why there is none.
+pub(super) fn render(service: &InferenceService, base: &Base<'_>) -> Result<Value, String> {
+    let spec = &service.spec;
+    let mut container = json!({
+        "name": CONTAINER,
+        "image": image(spec, base)?,
+        "args": args(spec, base)?,
+        "env": environment(spec, base),
+        "ports": [{ "name": "http", "containerPort": spec.port, "protocol": "TCP" }],
+        "resources": resources(spec, base),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "lifecycle": { "preStop": { "sleep": { "seconds": PRE_STOP_SECONDS } } },
+    });
+    if !spec.engine.command.is_empty() {
+        container["command"] = json!(spec.engine.command);
+    }
+    probes(spec, &mut container);
+    let drain = run_seconds(&spec.drain).unwrap_or(45);
+    let mut pod = json!({
+        "containers": [],
+        "terminationGracePeriodSeconds": PRE_STOP_SECONDS + drain + FAREWELL_SECONDS,
+        "enableServiceLinks": false,
+    });
+    volumes(spec, base, &mut pod, &mut container);
+    security(base, &mut pod);
+    placement(base, &mut pod);
+    pod["containers"] = json!([container]);
+    let mut labels = labels(service);
+    labels.remove(label::CONTROLLER);
+    let template = json!({
+        "metadata": {
+            "labels": labels,
+            "annotations": { label::MODEL: spec.model.word() },
+        },
+        "spec": pod,
+    });
+    Ok(json!({
+        "renderer": RENDERER,
+        "from": ground(spec),
+        "weights": base.weights,
+        "template": template,
+    }))
+}
+
+fn image(spec: &InferenceServiceSpec, base: &Base<'_>) -> Result<String, String> {
+    if let Some(image) = &spec.engine.image {
+        return Ok(image.clone());
+    }
+    match spec.engine.kind {
+        EngineKind::Simulated => Ok(WARP_IMAGE.to_owned()),
+        EngineKind::Custom => Err("engine.image is missing: a custom engine needs one".to_owned()),
+        EngineKind::Vllm => {
+            let version = spec
+                .engine
+                .version
+                .as_deref()
+                .unwrap_or(vendor::VLLM_VERSION);
+            vendor::image(base.vendor, version).ok_or_else(|| {
+                "vLLM has no image of its own for Gaudi: name one of the vllm-gaudi project in engine.image"
+                    .to_owned()
+            })
+        }
+    }
+}
+
+fn args(spec: &InferenceServiceSpec, base: &Base<'_>) -> Result<Vec<String>, String> {
+    let engine = &spec.engine;
+    let mut words = match engine.kind {
+        EngineKind::Custom => Vec::new(),
+        EngineKind::Simulated => simulated_args(spec),
+        EngineKind::Vllm => vllm_args(spec, base),
+    };
+    words.extend(arguments::words(engine.kind, &engine.args)?);
+    words.extend(engine.advanced.iter().cloned());
+    Ok(words)
+}
+
+fn flag(name: &str, value: impl std::fmt::Display) -> [String; 2] {
+    [format!("--{name}"), value.to_string()]
+}
+
+fn simulated_args(spec: &InferenceServiceSpec) -> Vec<String> {
+    let mut words = vec!["engine".to_owned()];
+    let model = match &spec.model.cache {
+        Some(_) => spec.model.served_name(),
+        None => spec.model.plain_source(),
+    };
+    words.extend(flag("model", model));
+    words.extend(flag("served-model-name", spec.model.served_name()));
+    words.extend(flag("host", "$(POD_IP)"));
+    words.extend(flag("port", spec.port));
+    words.extend(flag(
+        "shutdown-timeout",
+        run_seconds(&spec.drain).unwrap_or(45),
+    ));
+    for adapter in &spec.model.adapters {
+        words.extend(flag(
+            "lora-modules",
+            format!("{}={}", adapter.name, adapter.source),
+        ));
+    }
+    words
+}
+
+fn vllm_args(spec: &InferenceServiceSpec, base: &Base<'_>) -> Vec<String> {
+    let model = match (base.weights, spec.model.claim()) {
+        (Some(weights), _) => weights.path.clone(),
+        (None, Some((_, ""))) => MODELS.to_owned(),
+        (None, Some((_, folder))) => format!("{MODELS}/{folder}"),
+        (None, None) => spec.model.plain_source().to_owned(),
+    };
+    let mut words = vec![model];
+    words.extend(flag("served-model-name", spec.model.served_name()));
+    words.extend(flag("port", spec.port));
+    if let Some(revision) = &spec.model.revision {
+        words.extend(flag("revision", revision));
+    }
+    let split = spec.split();
+    for (name, count) in [
+        ("tensor-parallel-size", split.tensor),
+        ("pipeline-parallel-size", split.pipeline),
+        ("data-parallel-size", split.data),
+    ] {
+        if count > 1 {
+            words.extend(flag(name, count));
+        }
+    }
+    words.extend(flag(
+        "shutdown-timeout",
+        run_seconds(&spec.drain).unwrap_or(45),
+    ));
+    if !spec.model.adapters.is_empty() {
+        words.push("--enable-lora".to_owned());
+        words.push("--lora-modules".to_owned());
+        words.extend(spec.model.adapters.iter().map(|adapter| {
+            let source = adapter
+                .source
+                .strip_prefix("hf://")
+                .unwrap_or(&adapter.source);
+            format!("{}={source}", adapter.name)
+        }));
+    }
+    words
+}
+
+/// What the spec gives wins; the rest is what the vendor's GPUs and the engine need.
+fn environment(spec: &InferenceServiceSpec, base: &Base<'_>) -> Vec<Value> {
+    let address = json!({ "fieldRef": { "apiVersion": "v1", "fieldPath": "status.podIP" } });
+    let mut env: Vec<Value> = Vec::new();
+    match spec.engine.kind {
+        EngineKind::Vllm => {
+            env.push(json!({ "name": "VLLM_HOST_IP", "valueFrom": address }));
+            if spec.model.claim().is_some() || base.weights.is_some() {
+                env.push(json!({ "name": "HF_HUB_OFFLINE", "value": "1" }));
+            }
+            let vendors = vendor::environment(base.vendor).iter();
+            env.extend(vendors.map(|(name, value)| json!({ "name": name, "value": value })));
+        }
+        EngineKind::Simulated | EngineKind::Custom => {
+            env.push(json!({ "name": "POD_IP", "valueFrom": address }));
+            if let Some(weights) = base.weights {
+                env.push(json!({ "name": "MODEL_PATH", "value": weights.path }));
+                env.push(json!({ "name": "HF_HUB_OFFLINE", "value": "1" }));
+            }
+        }
+    }
+    let given = |name: &Value| spec.engine.env.iter().any(|one| *name == one.name);
+    env.retain(|one| !given(&one["name"]));
+    let own = spec.engine.env.iter();
+    env.extend(own.map(|one| serde_json::to_value(one).unwrap_or_default()));
+    env
+}
+
+fn resources(spec: &InferenceServiceSpec, base: &Base<'_>) -> Value {
+    let given = spec.resources.clone().unwrap_or_default();
+    let mut requests = json!(given.requests);
+    let mut limits = json!(given.limits);
+    if let Some(suitable) = base.suitable {
+        let count = spec.gpus_per_replica().to_string();
+        requests[&suitable.resource] = json!(count);
+        limits[&suitable.resource] = json!(count);
+    }
+    json!({ "requests": requests, "limits": limits })
+}
+
+/// Generous until it answers, strict after: loading may take an hour, a dead engine must not.
+fn probes(spec: &InferenceServiceSpec, container: &mut Value) {
+    let get = json!({ "path": spec.engine.health_path, "port": spec.port, "scheme": "HTTP" });
+    let probe = |period: i64, failures: i64, timeout: i64| {
+        json!({
+            "httpGet": get,
+            "periodSeconds": period,
+            "failureThreshold": failures,
+            "timeoutSeconds": timeout,
+        })
+    };
+    let start = run_seconds(&spec.start_limit).unwrap_or(3600);
+    // A simulated engine answers at once: a slow look would be most of its start.
+    let period = match spec.engine.kind {
+        EngineKind::Simulated => 1,
+        EngineKind::Vllm | EngineKind::Custom => PROBE_SECONDS,
+    };
+    container["startupProbe"] = probe(period, (start / period).max(1), 5);
+    container["readinessProbe"] = probe(PROBE_SECONDS, 3, 5);
+    container["livenessProbe"] = probe(2 * PROBE_SECONDS, 6, 10);
+}
+
+fn volumes(spec: &InferenceServiceSpec, base: &Base<'_>, pod: &mut Value, container: &mut Value) {
+    let mut volumes = Vec::new();
+    let mut mounts = Vec::new();
+    // Tensors go between the processes of one engine through shared memory.
+    if base.vendor.is_some() && spec.engine.kind != EngineKind::Simulated {
+        let shm = json!({ "medium": "Memory", "sizeLimit": SHARED_MEMORY });
+        volumes.push(json!({ "name": "shm", "emptyDir": shm }));
+        mounts.push(json!({ "name": "shm", "mountPath": "/dev/shm" }));
+    }
+    let given = spec.model.claim().map(|(claim, _)| claim);
+    let given = given.filter(|_| spec.engine.kind != EngineKind::Simulated);
+    // A cache's files are mounted for every engine: that is how the cache knows its users.
+    if let Some(claim) = base.weights.map(|weights| weights.claim.as_str()).or(given) {
+        let claim = json!({ "claimName": claim, "readOnly": true });
+        volumes.push(json!({ "name": "models", "persistentVolumeClaim": claim }));
+        mounts.push(json!({ "name": "models", "mountPath": MODELS, "readOnly": true }));
+    }
+    if !volumes.is_empty() {
+        pod["volumes"] = json!(volumes);
+        container["volumeMounts"] = json!(mounts);
+    }
+}
+
+fn security(base: &Base<'_>, pod: &mut Value) {
+    let mut security = json!({});
+    if vendor::needs_unconfined(base.vendor) {
+        security["seccompProfile"] = json!({ "type": "Unconfined" });
+    }
+    let groups = vendor::groups(base.vendor);
+    if !groups.is_empty() {
+        security["supplementalGroups"] = json!(groups);
+    }
+    if security != json!({}) {
+        pod["securityContext"] = security;
+    }
+}
+
+fn placement(base: &Base<'_>, pod: &mut Value) {
+    let (Some(vendor), Some(suitable)) = (base.vendor, base.suitable) else {
+        return;
+    };
+    let taints = vendor.taints().iter();
+    let tolerations: Vec<Value> = taints
+        .map(|key| json!({ "key": key, "operator": "Exists", "effect": "NoSchedule" }))
+        .collect();
+    pod["tolerations"] = json!(tolerations);
+    if suitable.labels.is_empty() {
+        return;
+    }
+    let terms: Vec<Value> = suitable
+        .labels
+        .iter()
+        .map(|(key, values)| {
+            json!({ "matchExpressions": [{ "key": key, "operator": "In", "values": values }] })
+        })
+        .collect();
+    pod["affinity"] = json!({
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms },
+        },
+    });
+}

@@ -1,0 +1,131 @@
+//! Everything a service's plan needs, read from the caches and asked of its engines. No decisions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use kube::ResourceExt;
+use warp_api::{InferenceService, ModelCache};
+use warp_core::gpu::{self, Device, Vendor};
+use warp_core::scale::Load;
+use warp_runtime::cache::Key;
+
+use super::InferenceServices;
+use crate::ledger::{self, node_of};
+
+/// What is known about one service.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) deployment: Option<Arc<Deployment>>,
+    pub(crate) service: Option<Arc<Service>>,
+    pub(crate) pods: Vec<Arc<Pod>>,
+    /// The ModelCache it names.
+    pub(crate) cache: Option<Arc<ModelCache>>,
+    /// Nodes with GPUs.
+    pub(crate) nodes: Vec<NodeGpus>,
+    /// What its engines report; none when nobody asked or none answered.
+    pub(crate) load: Option<Load>,
+}
+
+/// One group of devices on a node that takes pods.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeGpus {
+    pub(crate) device: Device,
+    pub(crate) free: u64,
+}
+
+pub(super) async fn see(kind: &InferenceServices, service: &Arc<InferenceService>) -> Seen {
+    let key = Key::of(&**service);
+    let index = format!("{}/{}", key.namespace, key.name);
+    let mut pods = kind.pods.by(0, &index);
+    pods.retain(|pod| is_of_deployment(pod, &key.name));
+    let load = match &service.spec.scaling {
+        Some(_) => kind.loads.of(&key, &pods, service.spec.port).await,
+        None => None,
+    };
+    let wants_gpus = service.spec.gpus_per_replica() > 0;
+    let nodes = if wants_gpus {
+        nodes(&kind.cx.nodes.all(), &kind.cx.pods.all())
+    } else {
+        Vec::new()
+    };
+    Seen {
+        deployment: kind.deployments.get(&key),
+        service: kind.services.get(&key),
+        pods,
+        cache: super::cache_of(service).and_then(|key| kind.caches.get(&key)),
+        nodes,
+        load,
+    }
+}
+
+/// A label is anybody's to write: a copy belongs to a ReplicaSet of the service's Deployment.
+fn is_of_deployment(pod: &Pod, name: &str) -> bool {
+    let owners = pod.metadata.owner_references.iter().flatten();
+    owners
+        .filter(|owner| owner.controller == Some(true))
+        .any(|owner| {
+            let of_name = owner
+                .name
+                .rsplit_once('-')
+                .is_some_and(|(deployment, _)| deployment == name);
+            owner.kind == "ReplicaSet" && of_name
+        })
+}
+
+/// The devices of every node that is ready and takes pods, with what bound pods leave of them.
+pub(super) fn nodes(nodes: &[Arc<Node>], pods: &[Arc<Pod>]) -> Vec<NodeGpus> {
+    let mut held: BTreeMap<(&str, String), u64> = BTreeMap::new();
+    for pod in pods {
+        let (Some(name), Some(spec)) = (node_of(pod), &pod.spec) else {
+            continue;
+        };
+        let status = pod.status.as_ref();
+        let phase = status.and_then(|status| status.phase.as_deref());
+        if matches!(phase, Some("Succeeded" | "Failed")) {
+            continue;
+        }
+        for (resource, count) in ledger::request(&pod.metadata, spec).resources.extended {
+            if Vendor::of_resource(&resource).is_some() {
+                let count = u64::try_from(count).unwrap_or(0);
+                *held.entry((name, resource.to_string())).or_default() += count;
+            }
+        }
+    }
+    let mut found = Vec::new();
+    for node in nodes.iter().filter(|node| takes_pods(node)) {
+        let status = node.status.as_ref();
+        let offered = status.and_then(|status| status.allocatable.as_ref());
+        let counts = offered
+            .into_iter()
+            .flatten()
+            .filter_map(|(name, amount)| Some((name.clone(), amount.0.parse().ok()?)));
+        let name = node.name_any();
+        for device in gpu::read(node.labels(), &counts.collect()).devices {
+            let held = held.get(&(name.as_str(), device.resource.clone()));
+            found.push(NodeGpus {
+                free: device.count.saturating_sub(held.copied().unwrap_or(0)),
+                device,
+            });
+        }
+    }
+    found
+}
+
+fn takes_pods(node: &Node) -> bool {
+    let cordoned = node
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.unschedulable)
+        .unwrap_or(false);
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    let ready = conditions
+        .into_iter()
+        .flatten()
+        .any(|found| found.type_ == "Ready" && found.status == "True");
+    ready && !cordoned
+}

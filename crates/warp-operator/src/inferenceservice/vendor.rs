@@ -1,0 +1,175 @@
+//! What a vendor's GPUs need: image, resource, environment, security, and which of the fleet's devices will do.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use warp_api::inferenceservice::EngineKind;
+use warp_api::workload::GpuAsk;
+use warp_core::gpu::{Device, Sharing, Vendor};
+use warp_core::size;
+
+use super::observe::NodeGpus;
+
+/// The vLLM this Warp was made for.
+pub(super) const VLLM_VERSION: &str = "v0.27.0";
+
+/// vLLM's official image for a vendor; none: there is none.
+pub(super) fn image(vendor: Option<Vendor>, version: &str) -> Option<String> {
+    let name = match vendor {
+        Some(Vendor::Nvidia) => "vllm/vllm-openai",
+        Some(Vendor::Amd) => "vllm/vllm-openai-rocm",
+        Some(Vendor::Intel) => "vllm/vllm-openai-xpu",
+        Some(Vendor::Habana) => return None,
+        None => "vllm/vllm-openai-cpu",
+    };
+    Some(format!("{name}:{version}"))
+}
+
+/// Environment that vLLM's own recipes set for a vendor. Which device is visible is the device plugin's affair.
+pub(super) fn environment(vendor: Option<Vendor>) -> &'static [(&'static str, &'static str)] {
+    match vendor {
+        Some(Vendor::Amd) => &[
+            ("HIP_FORCE_DEV_KERNARG", "1"),
+            ("HSA_NO_SCRATCH_RECLAIM", "1"),
+            ("SAFETENSORS_FAST_GPU", "1"),
+        ],
+        _ => &[],
+    }
+}
+
+/// Whether the vendor's images need system calls the usual filter forbids.
+pub(super) fn needs_unconfined(vendor: Option<Vendor>) -> bool {
+    vendor == Some(Vendor::Amd)
+}
+
+/// Groups that may open the vendor's device files: `video` and `render`.
+pub(super) fn groups(vendor: Option<Vendor>) -> &'static [i64] {
+    match vendor {
+        Some(Vendor::Amd | Vendor::Intel) => &[44, 109],
+        _ => &[],
+    }
+}
+
+/// Why a service cannot have the GPUs it asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NoGpu {
+    /// vLLM runs on none of them, whatever is free.
+    Unsupported(String),
+    /// No node has such a GPU.
+    Absent(String),
+}
+
+/// The devices that will do: what to ask for, and by which labels to find them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Suitable {
+    pub(super) resource: String,
+    /// Values by label; empty: every node with the resource will do.
+    pub(super) labels: BTreeMap<String, BTreeSet<String>>,
+    /// Copies that fit on what is free now.
+    pub(super) spare: u32,
+    /// Nodes with such GPUs, and the most that are free on one.
+    pub(super) nodes: u32,
+    pub(super) most_free: u64,
+}
+
+/// Finds them in the fleet.
+pub(super) fn suitable(
+    ask: &GpuAsk,
+    engine: EngineKind,
+    nodes: &[NodeGpus],
+) -> Result<Suitable, NoGpu> {
+    named_support(ask, engine)?;
+    let of_vendor: Vec<&NodeGpus> = nodes
+        .iter()
+        .filter(|node| node.device.vendor == ask.vendor)
+        .collect();
+    let refusal = |device: &Device| {
+        let models = device.models.iter();
+        let mut refused = models.filter_map(|model| unsupported(engine, model.name));
+        refused.next()
+    };
+    let (mut fitting, mut refused) = (Vec::new(), None);
+    for node in &of_vendor {
+        if !ask.met_by(&node.device) {
+            continue;
+        }
+        match refusal(&node.device) {
+            Some(why) => refused = Some(why),
+            None => fitting.push(*node),
+        }
+    }
+    let narrow = !ask.names.is_empty() || ask.min_memory_mib > 0;
+    if fitting.is_empty() {
+        if let Some(why) = refused {
+            return Err(NoGpu::Unsupported(why));
+        }
+        if narrow {
+            return Err(NoGpu::Absent(format!(
+                "no ready node has {}: {} nodes have {} GPUs; correct spec.gpu, or add such a node",
+                ask.describe(),
+                of_vendor.len(),
+                ask.vendor
+            )));
+        }
+    }
+    let resource = fitting.first().or(of_vendor.first()).map_or_else(
+        || ask.vendor.resources()[0].to_owned(),
+        |node| node.device.resource.clone(),
+    );
+    fitting.retain(|node| node.device.resource == resource);
+    // Every whole GPU of the vendor will do: no label has to say so, and nodes to come need not be known.
+    let others = of_vendor
+        .iter()
+        .any(|node| node.device.sharing != Sharing::Exclusive || refusal(&node.device).is_some());
+    let labels = if narrow || others {
+        labels(&fitting)
+    } else {
+        BTreeMap::new()
+    };
+    let count = u64::from(ask.count).max(1);
+    let spare: u64 = fitting.iter().map(|node| node.free / count).sum();
+    Ok(Suitable {
+        resource,
+        labels,
+        spare: u32::try_from(spare).unwrap_or(u32::MAX),
+        nodes: u32::try_from(fitting.len()).unwrap_or(u32::MAX),
+        most_free: fitting.iter().map(|node| node.free).max().unwrap_or(0),
+    })
+}
+
+/// A spec that names only GPUs the engine does not run on is refused before anything is looked at.
+fn named_support(ask: &GpuAsk, engine: EngineKind) -> Result<(), NoGpu> {
+    let models: Vec<&str> = ask
+        .names
+        .iter()
+        .flat_map(|name| name.models.iter().map(|model| model.name))
+        .collect();
+    let refused: Vec<String> = models
+        .iter()
+        .filter_map(|model| unsupported(engine, model))
+        .collect();
+    match refused.first() {
+        Some(why) if refused.len() == models.len() => Err(NoGpu::Unsupported(why.clone())),
+        _ => Ok(()),
+    }
+}
+
+/// Why vLLM does not run on a model of GPU, if so.
+fn unsupported(engine: EngineKind, model: &str) -> Option<String> {
+    if engine != EngineKind::Vllm {
+        return None;
+    }
+    let device = size::Device::known(model, 0);
+    let refused = device.supports(None).err()?;
+    Some(format!(
+        "{refused}; name other GPUs in spec.gpu.models, or use a custom engine that supports them"
+    ))
+}
+
+/// The labels that told what the nodes have.
+fn labels(nodes: &[&NodeGpus]) -> BTreeMap<String, BTreeSet<String>> {
+    let mut labels: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (key, value) in nodes.iter().filter_map(|node| node.device.evidence.clone()) {
+        labels.entry(key).or_default().insert(value);
+    }
+    labels
+}

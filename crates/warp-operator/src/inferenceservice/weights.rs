@@ -1,0 +1,120 @@
+//! Where the weights of a service lie that names a ModelCache: the complete model in it, or what the service waits for.
+//! Pure.
+
+use kube::{Resource, ResourceExt};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use warp_api::modelcache::{ModelPhase, ModelProgress};
+use warp_api::{InferenceService, ModelCacheStatus, condition, reason};
+
+use super::observe::Seen;
+use super::plan::Refusal;
+
+/// A complete model on a claim, as a pod sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Weights {
+    pub(super) claim: String,
+    pub(super) path: String,
+}
+
+/// The weights a service's copies are to load; none for one that names no cache. `rendered` is what its Deployment was
+/// made from: a model that is served stays served while another is fetched, or fails to be.
+pub(super) fn of(
+    service: &InferenceService,
+    seen: &Seen,
+    rendered: Option<&Value>,
+) -> Result<Option<Weights>, Refusal> {
+    let Some(name) = &service.spec.model.cache else {
+        return Ok(None);
+    };
+    let Some(cache) = seen.cache.as_deref() else {
+        let namespace = service.namespace().unwrap_or_default();
+        let message = format!(
+            "there is no ModelCache {name} in namespace {namespace}: make one, or correct spec.model.cache"
+        );
+        return Err(later(reason::NO_SUCH_MODEL_CACHE, message));
+    };
+    let status = cache.status.clone().unwrap_or_default();
+    let published = published(&status);
+    let going = cache.meta().deletion_timestamp.is_some();
+    // What it says of an older spec says nothing of this one.
+    let current = status.observed_generation == cache.meta().generation;
+    if !going && current && status.phase == ModelPhase::Ready && published.is_some() {
+        return Ok(published);
+    }
+    let kept = rendered.and_then(|rendered| {
+        serde_json::from_value::<Weights>(rendered.get("weights")?.clone()).ok()
+    });
+    if kept.is_some() && kept == published {
+        return Ok(kept);
+    }
+    if going {
+        let message = format!(
+            "ModelCache {name} is being deleted: delete this service too, or name another cache in spec.model.cache"
+        );
+        return Err(later(reason::NO_SUCH_MODEL_CACHE, message));
+    }
+    if current && status.phase == ModelPhase::Failed {
+        let why = condition::find(&status.conditions, condition::READY);
+        let why = why.map_or("unknown", |ready| ready.reason.as_str());
+        let told = status.message.as_deref().unwrap_or_default();
+        let message = format!("ModelCache {name} failed ({why}): {told}");
+        return Err(later(reason::MODEL_CACHE_FAILED, message));
+    }
+    Err(later(
+        reason::WAITING_FOR_MODEL,
+        waiting(name, &status, current),
+    ))
+}
+
+fn published(status: &ModelCacheStatus) -> Option<Weights> {
+    Some(Weights {
+        claim: status.volume.clone()?,
+        path: status.path.clone()?,
+    })
+}
+
+fn later(reason: &'static str, message: String) -> Refusal {
+    Refusal {
+        reason,
+        message,
+        waits: true,
+    }
+}
+
+fn waiting(name: &str, status: &ModelCacheStatus, current: bool) -> String {
+    if !current {
+        return format!("waits for ModelCache {name}: it has not been looked at yet");
+    }
+    let phase = match status.phase {
+        ModelPhase::Fetching => "Fetching",
+        ModelPhase::Ready => "Ready, with no path yet",
+        ModelPhase::Pending | ModelPhase::Failed => "Pending",
+    };
+    let progress = status.progress.as_ref().map(far).unwrap_or_default();
+    let deadline = status.deadline.as_ref();
+    let deadline = deadline.map_or(String::new(), |time| {
+        format!("; it must be complete by {:.0}", time.0)
+    });
+    let told = match (&status.progress, &status.message) {
+        (None, Some(message)) => format!(" ({message})"),
+        _ => String::new(),
+    };
+    format!("waits for ModelCache {name}: {phase}{progress}{told}{deadline}")
+}
+
+fn far(progress: &ModelProgress) -> String {
+    let left = progress.seconds_left.map_or(String::new(), |seconds| {
+        let left = match seconds {
+            ..120 => format!("{seconds} s"),
+            120..7200 => format!("{} min", seconds / 60),
+            _ => format!("{} h", seconds / 3600),
+        };
+        format!(", about {left} left")
+    });
+    format!(
+        ", {} of {} bytes{left}",
+        progress.percent, progress.bytes_total
+    )
+}

@@ -1,0 +1,177 @@
+//! Everything a cache's plan needs: its claim, Jobs and pods from the caches, and how far the fetch says it is. No
+//! decisions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::{Resource, ResourceExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use warp_api::{ModelCache, label};
+use warp_runtime::cache::{Cache, Key};
+
+use super::ModelCaches;
+use super::objects::{Fetcher, content_key, progress_port};
+use super::report::Moment;
+
+/// How long a fetch may take to say how far it is.
+const PROGRESS_LIMIT: Duration = Duration::from_secs(1);
+/// No answer about progress is longer.
+const PROGRESS_BYTES: u64 = 8 << 10;
+
+/// What is known about one cache.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) claim: Option<Arc<PersistentVolumeClaim>>,
+    /// Jobs that carry the cache's name.
+    pub(crate) jobs: Vec<Arc<Job>>,
+    /// Pods of those Jobs.
+    pub(crate) fetchers: Vec<Arc<Pod>>,
+    /// Other pods that mount the claim and have not ended.
+    pub(crate) users: Vec<String>,
+    /// InferenceServices that name it.
+    pub(crate) services: Vec<String>,
+    /// What the running fetch says of itself.
+    pub(crate) moment: Option<Moment>,
+    /// What fetches.
+    pub(crate) fetcher: Fetcher,
+}
+
+pub(super) async fn see(kind: &ModelCaches, cache: &ModelCache) -> Seen {
+    let namespace = cache.namespace().unwrap_or_default();
+    let name = cache.name_any();
+    let claim = ModelCache::claim_name(&name);
+    let of_cache = |labels: &std::collections::BTreeMap<String, String>| {
+        labels.get(label::MODEL_CACHE) == Some(&name)
+    };
+    let pods = kind.pods.in_namespace(&namespace);
+    let (fetchers, others): (Vec<_>, Vec<_>) =
+        pods.into_iter().partition(|pod| of_cache(pod.labels()));
+    let mut users: Vec<String> = others
+        .iter()
+        .filter(|pod| !is_finished(pod) && claims_of(pod).any(|mounted| mounted == claim))
+        .map(|pod| pod.name_any())
+        .collect();
+    users.sort();
+    let mut seen = Seen {
+        claim: kind.claims.get(&Key::new(&namespace, &claim)),
+        jobs: kind
+            .jobs
+            .in_namespace(&namespace)
+            .into_iter()
+            .filter(|job| of_cache(job.labels()))
+            .collect(),
+        fetchers,
+        users,
+        services: services_of(kind, cache),
+        moment: None,
+        fetcher: kind.fetcher.clone(),
+    };
+    if seen.fetcher.image.is_none() {
+        seen.fetcher.image = own_image(kind);
+    }
+    if let Some(address) = running(cache, &seen).filter(|_| kind.fetcher.asks_progress) {
+        seen.moment = ask(&address, cache).await;
+    }
+    seen
+}
+
+/// The InferenceServices that name a cache, in alphabetical order.
+fn services_of(kind: &ModelCaches, cache: &ModelCache) -> Vec<String> {
+    let Some(services) = &kind.services else {
+        return Vec::new();
+    };
+    let named = services.by(0, &Key::of(cache).to_string());
+    let mut names: Vec<String> = named.iter().map(|service| service.name_any()).collect();
+    names.sort();
+    names
+}
+
+/// The image this operator runs from, where it runs in a pod.
+fn own_image(kind: &ModelCaches) -> Option<String> {
+    let pods = kind.pods.all();
+    let own = pods
+        .iter()
+        .find(|pod| is_operator(pod) && pod.name_any() == kind.identity)?;
+    own.spec.as_ref()?.containers.first()?.image.clone()
+}
+
+pub(super) fn is_operator(pod: &Pod) -> bool {
+    let labels = pod.labels();
+    labels
+        .get("app.kubernetes.io/name")
+        .is_some_and(|name| name == "warp")
+        && labels
+            .get("app.kubernetes.io/component")
+            .is_some_and(|part| part == "operator")
+}
+
+/// Where the pod that fetches what the spec names answers.
+fn running(cache: &ModelCache, seen: &Seen) -> Option<String> {
+    let key = content_key(&cache.spec);
+    let pod = seen.fetchers.iter().find(|pod| {
+        let phase = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
+        pod.labels().get(label::MODEL_CONTENT) == Some(&key) && phase == Some("Running")
+    })?;
+    let ip = pod.status.as_ref()?.pod_ip.as_deref()?;
+    let port = progress_port(cache);
+    Some(if ip.contains(':') {
+        format!("[{ip}]:{port}")
+    } else {
+        format!("{ip}:{port}")
+    })
+}
+
+/// What the fetch says; a network that lets nobody ask means that no progress is known.
+async fn ask(address: &str, cache: &ModelCache) -> Option<Moment> {
+    let uid = cache.meta().uid.clone()?;
+    let asked = async {
+        let mut stream = TcpStream::connect(address).await.ok()?;
+        let question = format!("GET /{uid} HTTP/1.0\r\n\r\n");
+        stream.write_all(question.as_bytes()).await.ok()?;
+        let mut answer = Vec::new();
+        stream
+            .take(PROGRESS_BYTES)
+            .read_to_end(&mut answer)
+            .await
+            .ok()?;
+        let text = String::from_utf8(answer).ok()?;
+        let (head, body) = text.split_once("\r\n\r\n")?;
+        let good = head.split_whitespace().nth(1) == Some("200");
+        good.then(|| serde_json::from_str(body).ok()).flatten()
+    };
+    tokio::time::timeout(PROGRESS_LIMIT, asked)
+        .await
+        .ok()
+        .flatten()
+}
+
+pub(super) fn is_finished(pod: &Pod) -> bool {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// The claims a pod mounts.
+pub(super) fn claims_of(pod: &Pod) -> impl Iterator<Item = &str> {
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
+    volumes
+        .into_iter()
+        .flatten()
+        .filter_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.as_str()))
+}
+
+/// The caches whose files a pod mounts.
+pub(super) fn users_caches(pod: &Pod, caches: &Cache<ModelCache>) -> Vec<Key> {
+    let namespace = pod.namespace().unwrap_or_default();
+    let keys = claims_of(pod).filter_map(|claim| claim.strip_suffix("-model"));
+    let keys = keys.map(|name| Key::new(&namespace, name));
+    keys.filter(|key| caches.get(key).is_some()).collect()
+}

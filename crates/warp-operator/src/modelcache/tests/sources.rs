@@ -1,0 +1,45 @@
+//! What the fetch is told about where a model comes from.
+
+use super::*;
+
+#[test]
+fn a_bucket_and_a_list_of_files_become_arguments_and_secrets_stay_references() {
+    let bucket = cache(json!({"source": {"s3": {
+        "bucket": "models", "prefix": "/llama/8b/", "endpoint": "https://minio", "credentialsSecret": "keys",
+    }}}));
+    let container = |cache: &ModelCache| {
+        let job = job(cache, &seen().fetcher, "warp:test");
+        let pod = job.spec.and_then(|spec| spec.template.spec).expect("a pod");
+        serde_json::to_value(&pod.containers[0]).expect("a container")
+    };
+    let made = container(&bucket);
+    let words = made["args"].as_array().expect("arguments");
+    assert_eq!(words.last(), Some(&json!("s3://models/llama/8b")));
+    let secret = |key: &str| json!({"name": key, "valueFrom": {"secretKeyRef": {"name": "keys", "key": key}}});
+    let env = made["env"].as_array().expect("an environment");
+    for expected in [
+        secret("AWS_ACCESS_KEY_ID"),
+        secret("AWS_SECRET_ACCESS_KEY"),
+        json!({"name": "AWS_REGION", "value": "us-east-1"}),
+        json!({"name": "AWS_ENDPOINT_URL", "value": "https://minio"}),
+    ] {
+        assert!(env.contains(&expected), "{expected} is not in {env:?}");
+    }
+    let listed = |path: &str| {
+        cache(json!({"source": {"http": {
+            "url": "https://h/m/", "tokenSecret": "host", "files": [{"path": path, "sha256": "0".repeat(64)}],
+        }}}))
+    };
+    let made = container(&listed("a$b.json"));
+    let words = made["args"].as_array().expect("arguments");
+    let file = format!("--file=a$$b.json#sha256={}", "0".repeat(64));
+    assert!(words.contains(&json!(file)), "{words:?}");
+    assert_eq!(words.last(), Some(&json!("https://h/m/")));
+    let token = json!({"name": "WARP_HTTP_TOKEN", "valueFrom": {"secretKeyRef": {"name": "host", "key": "token"}}});
+    let env = made["env"].as_array().expect("an environment");
+    assert!(env.contains(&token), "{env:?}");
+    assert_ne!(
+        content_key(&listed("a").spec),
+        content_key(&listed("b").spec)
+    );
+}

@@ -1,0 +1,118 @@
+//! Who asks for places, in words that know no kind: what is asked for, in which order it is served, and how a place
+//! becomes writes. A kind that wants places provides [`Claimants`]. Pure data and the seam; nothing is decided here.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PodSpec;
+use kube::core::ObjectMeta;
+use warp_api::workload::{GpuAsk, Priority, SchedulingStrategy, TopologyLevel};
+use warp_runtime::cache::Key;
+use warp_runtime::pass::Pass;
+use warp_runtime::plan::Plan;
+
+use super::{Endings, Runner, Verdict};
+use crate::ledger::Promise;
+
+/// One that asks for a place for each of its pods: for all of them or for none.
+#[derive(Clone, Debug)]
+pub(crate) struct Claim {
+    /// The controller that is woken with the answer, and its key.
+    pub(crate) controller: &'static str,
+    pub(crate) key: Key,
+    pub(crate) uid: String,
+    /// Which spec this is: an answer holds for one.
+    pub(crate) generation: i64,
+    /// Which state of its object this was read from.
+    pub(crate) version: String,
+    pub(crate) created: Option<Timestamp>,
+    pub(crate) priority: Priority,
+    /// The longest it may run; none when it does not say.
+    pub(crate) max_runtime_seconds: Option<i64>,
+    /// The operator's own when it names none.
+    pub(crate) strategy: Option<SchedulingStrategy>,
+    /// For strategies that leave it to chance: reproducible, and not the same node for everybody.
+    pub(crate) dice: u64,
+    /// The providers it may use, in order; one `None` when it does not say.
+    pub(crate) providers: Vec<Option<String>>,
+    /// Nodes that are left out for now.
+    pub(crate) avoided: Vec<Arc<str>>,
+    /// How close together its pods are.
+    pub(crate) near: Option<TopologyLevel>,
+    pub(crate) pods: Vec<PodClaim>,
+}
+
+/// What one pod of a claim asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct PodClaim {
+    pub(crate) gpus: GpuAsk,
+    /// With the labels the pod will carry: spread and anti-affinity may select by them.
+    pub(crate) meta: ObjectMeta,
+    /// Still without its GPUs, whose name the node decides.
+    pub(crate) spec: PodSpec,
+}
+
+/// Where one pod of a claim goes and what decided it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) node: String,
+    /// Name of the node's GPU resource.
+    pub(crate) resource: String,
+    /// The node label that told the GPU's model.
+    pub(crate) evidence: Option<(String, String)>,
+    pub(crate) strategy: &'static str,
+    pub(crate) provider: String,
+    /// The decision in one sentence.
+    pub(crate) why: String,
+}
+
+/// A claim and how an answer to it is carried out.
+pub(crate) trait Claimant: Debug + Send + Sync {
+    fn claim(&self) -> &Claim;
+    /// A pod of the claim with its GPUs, as quotas will count it.
+    fn pod(&self, member: usize, resource: &str) -> PodSpec;
+    /// What placing it takes: what must still be so, and the writes. One place for each pod.
+    fn plan(&self, places: &[Place]) -> Plan;
+    /// Adds what must still be so for anything to be done on its behalf.
+    fn still_waits(&self, plan: &mut Plan);
+    /// On whose behalf the plan is carried out, as the scheduler.
+    fn pass(&self, correlation: String) -> Pass;
+    /// Whether what the plan makes is there.
+    fn is_made(&self) -> bool;
+    /// What the plan makes is there and belongs to another.
+    fn taken(&self) -> Verdict;
+    /// The API server refuses what the plan makes.
+    fn rejected(&self, message: &str) -> Verdict;
+}
+
+/// Everything of one kind that asks for places.
+pub(crate) trait Claimants: Debug + Send + Sync {
+    /// Those that may be placed now, and what is remembered of the others.
+    fn open(&self, now: Timestamp) -> Open;
+    /// What has been promised to pods that are not there yet.
+    fn promises(&self) -> Vec<Promise>;
+    /// When what runs or is promised ends.
+    fn endings(&self) -> Endings;
+    /// What runs and could make room.
+    fn runners(&self) -> Vec<Arc<dyn Runner>>;
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Open {
+    /// In any order.
+    pub(crate) claimants: Vec<Arc<dyn Claimant>>,
+    /// Every one that is not finished, by uid.
+    pub(crate) uids: BTreeSet<String>,
+    /// How many wait for their next try.
+    pub(crate) held: usize,
+}
+
+impl Open {
+    pub(crate) fn join(&mut self, other: Self) {
+        self.claimants.extend(other.claimants);
+        self.uids.extend(other.uids);
+        self.held += other.held;
+    }
+}

@@ -1,0 +1,521 @@
+//! Decisions of one pass, in queue order, each seeing the ones before it. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use warp_api::workload::{GpuAsk, SchedulingStrategy};
+use warp_api::{label, reason};
+use warp_core::fleet::{Expression, GpuRequest, NodeTerm, Operator, Request, WorkState};
+use warp_core::gpu;
+use warp_core::schedule::{self, Ask, Mix, Planner, Policy};
+
+use super::explain::{LeftOut, explain, fold, hint};
+use super::gang::{self, alternatives};
+use super::quota::Quotas;
+use super::tenancy::Tenancy;
+use super::{Claim, Claimant, Evictable, Line, Place, PodClaim, Runner, Verdict};
+use crate::config::Settings;
+use crate::ledger::{Ledger, model_name, provider_of};
+
+/// Claims told the smallest change in one pass: finding it looks at every node many times.
+const HINTS: usize = 8;
+
+/// What happens to one claim.
+#[derive(Clone, Debug)]
+pub(crate) enum Decision {
+    /// One place for each of its pods.
+    Place(Vec<Place>),
+    Wait(Verdict),
+    /// It waits for these, which are to be asked to end, or were asked before.
+    Evict(Vec<Arc<dyn Runner>>, Verdict),
+    /// The ledger and the choice disagree: a defect, and said so in the log.
+    Skip,
+}
+
+/// What the decisions of one pass share.
+pub(crate) struct Desk<'a> {
+    /// Those who ask, all of them.
+    wanted: &'a [Arc<dyn Claimant>],
+    /// What is asked for: the queue and what runs already. Counted when it is first needed.
+    mix: Option<Mix>,
+    planners: BTreeMap<Policy, Planner>,
+    /// Claims that may still be told the smallest change in this pass.
+    hints: usize,
+    /// What the namespaces' quotas leave.
+    quotas: Quotas,
+    /// What the namespaces' tenants let them have.
+    tenancy: Tenancy,
+    /// Who is kept room.
+    line: Line<'a>,
+    /// Who may be evicted for others.
+    evictable: Evictable,
+    settings: &'a Settings,
+}
+
+impl<'a> Desk<'a> {
+    pub(crate) fn new(
+        wanted: &'a [Arc<dyn Claimant>],
+        quotas: Quotas,
+        tenancy: Tenancy,
+        line: Line<'a>,
+        settings: &'a Settings,
+    ) -> Self {
+        Self {
+            wanted,
+            mix: None,
+            planners: BTreeMap::new(),
+            hints: HINTS,
+            quotas,
+            tenancy,
+            line,
+            evictable: Evictable::default(),
+            settings,
+        }
+    }
+
+    /// Lets running work be evicted.
+    pub(crate) fn evicting(mut self, evictable: Evictable) -> Self {
+        self.evictable = evictable;
+        self
+    }
+
+    /// The line as it stands now.
+    pub(crate) fn line(&mut self) -> &mut Line<'a> {
+        &mut self.line
+    }
+
+    /// Decides for one claim. A placement is entered into the ledger.
+    pub(crate) fn decide(&mut self, ledger: &mut Ledger, claimant: &dyn Claimant) -> Decision {
+        let claim = claimant.claim();
+        let barred = self.tenancy.bars(claim).or_else(|| self.barred(claimant));
+        if let Some(verdict) = barred {
+            return Decision::Wait(verdict);
+        }
+        let (asked, narrowed) = match self.asked(ledger, claim) {
+            Ok(asked) => asked,
+            Err(verdict) => return Decision::Wait(verdict),
+        };
+        let kept = self.line.off_limits(claim);
+        let mut tried = Vec::new();
+        for provider in &claim.providers {
+            let found = match asked.as_slice() {
+                [_] => self.choose_all(ledger, claim, &asked, provider.as_deref(), &kept),
+                _ => self.choose_gang(ledger, claim, &asked, provider.as_deref(), &kept),
+            };
+            match found {
+                Ok(chosen) => {
+                    let decision = self.placed(ledger, claimant, &chosen, &tried);
+                    if matches!(decision, Decision::Skip) {
+                        release(ledger, claim, chosen.len());
+                    } else {
+                        let members = (0..chosen.len()).map(|member| work_id(claim, member));
+                        self.line.placed(claim, members);
+                    }
+                    return decision;
+                }
+                Err(verdict) => tried.push((provider.clone(), verdict)),
+            }
+        }
+        let mut verdict = fold(tried);
+        if verdict.reason == reason::WAITING_FOR_CAPACITY {
+            if let Some(decision) = self.make_room(ledger, claim, &asked, &kept, &verdict) {
+                return decision;
+            }
+            // What the tenant does not let it have now would be among the changes.
+            let hint = (!narrowed)
+                .then(|| self.hint(ledger, claim, &asked, &kept))
+                .flatten();
+            let kept = self.stand_in_line(ledger, claim, &asked);
+            let more = kept.into_iter().chain(hint);
+            verdict.message = more.fold(verdict.message, |said, more| format!("{said}; {more}"));
+        }
+        Decision::Wait(verdict)
+    }
+
+    /// The smallest change that would place it now, for the first in line.
+    fn hint(
+        &mut self,
+        ledger: &Ledger,
+        claim: &Claim,
+        asked: &[Request],
+        kept: &[Arc<str>],
+    ) -> Option<String> {
+        let ([provider], [pod], [request]) = (&*claim.providers, &*claim.pods, asked) else {
+            return None;
+        };
+        self.hints = self.hints.checked_sub(1)?;
+        let mut request = restricted(request, provider.as_deref());
+        if !kept.is_empty() {
+            require(&mut request, None, Some(&elsewhere(kept)));
+        }
+        let affinity = pod.spec.affinity.as_ref();
+        let own = affinity.is_some_and(|affinity| affinity.node_affinity.is_some());
+        // Without any affinity it would be on the nodes that are kept.
+        hint(ledger, &request, own && kept.is_empty())
+    }
+
+    /// Makes room for a claim by evicting running work, and keeps it for the claim.
+    fn make_room(
+        &mut self,
+        ledger: &Ledger,
+        claim: &Claim,
+        asked: &[Request],
+        kept: &[Arc<str>],
+        verdict: &Verdict,
+    ) -> Option<Decision> {
+        let asked = by_provider(ledger, claim, asked);
+        let left_out: Vec<_> = claim.avoided.iter().chain(kept).cloned().collect();
+        let tenancy = &self.tenancy;
+        let preemptible = |namespace: &str| tenancy.preemptible(namespace);
+        let fleet = &ledger.fleet;
+        let room = self
+            .evictable
+            .make_room(fleet, claim, &asked, &left_out, &preemptible)?;
+        let names = room.going.iter().map(|one| one.runs().key.to_string());
+        let names = names.collect::<Vec<_>>().join(", ");
+        let nodes = room.nodes.join(", ");
+        self.line.hold(claim, room.nodes);
+        let fresh = |one: &Arc<dyn Runner>| one.runs().evicted_for.is_none();
+        let going = room.going.into_iter().filter(fresh).collect();
+        let message = format!(
+            "{}; it takes the place of {names} on {nodes}, of lower priority, as soon as that has ended",
+            verdict.message
+        );
+        let reason = reason::PREEMPTING;
+        Some(Decision::Evict(going, Verdict { reason, message }))
+    }
+
+    /// Keeps room for a claim whose turn it is; says where.
+    fn stand_in_line(
+        &mut self,
+        ledger: &Ledger,
+        claim: &Claim,
+        asked: &[Request],
+    ) -> Option<String> {
+        let asked = by_provider(ledger, claim, asked);
+        let nodes = self.line.waits(&ledger.fleet, claim, &asked)?;
+        Some(match nodes.as_slice() {
+            [node] => {
+                format!("it is next: node {node} is kept for it until enough work there has ended")
+            }
+            [first, ..] => format!(
+                "it is next: {} nodes ({first} and others) are kept for it until enough work there has ended",
+                nodes.len()
+            ),
+            [] => return None,
+        })
+    }
+
+    /// What each pod asks for, of the GPUs the tenant may have now, and whether that leaves any out; or why none is left.
+    fn asked(&self, ledger: &Ledger, claim: &Claim) -> Result<(Vec<Request>, bool), Verdict> {
+        let mut narrowed = false;
+        let mut asked = Vec::new();
+        for pod in &claim.pods {
+            let mut request = base_request(ledger, pod);
+            narrowed |= self
+                .tenancy
+                .narrow(&ledger.fleet, &mut request, claim.pods.len())?;
+            asked.push(request);
+        }
+        Ok((asked, narrowed))
+    }
+
+    /// Why a quota does not let it in, if none does. The node decides the resource's name where a vendor has several:
+    /// one that is left will do.
+    fn barred(&mut self, claimant: &dyn Claimant) -> Option<Verdict> {
+        let claim = claimant.claim();
+        let vendor = claim.pods.first()?.gpus.vendor;
+        let mut first = None;
+        for resource in vendor.resources() {
+            let members = 0..claim.pods.len();
+            let pods: Vec<_> = members.map(|each| claimant.pod(each, resource)).collect();
+            let verdict = self.quotas.blocks(&claim.key.namespace, &pods)?;
+            first.get_or_insert(verdict);
+        }
+        first
+    }
+
+    /// Places for all pods of a claim at one provider, entered into the ledger; or why one of them has none, and the
+    /// ledger as it was.
+    fn choose_all(
+        &mut self,
+        ledger: &mut Ledger,
+        claim: &Claim,
+        asked: &[Request],
+        provider: Option<&str>,
+        kept: &[Arc<str>],
+    ) -> Result<Vec<schedule::Placement>, Verdict> {
+        let mut chosen = Vec::new();
+        for (pod, request) in claim.pods.iter().zip(asked) {
+            let request = restricted(request, provider);
+            let found = self.choose_elsewhere(ledger, claim, &request, kept);
+            let entered = found.and_then(|placement| {
+                let work = placement.work(
+                    work_id(claim, chosen.len()),
+                    Arc::new(request.clone()),
+                    0,
+                    WorkState::Reserved,
+                );
+                match ledger.fleet.bind(work) {
+                    Ok(()) => Some(placement),
+                    Err(error) => {
+                        tracing::error!(error = %error, "a decision was not entered into the ledger");
+                        None
+                    }
+                }
+            });
+            if let Some(placement) = entered {
+                chosen.push(placement);
+                continue;
+            }
+            release(ledger, claim, chosen.len());
+            let left_out = LeftOut {
+                refused: &claim.avoided,
+                kept,
+            };
+            let verdict = explain(ledger, &request, &pod.gpus, provider, &left_out);
+            return Err(verdict);
+        }
+        Ok(chosen)
+    }
+
+    /// The best place that is neither left out for now nor kept for somebody else.
+    pub(super) fn choose_elsewhere(
+        &mut self,
+        ledger: &Ledger,
+        claim: &Claim,
+        request: &Request,
+        kept: &[Arc<str>],
+    ) -> Option<schedule::Placement> {
+        if claim.avoided.is_empty() && kept.is_empty() {
+            return self.choose(ledger, claim, request);
+        }
+        let left_out: Vec<_> = claim.avoided.iter().chain(kept).cloned().collect();
+        let mut request = request.clone();
+        require(&mut request, None, Some(&elsewhere(&left_out)));
+        self.choose(ledger, claim, &request)
+    }
+
+    fn choose(
+        &mut self,
+        ledger: &Ledger,
+        claim: &Claim,
+        request: &Request,
+    ) -> Option<schedule::Placement> {
+        self.planning(ledger, claim, |planner| {
+            planner.choose(&ledger.fleet, request)
+        })
+    }
+
+    /// Asks the planner of a claim's strategy.
+    pub(super) fn planning<T>(
+        &mut self,
+        ledger: &Ledger,
+        claim: &Claim,
+        ask: impl FnOnce(&mut Planner) -> T,
+    ) -> T {
+        let policy = Policy::from(self.strategy(claim));
+        if policy == Policy::Random {
+            return ask(&mut Planner::new(policy, claim.dice));
+        }
+        let (wanted, weight) = (self.wanted, self.settings.price_weight);
+        let mix = self.mix.get_or_insert_with(|| mix(ledger, wanted));
+        let fresh = || {
+            let weighed = policy.weighing(weight);
+            Planner::with_strategy(weighed.live(0, &ledger.fleet, mix), 0)
+        };
+        ask(self.planners.entry(policy).or_insert_with(fresh))
+    }
+
+    fn strategy(&self, claim: &Claim) -> SchedulingStrategy {
+        let tenant = || self.tenancy.strategy(&claim.key.namespace);
+        let named = claim.strategy.or_else(tenant);
+        named.unwrap_or(self.settings.default_strategy)
+    }
+
+    /// What was chosen, in the words of a place, with the quotas told.
+    fn placed(
+        &mut self,
+        ledger: &Ledger,
+        claimant: &dyn Claimant,
+        chosen: &[schedule::Placement],
+        tried: &[(Option<String>, Verdict)],
+    ) -> Decision {
+        let claim = claimant.claim();
+        let strategy = self.strategy(claim);
+        let mut places = Vec::new();
+        for placement in chosen {
+            let Some(place) = described(ledger, placement, strategy, tried) else {
+                return Decision::Skip;
+            };
+            let pod = claimant.pod(places.len(), &place.resource);
+            self.quotas.promise(&claim.key.namespace, pod);
+            let taken = placement.gpus.as_ref().map_or(0, |taken| taken.pool);
+            let node = ledger.fleet.node(placement.node_id);
+            let pool = node.and_then(|node| node.gpus.get(taken));
+            if let (Some(pool), Some(pod)) = (pool, claim.pods.get(places.len())) {
+                self.tenancy
+                    .took(&claim.key.namespace, pool, pod.gpus.count);
+            }
+            places.push(place);
+        }
+        gang::tell(&mut places, claim);
+        Decision::Place(places)
+    }
+}
+
+/// What the pods of a claim ask for, in every way it may be met: at each provider, in each place its topology allows.
+fn by_provider(ledger: &Ledger, claim: &Claim, asked: &[Request]) -> Vec<Vec<Request>> {
+    let at = |provider: &Option<String>| -> Vec<Vec<Request>> {
+        let requests = asked.iter();
+        let here = requests.map(|request| restricted(request, provider.as_deref()));
+        alternatives(ledger, claim, here.collect())
+    };
+    claim.providers.iter().flat_map(at).collect()
+}
+
+/// On none of these nodes.
+pub(crate) fn elsewhere(nodes: &[Arc<str>]) -> Expression {
+    Expression {
+        key: Arc::from("metadata.name"),
+        operator: Operator::NotIn,
+        values: nodes.to_vec(),
+    }
+}
+
+/// Takes the pods of a claim out of the ledger that were entered.
+pub(super) fn release(ledger: &mut Ledger, claim: &Claim, entered: usize) {
+    for member in 0..entered {
+        ledger.fleet.release(&work_id(claim, member));
+    }
+}
+
+/// What a pod of a claim is called in the ledger while nothing has been made for it.
+pub(super) fn work_id(claim: &Claim, member: usize) -> Arc<str> {
+    match member {
+        0 => Arc::from(claim.uid.as_str()),
+        member => Arc::from(format!("{}/{member}", claim.uid)),
+    }
+}
+
+/// What waits and what the cluster runs, as the best guess of what it will be asked for next. Read
+/// from the snapshot alone, so that a restart changes no decision.
+fn mix(ledger: &Ledger, wanted: &[Arc<dyn Claimant>]) -> Mix {
+    let mut mix = Mix::default();
+    for pod in wanted.iter().flat_map(|claimant| &claimant.claim().pods) {
+        mix.see(&Ask::new(&ledger.fleet, &base_request(ledger, pod)));
+    }
+    for work in ledger.fleet.works() {
+        mix.see(&Ask::new(&ledger.fleet, &work.request));
+    }
+    mix
+}
+
+/// A choice as a place; `None` when the node it names has no such GPUs.
+fn described(
+    ledger: &Ledger,
+    placement: &schedule::Placement,
+    strategy: SchedulingStrategy,
+    tried: &[(Option<String>, Verdict)],
+) -> Option<Place> {
+    let node = placement.node.to_string();
+    let described = ledger.fleet.node(placement.node_id)?;
+    let pool = placement.gpus.as_ref().map_or(0, |taken| taken.pool);
+    let resource = described.gpus.get(pool)?.resource.to_string();
+    let provider = provider_of(described).to_owned();
+    let mut why = format!(
+        "{} chose node {node} of provider {provider}",
+        strategy.as_str()
+    );
+    if strategy == SchedulingStrategy::CostOptimized && !ledger.fleet.totals().priced() {
+        let cheap = ledger.fleet.nodes().any(|(_, node)| node.cheap);
+        let instead = if cheap {
+            "nodes marked cheap and then the emptiest"
+        } else {
+            "the emptiest"
+        };
+        why = format!(
+            "{why}; no node has a price (label {}), so it went by {instead}",
+            gpu::PRICE_LABEL
+        );
+    }
+    for (name, verdict) in tried {
+        let name = name.as_deref().unwrap_or_default();
+        why = format!(
+            "{why}; provider {name} was passed over: {}",
+            verdict.message
+        );
+    }
+    let device = ledger.device(&node, &resource);
+    Some(Place {
+        evidence: device.and_then(|device| device.evidence.clone()),
+        node,
+        resource,
+        strategy: strategy.as_str(),
+        provider,
+        why,
+    })
+}
+
+/// The request without its provider: the pod's own and the GPUs asked for.
+pub(crate) fn base_request(ledger: &Ledger, pod: &PodClaim) -> Request {
+    let mut request = ledger.request(&pod.meta, &pod.spec);
+    request.gpu = Some(gpu_request(ledger, &pod.gpus));
+    // Models of the fleet do not tell forms apart; the nodes' product labels do.
+    if pod.gpus.states_form() {
+        let meeting = ledger.gpus.iter().filter(|(_, gpus)| {
+            let mut devices = gpus.devices.iter();
+            devices.any(|device| pod.gpus.met_by(device))
+        });
+        let here = Expression {
+            key: Arc::from("metadata.name"),
+            operator: Operator::In,
+            values: meeting.map(|(name, _)| Arc::from(name.as_str())).collect(),
+        };
+        require(&mut request, None, Some(&here));
+    }
+    request
+}
+
+/// Models the fleet has that meet the ask, mixed groups included; where it has none, the ones asked
+/// for, so that the explanation names them.
+fn gpu_request(ledger: &Ledger, ask: &GpuAsk) -> GpuRequest {
+    let mut gpu = GpuRequest::whole(ask.count);
+    gpu.vendor = Some(Arc::from(ask.vendor.as_str()));
+    gpu.min_memory_bytes = ask.min_memory_mib << 20;
+    if !ask.names.is_empty() {
+        let meeting = ledger.devices().filter(|device| ask.met_by(device));
+        gpu.models = meeting
+            .map(|device| Arc::from(model_name(device)))
+            .collect();
+        if gpu.models.is_empty() {
+            gpu.models = ask.model_names().into_iter().map(Arc::from).collect();
+        }
+    }
+    gpu
+}
+
+pub(super) fn restricted(base: &Request, provider: Option<&str>) -> Request {
+    let mut request = base.clone();
+    if let Some(provider) = provider {
+        let here = Expression::new(label::PROVIDER, Operator::In, &[provider]);
+        require(&mut request, Some(&here), None);
+    }
+    request
+}
+
+/// Adds a requirement to every alternative of the node affinity.
+pub(crate) fn require(
+    request: &mut Request,
+    label: Option<&Expression>,
+    node: Option<&Expression>,
+) {
+    let terms = request
+        .constraints
+        .node_affinity
+        .get_or_insert_with(|| vec![NodeTerm::default()]);
+    for term in terms {
+        term.match_expressions.extend(label.cloned());
+        term.match_fields.extend(node.cloned());
+    }
+}

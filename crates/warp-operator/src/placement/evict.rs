@@ -1,0 +1,167 @@
+//! Making room: running work of lower priority that may be evicted goes for a claim that fits nowhere. Who goes is
+//! `warp-core`'s, proved on a copy of the fleet; here running work becomes its victims. Pure.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use warp_api::workload::Priority;
+use warp_core::fleet::{Fleet, Request};
+use warp_core::random::Fingerprint;
+use warp_core::schedule::evict::{Victim, evict};
+use warp_runtime::cache::Key;
+use warp_runtime::pass::Pass;
+use warp_runtime::plan::Plan;
+
+use super::Claim;
+
+/// Running work, in words that know no kind.
+#[derive(Clone, Debug)]
+pub(crate) struct Runs {
+    pub(crate) key: Key,
+    /// Its pods, by their ids in the ledger.
+    pub(crate) works: Vec<Arc<str>>,
+    pub(crate) priority: Priority,
+    /// Whether it may be evicted; none where its tenant or its priority decides.
+    pub(crate) preemptible: Option<bool>,
+    /// GPUs of all its pods.
+    pub(crate) gpus: u64,
+    pub(crate) started: Option<Timestamp>,
+    /// For whom it was asked to end already.
+    pub(crate) evicted_for: Option<String>,
+}
+
+impl Runs {
+    fn ran(&self, now: Timestamp) -> SignedDuration {
+        let started = self.started.unwrap_or(now);
+        now.duration_since(started).max(SignedDuration::ZERO)
+    }
+
+    /// GPU-seconds that are thrown away when it is evicted now.
+    pub(crate) fn lost_gpu_seconds(&self, now: Timestamp) -> u64 {
+        let seconds = u64::try_from(self.ran(now).as_secs()).unwrap_or(0);
+        self.gpus.saturating_mul(seconds)
+    }
+}
+
+/// Running work and how it is asked to end.
+pub(crate) trait Runner: Debug + Send + Sync {
+    fn runs(&self) -> &Runs;
+    /// Adds the writes that ask it to end for a claim.
+    fn evict(&self, plan: &mut Plan, by: &Claim);
+    /// On whose behalf the plan is carried out, as the scheduler.
+    fn pass(&self, correlation: String) -> Pass;
+}
+
+/// Those that may make room in one pass.
+#[derive(Debug, Default)]
+pub(crate) struct Evictable {
+    runners: Vec<Arc<dyn Runner>>,
+    /// Who goes for a claim of this pass already.
+    taken: BTreeSet<usize>,
+    now: Timestamp,
+    min_run: SignedDuration,
+}
+
+/// Room that is made for a claim.
+#[derive(Debug)]
+pub(crate) struct Room {
+    pub(crate) nodes: Vec<Arc<str>>,
+    /// Who goes for it.
+    pub(crate) going: Vec<Arc<dyn Runner>>,
+}
+
+impl Evictable {
+    pub(crate) fn new(
+        runners: Vec<Arc<dyn Runner>>,
+        now: Timestamp,
+        min_run: std::time::Duration,
+    ) -> Self {
+        Self {
+            runners,
+            taken: BTreeSet::new(),
+            now,
+            min_run: SignedDuration::try_from(min_run).unwrap_or(SignedDuration::MAX),
+        }
+    }
+
+    /// Changes when somebody may be evicted who could not before, or the other way round.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut print = Fingerprint::default();
+        for runner in &self.runners {
+            let runs = runner.runs();
+            let flags = [
+                i64::from(runs.priority >= Priority::Normal),
+                i64::from(runs.priority >= Priority::High),
+                runs.preemptible.map_or(2, i64::from),
+                i64::from(self.is_due(runs)),
+            ];
+            print = print.text(&runs.key.to_string());
+            print = flags.into_iter().fold(print, Fingerprint::signed);
+        }
+        print.get()
+    }
+
+    /// Whether it was asked to end already, or has run for long enough.
+    fn is_due(&self, runs: &Runs) -> bool {
+        runs.evicted_for.is_some() || runs.ran(self.now) >= self.min_run
+    }
+
+    /// The cheapest room for a claim, whose requests at each of its providers are `asked`, off the nodes `left_out`.
+    /// `preemptible` is what a namespace's tenant says. Whoever goes is not counted on again in this pass.
+    pub(crate) fn make_room(
+        &mut self,
+        fleet: &Fleet,
+        claim: &Claim,
+        asked: &[Vec<Request>],
+        left_out: &[Arc<str>],
+        preemptible: &dyn Fn(&str) -> Option<bool>,
+    ) -> Option<Room> {
+        let may_go = |at: &usize| {
+            let runs = self.runners[*at].runs();
+            let said = || preemptible(&runs.key.namespace);
+            let lets = runs.preemptible.or_else(said);
+            runs.priority < claim.priority
+                && lets.unwrap_or(runs.priority == Priority::Low)
+                && self.is_due(runs)
+                && !self.taken.contains(at)
+        };
+        let candidates: Vec<usize> = (0..self.runners.len()).filter(may_go).collect();
+        let victims: Vec<Victim> = candidates.iter().map(|at| self.victim(*at)).collect();
+        let eligible = |name: &str| !left_out.iter().any(|node| **node == *name);
+        let mut providers = asked.iter();
+        let found = providers.find_map(|requests| evict(fleet, requests, &victims, &eligible))?;
+        let going: Vec<usize> = found.victims.iter().map(|at| candidates[*at]).collect();
+        self.taken.extend(&going);
+        let going = going.into_iter().map(|at| Arc::clone(&self.runners[at]));
+        Some(Room {
+            nodes: found.nodes,
+            going: going.collect(),
+        })
+    }
+
+    /// Who was asked to end already costs nothing more.
+    fn victim(&self, at: usize) -> Victim {
+        let runs = self.runners[at].runs();
+        let asked = runs.evicted_for.is_some();
+        let (priority, lost) = if asked {
+            (i64::MIN, 0)
+        } else {
+            (rank(runs.priority), runs.lost_gpu_seconds(self.now))
+        };
+        Victim {
+            works: runs.works.clone(),
+            priority,
+            lost_gpu_seconds: lost,
+        }
+    }
+}
+
+fn rank(priority: Priority) -> i64 {
+    match priority {
+        Priority::Low => 0,
+        Priority::Normal => 1,
+        Priority::High => 2,
+    }
+}

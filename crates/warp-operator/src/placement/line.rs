@@ -1,0 +1,192 @@
+//! The line: whoever is first and waits for room is kept it, so that a stream of small work cannot hold wide work up for
+//! good. Who comes later keeps off those nodes, unless it has certainly ended before they are needed. Pure.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use warp_core::fleet::{Fleet, Request, Work};
+use warp_core::schedule::fit::Filter;
+use warp_core::schedule::keep::{Ending, keep, waits_for_work};
+
+use super::Claim;
+use crate::config::QueuePolicy;
+
+/// When running work ends, by its id in the ledger; work that is not named never does.
+pub(crate) type Endings = BTreeMap<String, Ending>;
+
+/// Nodes kept for one claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    uid: String,
+    generation: i64,
+    nodes: Vec<Arc<str>>,
+    /// When it has them at the latest, where that is known.
+    by: Option<i64>,
+}
+
+/// The line of one pass.
+pub(crate) struct Line<'a> {
+    policy: QueuePolicy,
+    now: Timestamp,
+    /// Read when somebody is kept room for.
+    endings: Box<dyn Fn() -> Endings + 'a>,
+    /// Read already, with what this pass has placed.
+    known: Option<Endings>,
+    placed: Endings,
+    /// What was kept in the last pass: nodes are chosen once, or nobody would ever have them.
+    before: Vec<Held>,
+    held: Arc<Vec<Held>>,
+}
+
+impl fmt::Debug for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Line")
+            .field("policy", &self.policy)
+            .field("held", &self.held)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Line<'a> {
+    pub(crate) fn new(
+        policy: QueuePolicy,
+        now: Timestamp,
+        endings: impl Fn() -> Endings + 'a,
+        before: Vec<Held>,
+    ) -> Self {
+        Self {
+            policy,
+            now,
+            endings: Box::new(endings),
+            known: None,
+            placed: Endings::new(),
+            before,
+            held: Arc::default(),
+        }
+    }
+
+    /// What is kept so far in this pass.
+    pub(crate) fn held(&self) -> &Arc<Vec<Held>> {
+        &self.held
+    }
+
+    /// The nodes a claim has to keep off: those kept for others, but for where it has certainly ended in time.
+    pub(crate) fn off_limits(&self, claim: &Claim) -> Vec<Arc<str>> {
+        let ends = self.end_of(claim);
+        let others = self.held.iter().filter(|held| held.uid != claim.uid);
+        let in_its_way = others.filter(|held| match (ends, held.by) {
+            (Ending::By(end), Some(by)) => end > by,
+            _ => true,
+        });
+        in_its_way.flat_map(|held| held.nodes.clone()).collect()
+    }
+
+    /// A claim was given places: what comes later may wait for it to end.
+    pub(crate) fn placed(&mut self, claim: &Claim, work: impl Iterator<Item = Arc<str>>) {
+        let end = self.end_of(claim);
+        self.placed.extend(work.map(|id| (id.to_string(), end)));
+    }
+
+    /// Keeps nodes for a claim that room is made for.
+    pub(crate) fn hold(&mut self, claim: &Claim, nodes: Vec<Arc<str>>) {
+        Arc::make_mut(&mut self.held).push(Held {
+            uid: claim.uid.clone(),
+            generation: claim.generation,
+            nodes,
+            by: None,
+        });
+    }
+
+    /// A claim waits as before: what was kept for it stays.
+    pub(crate) fn still_waits(&mut self, claim: &Claim) {
+        let same = |held: &&Held| held.uid == claim.uid && held.generation == claim.generation;
+        let kept = self.before.iter().find(same).cloned();
+        Arc::make_mut(&mut self.held).extend(kept);
+    }
+
+    /// A claim waits for room: keeps it some, unless somebody before it waits for the same. `asked` are its requests at
+    /// each of its providers. Returns the nodes.
+    pub(crate) fn waits(
+        &mut self,
+        fleet: &Fleet,
+        claim: &Claim,
+        asked: &[Vec<Request>],
+    ) -> Option<Vec<Arc<str>>> {
+        if self.policy == QueuePolicy::SkipAhead || self.is_behind(fleet, asked) {
+            return None;
+        }
+        let held = match self.policy {
+            QueuePolicy::Fifo => all_that_would_do(fleet, asked).map(|nodes| (nodes, None)),
+            _ => self.reserve(fleet, claim, asked),
+        };
+        let (nodes, by) = held?;
+        Arc::make_mut(&mut self.held).push(Held {
+            uid: claim.uid.clone(),
+            generation: claim.generation,
+            nodes: nodes.clone(),
+            by,
+        });
+        Some(nodes)
+    }
+
+    /// Whether a node that is kept for somebody before it would do for it too: it is not its turn.
+    fn is_behind(&self, fleet: &Fleet, asked: &[Vec<Request>]) -> bool {
+        let kept = self.held.iter().flat_map(|held| &held.nodes);
+        let kept: Vec<_> = kept.filter_map(|name| fleet.find(name)).collect();
+        asked.iter().flatten().any(|request| {
+            let filter = Filter::new(fleet, request);
+            kept.iter().any(|id| waits_for_work(&filter.reasons(*id)))
+        })
+    }
+
+    /// The nodes kept before, if they still do; else those that lack least.
+    fn reserve(
+        &mut self,
+        fleet: &Fleet,
+        claim: &Claim,
+        asked: &[Vec<Request>],
+    ) -> Option<(Vec<Arc<str>>, Option<i64>)> {
+        let (endings, placed) = (&self.endings, &self.placed);
+        let known = self.known.get_or_insert_with(endings);
+        let ending = |work: &Work| {
+            let found = known.get(&*work.id).or_else(|| placed.get(&*work.id));
+            found.copied().unwrap_or(Ending::Never)
+        };
+        let free = |name: &str| !claim.avoided.iter().any(|avoided| **avoided == *name);
+        let same = |held: &&Held| held.uid == claim.uid && held.generation == claim.generation;
+        let before = self.before.iter().find(same);
+        let again = before.and_then(|held| {
+            let there = |name: &str| free(name) && held.nodes.iter().any(|node| **node == *name);
+            asked
+                .iter()
+                .find_map(|requests| keep(fleet, requests, &ending, &there))
+        });
+        let found = again.or_else(|| {
+            asked
+                .iter()
+                .find_map(|requests| keep(fleet, requests, &ending, &free))
+        });
+        found.map(|kept| (kept.nodes, kept.by))
+    }
+
+    fn end_of(&self, claim: &Claim) -> Ending {
+        let seconds = claim.max_runtime_seconds;
+        seconds.map_or(Ending::Unknown, |seconds| {
+            Ending::By(self.now.as_second().saturating_add(seconds))
+        })
+    }
+}
+
+/// Every node a claim could have once other work has ended; none where there is no such node.
+fn all_that_would_do(fleet: &Fleet, asked: &[Vec<Request>]) -> Option<Vec<Arc<str>>> {
+    let filters = asked.iter().flatten();
+    let filters: Vec<_> = filters.map(|request| Filter::new(fleet, request)).collect();
+    let nodes = fleet.nodes().filter(|(id, _)| {
+        let mut filters = filters.iter();
+        filters.any(|filter| waits_for_work(&filter.reasons(*id)))
+    });
+    let nodes: Vec<_> = nodes.map(|(_, node)| Arc::clone(&node.name)).collect();
+    (!nodes.is_empty()).then_some(nodes)
+}

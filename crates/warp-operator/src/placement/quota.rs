@@ -1,0 +1,232 @@
+//! What the ResourceQuotas of a namespace leave for a claim's pods. Pure.
+//!
+//! Looks at what a quota counts of every pod (pods, CPU, memory, ephemeral storage, extended resources
+//! and limits) under the scopes a pod's own spec decides. What else a quota may count, and what admission
+//! adds to a pod, stays the API server's to refuse.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{PodSpec, ResourceQuota};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+use warp_api::reason;
+use warp_core::resources::{Quantity, Resources};
+
+use super::Verdict;
+use crate::ledger::{self, Promise};
+
+/// Thousandths of a unit, as `limits.cpu` needs them.
+type Amounts = BTreeMap<String, i128>;
+
+/// The quotas of all namespaces and what they will count soon.
+#[derive(Debug, Default)]
+pub(crate) struct Quotas {
+    quotas: BTreeMap<String, Vec<Arc<ResourceQuota>>>,
+    /// Pods that no quota counts yet because they are not there yet.
+    coming: BTreeMap<String, Vec<PodSpec>>,
+}
+
+impl Quotas {
+    pub(crate) fn new(quotas: Vec<Arc<ResourceQuota>>, promises: &[Promise]) -> Self {
+        let mut found = Self::default();
+        for quota in quotas {
+            let namespace = quota.namespace().unwrap_or_default();
+            found.quotas.entry(namespace).or_default().push(quota);
+        }
+        if found.quotas.is_empty() {
+            return found;
+        }
+        for promise in promises.iter().filter(|promise| !promise.counted) {
+            let namespace = promise.meta.namespace.as_deref().unwrap_or_default();
+            found.promise(namespace, promise.spec.clone());
+        }
+        found
+    }
+
+    /// Counts a pod that is about to be made.
+    pub(crate) fn promise(&mut self, namespace: &str, pod: PodSpec) {
+        if self.quotas.contains_key(namespace) {
+            let coming = self.coming.entry(namespace.to_owned()).or_default();
+            coming.push(pod);
+        }
+    }
+
+    /// Why pods that come together are not let in, if they are not.
+    pub(crate) fn blocks(&mut self, namespace: &str, pods: &[PodSpec]) -> Option<Verdict> {
+        if !self.quotas.contains_key(namespace) {
+            return None;
+        }
+        let before = self.coming.get(namespace).map_or(0, Vec::len);
+        let mut found = None;
+        for pod in pods {
+            found = self.blocks_one(namespace, pod);
+            if found.is_some() {
+                break;
+            }
+            self.promise(namespace, pod.clone());
+        }
+        if let Some(coming) = self.coming.get_mut(namespace) {
+            coming.truncate(before);
+        }
+        found
+    }
+
+    fn blocks_one(&self, namespace: &str, pod: &PodSpec) -> Option<Verdict> {
+        let quotas = self.quotas.get(namespace)?;
+        quotas
+            .iter()
+            .find_map(|quota| self.over(namespace, quota, pod))
+    }
+
+    fn over(&self, namespace: &str, quota: &ResourceQuota, pod: &PodSpec) -> Option<Verdict> {
+        if !covers(quota, pod)? {
+            return None;
+        }
+        let status = quota.status.as_ref()?;
+        let (hard, used) = (status.hard.as_ref()?, status.used.as_ref()?);
+        let coming = self.coming.get(namespace).into_iter().flatten();
+        let coming: Vec<Amounts> = coming
+            .filter(|other| covers(quota, other) == Some(true))
+            .map(asked)
+            .collect();
+        for (name, needed) in asked(pod) {
+            let Some(hard) = hard.get(&name) else {
+                continue;
+            };
+            // A number beyond all counting limits nothing; the others still do.
+            let (Some(most), Some(counted)) = (milli(hard), used.get(&name).map_or(Some(0), milli))
+            else {
+                continue;
+            };
+            let promised: i128 = coming.iter().filter_map(|amounts| amounts.get(&name)).sum();
+            if needed > 0 && counted + promised + needed > most {
+                let next = if needed > most {
+                    "ask for less, or have the quota raised"
+                } else {
+                    "it is placed when other work of the namespace ends, or the quota is raised"
+                };
+                return Some(Verdict {
+                    reason: reason::QUOTA_EXCEEDED,
+                    message: format!(
+                        "quota {} of namespace {namespace} leaves too little {name}: {} of {} used, {} needed; {next}",
+                        quota.name_any(),
+                        shown(&name, counted + promised),
+                        hard.0,
+                        shown(&name, needed),
+                    ),
+                });
+            }
+        }
+        None
+    }
+}
+
+/// Whether a quota counts a pod; `None` when only the API server knows.
+fn covers(quota: &ResourceQuota, pod: &PodSpec) -> Option<bool> {
+    let spec = quota.spec.as_ref()?;
+    let mut scopes: Vec<&str> = spec.scopes.iter().flatten().map(String::as_str).collect();
+    let selector = spec.scope_selector.as_ref();
+    let expressions = selector.and_then(|selector| selector.match_expressions.as_ref());
+    for expression in expressions.into_iter().flatten() {
+        if expression.operator != "Exists" {
+            return None;
+        }
+        scopes.push(&expression.scope_name);
+    }
+    let best_effort = asked(pod).keys().all(|name| {
+        let name = name
+            .trim_start_matches("requests.")
+            .trim_start_matches("limits.");
+        !matches!(name, "cpu" | "memory")
+    });
+    let ends = pod.active_deadline_seconds.is_some();
+    let mut all = true;
+    for scope in scopes {
+        all &= match scope {
+            "Terminating" => ends,
+            "NotTerminating" => !ends,
+            "BestEffort" => best_effort,
+            "NotBestEffort" => !best_effort,
+            _ => return None,
+        };
+    }
+    Some(all)
+}
+
+/// What quotas count of a pod, under every name they may use for it.
+fn asked(pod: &PodSpec) -> Amounts {
+    let mut all = Amounts::from([
+        ("pods".to_owned(), 1000),
+        ("count/pods".to_owned(), 1000),
+        ("count/jobs.batch".to_owned(), 1000),
+    ]);
+    let Resources {
+        cpu_milli,
+        memory_bytes,
+        extended,
+        ..
+    } = ledger::request(&ObjectMeta::default(), pod).resources;
+    let mut add = |names: [&str; 2], amount: i128| {
+        if amount > 0 {
+            all.extend(names.map(|name| (name.to_owned(), amount)));
+        }
+    };
+    add(["cpu", "requests.cpu"], i128::from(cpu_milli));
+    add(
+        ["memory", "requests.memory"],
+        i128::from(memory_bytes) * 1000,
+    );
+    for (name, amount) in extended {
+        let requests = format!("requests.{name}");
+        let plain = if &*name == "ephemeral-storage" {
+            &*name
+        } else {
+            requests.as_str()
+        };
+        add([plain, &requests], i128::from(amount) * 1000);
+    }
+    for (name, amount) in limits(pod) {
+        all.insert(format!("limits.{name}"), amount);
+    }
+    all
+}
+
+/// Limits of the containers that run together; those of init containers count where they are larger.
+fn limits(pod: &PodSpec) -> Amounts {
+    let of = |container: &k8s_openapi::api::core::v1::Container| -> Amounts {
+        let limits = container
+            .resources
+            .as_ref()
+            .and_then(|all| all.limits.as_ref());
+        let limits = limits.into_iter().flatten();
+        limits
+            .filter_map(|(name, amount)| Some((name.clone(), milli(amount)?)))
+            .collect()
+    };
+    let mut total = Amounts::new();
+    for (name, amount) in pod.containers.iter().flat_map(of) {
+        *total.entry(name).or_default() += amount;
+    }
+    for (name, amount) in pod.init_containers.iter().flatten().flat_map(of) {
+        let have = total.entry(name).or_default();
+        *have = (*have).max(amount);
+    }
+    total
+}
+
+fn milli(text: &Text) -> Option<i128> {
+    let quantity = text.0.parse::<Quantity>().ok()?;
+    quantity.milli().ok().map(i128::from)
+}
+
+fn shown(name: &str, milli: i128) -> String {
+    if name.ends_with("memory") || name.ends_with("ephemeral-storage") {
+        return format!("{} MiB", (milli / 1000) >> 20);
+    }
+    match milli % 1000 {
+        0 => (milli / 1000).to_string(),
+        _ => format!("{milli}m"),
+    }
+}

@@ -1,0 +1,158 @@
+//! Who goes for whom.
+
+use super::*;
+use warp_runtime::cache::Key;
+
+use crate::placement::{Evictable, Runner, Runs};
+
+/// Running work that only says what it is.
+#[derive(Debug)]
+struct Stands(Runs);
+
+impl Runner for Stands {
+    fn runs(&self) -> &Runs {
+        &self.0
+    }
+    fn evict(&self, _: &mut warp_runtime::plan::Plan, _: &Claim) {}
+    fn pass(&self, _: String) -> warp_runtime::pass::Pass {
+        unreachable!("nothing is carried out here")
+    }
+}
+
+fn runs(name: &str, gpus: u64, priority: Priority, minutes: i64) -> Runs {
+    Runs {
+        key: Key::new("team", name),
+        works: vec![Arc::from(format!("{name}-uid-0000"))],
+        priority,
+        preemptible: None,
+        gpus,
+        started: Some(crate::clock::after(now(), -60 * minutes)),
+        evicted_for: None,
+    }
+}
+
+/// A node of four GPUs with these on it, and what is decided for a claim of that priority.
+fn asked(priority: &str, gpus: u32, running: Vec<Runs>, tenancy: Tenancy) -> (Decision, Vec<Held>) {
+    let mut ledger = ledger::build(&[node("a", 4, json!({}))], &[], &[]);
+    let there: Vec<_> = running
+        .iter()
+        .map(|runs| workload(&runs.key.name, json!({"gpuCount": runs.gpus})))
+        .collect();
+    assert!(
+        decide(&mut ledger, &there)
+            .iter()
+            .all(|one| chosen(one).is_some())
+    );
+    let runners = running
+        .into_iter()
+        .map(|runs| Arc::new(Stands(runs)) as Arc<dyn Runner>);
+    let settings = Settings::default();
+    let evictable = Evictable::new(runners.collect(), now(), settings.min_run_time);
+    let wanted = [claimant(&workload(
+        "w",
+        json!({"gpuCount": gpus, "priority": priority}),
+    ))];
+    let mut desk =
+        Desk::new(&wanted, Quotas::default(), tenancy, skipping(), &settings).evicting(evictable);
+    let decision = desk.decide(&mut ledger, &*wanted[0]);
+    let held = desk.line().held().to_vec();
+    (decision, held)
+}
+
+/// Who is to be asked to end.
+fn going(decision: &Decision) -> Vec<String> {
+    match decision {
+        Decision::Evict(going, _) => going
+            .iter()
+            .map(|one| one.runs().key.name.to_string())
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn low_work_that_has_run_for_a_while_goes_for_higher_priority() {
+    let running = || {
+        vec![
+            runs("old", 2, Priority::Low, 90),
+            runs("young", 2, Priority::Low, 5),
+        ]
+    };
+    for priority in ["normal", "high"] {
+        let (decision, held) = asked(priority, 2, running(), Tenancy::default());
+        assert_eq!(going(&decision), ["young"], "the one that loses least");
+        assert!(!held.is_empty(), "its node is kept for whom it goes");
+        let Decision::Evict(_, verdict) = &decision else {
+            panic!("{decision:?}")
+        };
+        assert_eq!(verdict.reason, reason::PREEMPTING);
+        let message = &verdict.message;
+        assert!(
+            message.contains("takes the place of team/young on a"),
+            "{message}"
+        );
+    }
+    let (decision, _) = asked("high", 4, running(), Tenancy::default());
+    assert_eq!(going(&decision), ["old", "young"]);
+}
+
+#[test]
+fn nobody_goes_for_equals_or_before_the_least_time_or_against_its_word() {
+    let waits = |priority: &str, running: Runs| {
+        let (decision, _) = asked(priority, 4, vec![running], Tenancy::default());
+        assert_eq!(verdict(&decision).0, reason::WAITING_FOR_CAPACITY);
+    };
+    waits("low", runs("r", 4, Priority::Low, 90));
+    waits("high", runs("r", 4, Priority::Normal, 90));
+    waits("high", runs("r", 4, Priority::Low, 0));
+    let mut stays = runs("r", 4, Priority::Low, 90);
+    stays.preemptible = Some(false);
+    waits("high", stays);
+    // One that lets itself be evicted goes whatever its priority, as long as that is lower.
+    let mut lets = runs("r", 4, Priority::Normal, 90);
+    lets.preemptible = Some(true);
+    waits("normal", lets.clone());
+    let (decision, _) = asked("high", 4, vec![lets], Tenancy::default());
+    assert_eq!(going(&decision), ["r"]);
+}
+
+#[test]
+fn who_was_asked_before_is_waited_for_and_nobody_else_is_asked() {
+    let mut first = runs("first", 2, Priority::Low, 90);
+    first.evicted_for = Some("team/w".to_owned());
+    let running = vec![first, runs("second", 2, Priority::Low, 5)];
+    let (decision, held) = asked("high", 2, running, Tenancy::default());
+    let Decision::Evict(going, _) = &decision else {
+        panic!("{decision:?}")
+    };
+    assert!(going.is_empty(), "{going:?}");
+    assert!(!held.is_empty());
+}
+
+#[test]
+fn a_tenant_decides_for_work_that_does_not_say() {
+    let tenant = |preemptible: bool| {
+        let tenant = json!({
+            "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "t"},
+            "spec": {"namespaces": {"names": ["team"]}, "defaults": {"preemptible": preemptible}}});
+        let tenant = Arc::new(serde_json::from_value(tenant).unwrap());
+        let namespace = json!({"metadata": {"name": "team"}});
+        let namespace = Arc::new(serde_json::from_value(namespace).unwrap());
+        let ledger = ledger::build(&[], &[], &[]);
+        Tenancy::new(&[tenant], &[namespace], &ledger.fleet)
+    };
+    let (decision, _) = asked(
+        "high",
+        4,
+        vec![runs("r", 4, Priority::Low, 9)],
+        tenant(false),
+    );
+    assert_eq!(verdict(&decision).0, reason::WAITING_FOR_CAPACITY);
+    let (decision, _) = asked(
+        "high",
+        4,
+        vec![runs("r", 4, Priority::Normal, 9)],
+        tenant(true),
+    );
+    assert_eq!(going(&decision), ["r"]);
+}

@@ -1,0 +1,178 @@
+//! Claims for several pods: whole or not at all, close together, under one resource name.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use warp_core::check;
+
+use super::*;
+
+fn zoned(name: &str, gpus: u32, zone: &str) -> Arc<k8s_openapi::api::core::v1::Node> {
+    node(name, gpus, json!({"topology.kubernetes.io/zone": zone}))
+}
+
+fn gang(name: &str, replicas: u32, gpus: u32, more: Value) -> Arc<GPUWorkload> {
+    let mut spec = json!({"gpuCount": gpus, "replicas": replicas});
+    for (key, value) in more.as_object().into_iter().flatten() {
+        spec[key] = value.clone();
+    }
+    workload(name, spec)
+}
+
+fn nodes_of(decision: &Decision) -> Vec<&str> {
+    match decision {
+        Decision::Place(places) => places.iter().map(|place| place.node.as_str()).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn members_of_one_node_have_ranks_that_follow_each_other() {
+    let nodes = [node("a", 4, json!({})), node("b", 4, json!({}))];
+    let mut ledger = ledger::build(&nodes, &[], &[]);
+    // Spread by choice: every other member would go to the other node.
+    let spec = json!({"schedulingStrategy": "leastLoaded"});
+    let placed = decide(&mut ledger, &[gang("g", 4, 2, spec)]).remove(0);
+    let nodes = nodes_of(&placed);
+    assert_eq!(nodes.len(), 4);
+    assert_eq!((nodes[0], nodes[2]), (nodes[1], nodes[3]));
+    assert_ne!(nodes[0], nodes[2]);
+    let Decision::Place(places) = &placed else {
+        panic!("it fits");
+    };
+    assert!(places[0].why.contains("for 4 members"), "{}", places[0].why);
+}
+
+#[test]
+fn a_gang_that_waits_says_how_many_fit_and_what_keeps_the_next_off() {
+    let nodes = [node("a", 8, json!({})), node("b", 8, json!({}))];
+    let mut ledger = ledger::build(&nodes, &[], &[]);
+    let wanted = [
+        workload("w", json!({"gpuCount": 4})),
+        gang("g", 2, 8, json!({})),
+        gang("never", 4, 8, json!({})),
+    ];
+    let decisions = decide(&mut ledger, &wanted);
+    let (reason, said) = verdict(&decisions[1]);
+    assert_eq!(reason, reason::WAITING_FOR_CAPACITY);
+    assert!(
+        said.starts_with("needs 2 × 8 nvidia GPUs: 1 of 2 members fit; for the next one 0 of 2"),
+        "{said}"
+    );
+    let (reason, said) = verdict(&decisions[2]);
+    assert_eq!(reason, reason::NEVER_FITS);
+    assert!(said.contains("if nothing else ran"), "{said}");
+    assert_eq!(ledger.fleet.works().count(), 1, "nothing is left of them");
+}
+
+#[test]
+fn a_required_level_holds_all_members_and_a_preferred_one_if_it_can() {
+    let nodes = [
+        zoned("a", 4, "east"),
+        zoned("b", 4, "west"),
+        zoned("c", 4, "west"),
+        node("d", 4, json!({})),
+    ];
+    let near = |mode: &str| json!({"topology": {"level": "zone", "mode": mode}});
+    let alone = |wanted: Arc<GPUWorkload>| {
+        let mut ledger = ledger::build(&nodes, &[], &[]);
+        decide(&mut ledger, &[wanted]).remove(0)
+    };
+    let two = alone(gang("g", 2, 4, near("required")));
+    let mut there = nodes_of(&two);
+    there.sort_unstable();
+    assert_eq!(there, ["b", "c"]);
+    let (reason, said) = verdict(&alone(gang("g", 3, 4, near("required"))));
+    assert_eq!(reason, reason::NEVER_FITS);
+    assert!(said.contains("in one zone: 2 of 3 members fit"), "{said}");
+    let three = alone(gang("g", 3, 4, near("preferred")));
+    assert_eq!(nodes_of(&three).len(), 3);
+}
+
+#[test]
+fn members_use_one_resource_name() {
+    let intel = |name: &str, resource: &str| {
+        let mut found = (*node(name, 0, json!({}))).clone();
+        let labels = json!({"gpu.intel.com/product": "Max_1550"});
+        found.metadata.labels = serde_json::from_value(labels).unwrap();
+        found.spec = None;
+        let status = found.status.as_mut().unwrap();
+        let room = json!({"cpu": "64", "memory": "512Gi", "pods": "110", resource: "4"});
+        status.allocatable = serde_json::from_value(room).unwrap();
+        Arc::new(found)
+    };
+    let nodes = [
+        intel("old", "gpu.intel.com/i915"),
+        intel("new-1", "gpu.intel.com/xe"),
+        intel("new-2", "gpu.intel.com/xe"),
+    ];
+    let asks = |members: u32| gang("g", members, 4, json!({"gpu": {"vendor": "intel"}}));
+    let mut ledger = ledger::build(&nodes, &[], &[]);
+    let placed = decide(&mut ledger, &[asks(2)]).remove(0);
+    let mut there = nodes_of(&placed);
+    there.sort_unstable();
+    assert_eq!(there, ["new-1", "new-2"]);
+    let mut ledger = ledger::build(&nodes, &[], &[]);
+    let (_, said) = verdict(&decide(&mut ledger, &[asks(3)]).remove(0));
+    assert!(said.contains("2 of 3 members fit"), "{said}");
+}
+
+/// The promises of a made Job keep what the decision gave, pod by pod.
+#[test]
+fn a_gang_that_is_made_keeps_its_room_until_its_pods_hold_it() {
+    let nodes = [node("a", 4, json!({})), node("b", 4, json!({}))];
+    let one = gang("g", 2, 4, json!({}));
+    let mut ledger = ledger::build(&nodes, &[], &[]);
+    let Decision::Place(places) = decide(&mut ledger, std::slice::from_ref(&one)).remove(0) else {
+        panic!("it fits");
+    };
+    let mut job = asking(&one).job(&places).expect("a Job");
+    job.metadata.uid = Some("job-uid".to_owned());
+    let promised = crate::workload::promises(&job, &[]);
+    assert_eq!(promised.len(), 2);
+    let mut next = ledger::build(&nodes, &[], &promised);
+    let decisions = decide(&mut next, &[workload("two", json!({}))]);
+    assert_eq!(verdict(&decisions[0]).0, reason::WAITING_FOR_CAPACITY);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Whatever is asked for: all members or none, no GPU twice, one zone where that is required, and none refused
+    /// that fits.
+    #[test]
+    fn gangs_are_placed_whole_and_nothing_is_given_twice(
+        sizes in proptest::collection::vec((1_u32..=8, 0_u32..3), 1..8),
+        asked in proptest::collection::vec((1_u32..=5, 1_u32..=4, any::<bool>()), 1..10),
+    ) {
+        let nodes: Vec<_> = sizes.iter().enumerate().map(|(at, (gpus, zone))| {
+            zoned(&format!("n{at}"), *gpus, &format!("z{zone}"))
+        }).collect();
+        let mut ledger = ledger::build(&nodes, &[], &[]);
+        for (at, (members, gpus, near)) in asked.into_iter().enumerate() {
+            let near = near && members > 1;
+            let more = if near { json!({"topology": {"level": "zone"}}) } else { json!({}) };
+            let mut slots: BTreeMap<String, u32> = BTreeMap::new();
+            for (number, (_, zone)) in sizes.iter().enumerate() {
+                let id = ledger.fleet.find(&format!("n{number}")).unwrap();
+                let free = ledger.fleet.free(id).unwrap().resources.extended("nvidia.com/gpu");
+                let domain = if near { format!("z{zone}") } else { String::new() };
+                *slots.entry(domain).or_default() += u32::try_from(free).unwrap_or(0) / gpus;
+            }
+            let before = ledger.fleet.works().count();
+            let wanted = gang(&format!("g{at}"), members, gpus, more);
+            let decision = decide(&mut ledger, &[wanted]).remove(0);
+            let placed = nodes_of(&decision);
+            let fits = slots.into_values().any(|slots| slots >= members);
+            prop_assert_eq!(placed.len(), if fits { members as usize } else { 0 });
+            prop_assert_eq!(ledger.fleet.works().count(), before + placed.len());
+            prop_assert_eq!(check::not_over_committed(&ledger.fleet), []);
+            prop_assert_eq!(check::gpus_conserved(&ledger.fleet), []);
+            if near && fits {
+                let zones: std::collections::BTreeSet<u32> = placed.iter()
+                    .map(|name| sizes[name[1..].parse::<usize>().unwrap()].1).collect();
+                prop_assert_eq!(zones.len(), 1);
+            }
+        }
+    }
+}

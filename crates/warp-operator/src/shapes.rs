@@ -1,0 +1,147 @@
+//! What of each kind is kept in memory, and what it is found under. Ten thousand finished workloads are ordinary; their
+//! environments, probes and managed fields would be most of the process.
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Container, Event, Node, Pod, PodSpec};
+use kube::ResourceExt;
+use warp_api::{GPUWorkload, label};
+use warp_runtime::cache::Shape;
+
+use crate::ledger::{finished, node_of};
+use crate::workload::over;
+
+/// Objects by the uid of the workload they belong to; Events by the uid of what they are about.
+pub(crate) const BY_OWNER: usize = 0;
+/// Pods by the node they are bound to.
+pub(crate) const BY_NODE: usize = 1;
+/// Pods by the uid of the object that made them.
+pub(crate) const BY_MAKER: usize = 2;
+
+pub(crate) fn workload() -> Shape<GPUWorkload> {
+    Shape {
+        keep: |_| true,
+        trim: |workload| {
+            let phase = workload.status.as_ref().and_then(|status| status.phase);
+            // The audit trail names the last writer of the spec and nothing else of these.
+            let fields = workload.managed_fields_mut();
+            fields.retain(|entry| entry.subresource.is_none());
+            for entry in fields.iter_mut() {
+                entry.fields_v1 = None;
+            }
+            if phase.is_some_and(warp_api::Phase::is_final) {
+                fields.clear();
+                let spec = &mut workload.spec;
+                spec.pod_template = None;
+                spec.env.clear();
+                spec.args.clear();
+            }
+        },
+        indexes: &[],
+    }
+}
+
+pub(crate) fn job() -> Shape<Job> {
+    Shape {
+        keep: |_| true,
+        trim: |job| {
+            job.managed_fields_mut().clear();
+            let over = over(job);
+            if let Some(spec) = job.spec.as_mut() {
+                match spec.template.spec.as_mut() {
+                    Some(pod) if !over => trim_pod(pod),
+                    _ => spec.template.spec = None,
+                }
+            }
+        },
+        indexes: &[|job| job.labels().get(label::WORKLOAD_UID).cloned()],
+    }
+}
+
+pub(crate) fn pod() -> Shape<Pod> {
+    Shape {
+        // Finished pods of others hold nothing.
+        keep: |pod| !finished(pod) || pod.labels().contains_key(label::WORKLOAD_UID),
+        trim: |pod| {
+            pod.managed_fields_mut().clear();
+            pod.annotations_mut().clear();
+            let over = finished(pod);
+            if let Some(spec) = pod.spec.as_mut() {
+                if over {
+                    let node_name = spec.node_name.take();
+                    *spec = PodSpec {
+                        node_name,
+                        ..Default::default()
+                    };
+                } else {
+                    trim_pod(spec);
+                }
+            }
+        },
+        indexes: &[
+            |pod| pod.labels().get(label::WORKLOAD_UID).cloned(),
+            |pod| node_of(pod).map(str::to_owned),
+            |pod| {
+                let owner = pod.owner_references().first();
+                owner.map(|owner| owner.uid.clone())
+            },
+        ],
+    }
+}
+
+pub(crate) fn node() -> Shape<Node> {
+    Shape {
+        keep: |_| true,
+        trim: |node| {
+            node.managed_fields_mut().clear();
+            node.annotations_mut().clear();
+            if let Some(status) = node.status.as_mut() {
+                status.images = None;
+                status.addresses = None;
+                status.node_info = None;
+                status.volumes_attached = None;
+                status.volumes_in_use = None;
+            }
+        },
+        indexes: &[],
+    }
+}
+
+pub(crate) fn event() -> Shape<Event> {
+    Shape {
+        keep: |_| true,
+        trim: |event| event.managed_fields_mut().clear(),
+        indexes: &[|event| event.involved_object.uid.clone()],
+    }
+}
+
+/// Small kinds that nothing is looked up in.
+pub(crate) fn as_it_is<K: ResourceExt>() -> Shape<K> {
+    Shape {
+        keep: |_| true,
+        trim: |object| {
+            object.managed_fields_mut().clear();
+            object.annotations_mut().clear();
+        },
+        indexes: &[],
+    }
+}
+
+/// Keeps what placement reads: resources, ports, affinity, tolerations.
+fn trim_pod(spec: &mut PodSpec) {
+    spec.volumes = None;
+    spec.ephemeral_containers = None;
+    spec.security_context = None;
+    spec.image_pull_secrets = None;
+    spec.dns_config = None;
+    let inits = spec.init_containers.iter_mut().flatten();
+    for container in spec.containers.iter_mut().chain(inits) {
+        let kept = std::mem::take(container);
+        *container = Container {
+            name: kept.name,
+            ports: kept.ports,
+            resources: kept.resources,
+            restart_policy: kept.restart_policy,
+            ..Default::default()
+        };
+    }
+}

@@ -1,0 +1,108 @@
+//! How running workloads make room: which may be asked, and what asking one takes. The scheduler marks the Job; the
+//! workload's own pass evicts its pods. Pure.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Resource, ResourceExt};
+use serde_json::json;
+use warp_api::{GPUWorkload, label};
+use warp_runtime::cache::Key;
+use warp_runtime::pass::Pass;
+use warp_runtime::plan::{Action, Kind, Plan};
+
+use super::assess::over;
+use super::pod::{ended, made_by, started};
+use super::{attempt, owns};
+use crate::ledger::node_of;
+use crate::placement::{self, Claim, Runner, Runs};
+
+/// A workload whose pods are all on their nodes.
+#[derive(Debug)]
+pub(crate) struct Running {
+    workload: Arc<GPUWorkload>,
+    job: Arc<Job>,
+    runs: Runs,
+}
+
+impl Running {
+    /// None when it has no Job, or not all of its pods are on their nodes.
+    pub(crate) fn of(
+        workload: &Arc<GPUWorkload>,
+        jobs: &[Arc<Job>],
+        pods: &[Arc<Pod>],
+    ) -> Option<Self> {
+        let number = attempt(workload).to_string();
+        let job = jobs.iter().find(|job| {
+            job.labels().get(label::ATTEMPT) == Some(&number)
+                && owns(workload, job)
+                && job.meta().deletion_timestamp.is_none()
+                && !over(job)
+        })?;
+        let pods = pods.iter().filter(|pod| made_by(job, pod) && !ended(pod));
+        let pods: Vec<&Arc<Pod>> = pods.collect();
+        let wanted = job.spec.as_ref().and_then(|spec| spec.parallelism);
+        if pods.len() != usize::try_from(wanted.unwrap_or(1)).ok()?
+            || pods.iter().any(|pod| node_of(pod).is_none())
+        {
+            return None;
+        }
+        let works = pods.iter().filter_map(|pod| pod.uid()).map(Arc::from);
+        let gpus = u64::try_from(workload.spec.gpu_count).unwrap_or(0);
+        let runs = Runs {
+            key: Key::of(&**workload),
+            works: works.collect(),
+            priority: workload.spec.priority,
+            preemptible: workload.spec.preemptible,
+            gpus: gpus.saturating_mul(pods.len() as u64),
+            started: pods.iter().filter_map(|pod| started(pod)).min(),
+            evicted_for: evicted_for(job).map(str::to_owned),
+        };
+        Some(Self {
+            workload: Arc::clone(workload),
+            job: Arc::clone(job),
+            runs,
+        })
+    }
+}
+
+impl Runner for Running {
+    fn runs(&self) -> &Runs {
+        &self.runs
+    }
+
+    fn evict(&self, plan: &mut Plan, by: &Claim) {
+        let patch = json!({"metadata": {"annotations": {label::EVICTED_FOR: by.key.to_string()}}});
+        plan.merge(&*self.job, patch);
+    }
+
+    fn pass(&self, correlation: String) -> Pass {
+        let (component, manager) = (placement::NAME, placement::MANAGER);
+        Pass::over(component, manager, &*self.workload, correlation)
+    }
+}
+
+/// The work of higher priority that takes a Job's place.
+pub(super) fn evicted_for(job: &Job) -> Option<&str> {
+    job.annotations()
+        .get(label::EVICTED_FOR)
+        .map(String::as_str)
+}
+
+/// Asks the cluster to take a pod off its node: with its grace period, and as a disruption.
+pub(super) fn evict_pod(plan: &mut Plan, pod: &Pod) {
+    let key = Key::of(pod);
+    plan.push(Action::Sub {
+        kind: Kind::of::<Pod>(),
+        sub: "eviction",
+        put: false,
+        object: json!({
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": key.name, "namespace": key.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid()}},
+        }),
+        key,
+    });
+}

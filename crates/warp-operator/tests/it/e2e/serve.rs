@@ -1,0 +1,131 @@
+//! A service is served, changed and deleted, and what its copies hold is not given away.
+
+use anyhow::{Context, Result, ensure};
+use kube::Api;
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
+};
+use serde_json::{Value, json};
+use warp_testkit::{Behaviour, wait_for, wait_gone};
+
+use super::world::{DEADLINE, World, phase};
+
+fn services(world: &World, namespace: &str) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("gpu.warp.dev", "v1alpha1", "InferenceService");
+    let resource = ApiResource::from_gvk_with_plural(&kind, "inferenceservices");
+    Api::namespaced_with(world.client.clone(), namespace, &resource)
+}
+
+fn manifest(name: &str, more: &Value) -> Result<DynamicObject> {
+    let mut spec = json!({
+        "model": {"source": "demo/tiny"},
+        "engine": {"type": "simulated", "env": Behaviour::hang().env()},
+    });
+    for (field, value) in more.as_object().into_iter().flatten() {
+        spec[field] = value.clone();
+    }
+    Ok(serde_json::from_value(json!({
+        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "InferenceService",
+        "metadata": {"name": name}, "spec": spec,
+    }))?)
+}
+
+async fn until(
+    api: &Api<DynamicObject>,
+    name: &str,
+    what: &str,
+    holds: impl Fn(&DynamicObject) -> bool + Send + Sync,
+) -> Result<DynamicObject> {
+    let seen = wait_for(api, name, what, DEADLINE, |object| {
+        object.is_some_and(&holds)
+    })
+    .await?;
+    seen.context("a service that was there is missing")
+}
+
+pub(super) async fn a_service_is_served_changed_and_deleted(world: &World) -> Result<()> {
+    let scene = world.scene("serve").await?;
+    let api = services(world, &scene.namespace);
+    // Of a model of which there is plenty: others count on the rest being theirs.
+    let asked = json!({"gpuCount": 2, "replicas": 2, "gpu": {"models": ["H100"]}});
+    let made = manifest("chat", &asked)?;
+    api.create(&PostParams::default(), &made).await?;
+    let ready = until(&api, "chat", "ready", |object| phase(object) == "Ready").await?;
+    ensure!(
+        ready.data["status"]["readyReplicas"] == 2,
+        "{:?}",
+        ready.data
+    );
+    let steps = ready.data["status"]["timeline"].as_array().cloned();
+    ensure!(
+        steps.is_some_and(|steps| steps.len() == 4),
+        "{:?}",
+        ready.data
+    );
+    let change = json!({"spec": {"engine": {"args": {"max-num-seqs": "8"}}}});
+    let changed = api
+        .patch("chat", &PatchParams::default(), &Patch::Merge(change))
+        .await?;
+    let served = until(&api, "chat", "the new spec served", |object| {
+        let status = &object.data["status"];
+        phase(object) == "Ready"
+            && status["observedGeneration"].as_i64() == changed.metadata.generation
+            && status["updatedReplicas"] == 2
+    })
+    .await?;
+    ensure!(served.data["status"]["readyReplicas"] == 2);
+    let table = world
+        .cluster
+        .kubectl()
+        .run(&["-n", &scene.namespace, "get", "isvc", "chat"])
+        .await?;
+    ensure!(
+        table.contains("demo/tiny") && table.contains("Ready"),
+        "{table}"
+    );
+    api.delete("chat", &DeleteParams::default()).await?;
+    wait_gone(&api, "chat", DEADLINE).await?;
+    scene.until_empty().await
+}
+
+pub(super) async fn a_service_that_cannot_be_says_why(world: &World) -> Result<()> {
+    let scene = world.scene("serve-bad").await?;
+    let api = services(world, &scene.namespace);
+    let wrong = json!({"engine": {"type": "vllm", "args": {"max-modl-len": "1"}}});
+    let made = manifest("wrong", &wrong)?;
+    api.create(&PostParams::default(), &made).await?;
+    let seen = until(&api, "wrong", "refused", |object| {
+        phase(object) == "Refused"
+    })
+    .await?;
+    let message = seen.data["status"]["message"].as_str().unwrap_or_default();
+    ensure!(message.contains("did you mean max-model-len?"), "{message}");
+    for (name, spec, part) in [
+        (
+            "zero",
+            json!({"scaling": {"min": 0, "max": 2, "target": 1}}),
+            "gateway",
+        ),
+        (
+            "split",
+            json!({"gpuCount": 3, "parallelism": {"tensor": 2}}),
+            "tensor × pipeline × data",
+        ),
+        (
+            "custom",
+            json!({"engine": {"type": "custom"}}),
+            "engine.image",
+        ),
+    ] {
+        let refused = api
+            .create(&PostParams::default(), &manifest(name, &spec)?)
+            .await;
+        let text = refused
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default();
+        ensure!(text.contains(part), "{name}: {text}");
+    }
+    api.delete("wrong", &DeleteParams::default()).await?;
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! What each kind reads, and how reading it goes, for `/readyz`, metrics and people.
+
+use std::fmt::{self, Display};
+use std::sync::Arc;
+
+use kube::Resource;
+use parking_lot::RwLock;
+
+use crate::cache::store::Store;
+use crate::cache::{Cache, Health};
+use crate::kind::Kind;
+use crate::reconcile::blocks;
+
+/// What a kind reads, by the plural of each kind.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Needs(Vec<(Kind, Arc<Store>)>);
+
+impl Needs {
+    pub(crate) fn of<K>(cache: &Cache<K>) -> Self
+    where
+        K: Resource<DynamicType = ()> + Send + Sync + 'static,
+    {
+        let mut needs = Self::default();
+        needs.add(cache);
+        needs
+    }
+
+    /// Adds what a cache holds, once.
+    pub(crate) fn add<K>(&mut self, cache: &Cache<K>)
+    where
+        K: Resource<DynamicType = ()> + Send + Sync + 'static,
+    {
+        let mut known = self.0.iter();
+        if !known.any(|(_, store)| Arc::ptr_eq(store, cache.store())) {
+            self.0.push((Kind::of::<K>(), cache.store().clone()));
+        }
+    }
+
+    pub(crate) fn blocked(&self) -> bool {
+        self.0.iter().any(|(_, store)| blocks(&store.health()))
+    }
+
+    pub(crate) async fn synced(&self) {
+        for (_, store) in &self.0 {
+            store.synced().await;
+        }
+    }
+}
+
+/// How one kind is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KindHealth {
+    /// The controller.
+    pub name: &'static str,
+    /// What it reads and cannot read as it should, with how that goes.
+    pub troubles: Vec<(String, Health)>,
+}
+
+impl KindHealth {
+    pub fn is_ready(&self) -> bool {
+        self.troubles.is_empty()
+    }
+}
+
+impl Display for KindHealth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_ready() {
+            return write!(f, "{}: ok", self.name);
+        }
+        write!(f, "{}:", self.name)?;
+        for (number, (plural, health)) in self.troubles.iter().enumerate() {
+            let separator = if number == 0 { "" } else { ";" };
+            write!(f, "{separator} {plural}: {health}")?;
+        }
+        Ok(())
+    }
+}
+
+/// How every registered kind is doing, for `/readyz`, metrics and people.
+#[derive(Clone, Debug, Default)]
+pub struct Readiness(Arc<RwLock<Vec<(&'static str, Needs)>>>);
+
+impl Readiness {
+    pub(super) fn add(&self, name: &'static str, needs: Needs) {
+        self.0.write().push((name, needs));
+    }
+
+    pub fn kinds(&self) -> Vec<KindHealth> {
+        let kinds = self.0.read();
+        let health = kinds.iter().map(|(name, needs)| {
+            let troubles = needs.0.iter().filter_map(|(kind, store)| {
+                let health = store.health();
+                (!health.is_current()).then(|| (kind.plural.clone(), health))
+            });
+            KindHealth {
+                name,
+                troubles: troubles.collect(),
+            }
+        });
+        health.collect()
+    }
+}

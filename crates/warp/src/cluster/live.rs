@@ -1,0 +1,119 @@
+//! The cluster as decisions see it, read with the rights of whoever asks.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use anyhow::Context;
+use k8s_openapi::NamespaceResourceScope;
+use kube::api::ListParams;
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use warp_operator::foresight::Cluster;
+
+use super::told;
+
+/// Objects asked for at once.
+const PAGE: u32 = 500;
+
+/// A snapshot, and what could not be taken into account.
+pub(crate) struct Live {
+    pub(crate) cluster: Cluster,
+    pub(crate) left_out: Vec<String>,
+}
+
+impl Live {
+    /// Reads everything placement depends on. Nodes, pods, Jobs and workloads of all namespaces must be
+    /// readable: without them any answer would be a guess.
+    pub(crate) async fn read(client: &Client) -> anyhow::Result<Self> {
+        let mut left_out = Vec::new();
+        let cluster = Cluster {
+            nodes: needed(client, "nodes").await?,
+            pods: needed(client, "pods").await?,
+            jobs: needed(client, "jobs").await?,
+            workloads: needed(client, "gpuworkloads").await?,
+            namespaces: wanted(client, "namespaces", &mut left_out).await?,
+            claims: wanted(client, "persistentvolumeclaims", &mut left_out).await?,
+            volumes: wanted(client, "persistentvolumes", &mut left_out).await?,
+            classes: wanted(client, "storageclasses", &mut left_out).await?,
+            quotas: wanted(client, "resourcequotas", &mut left_out).await?,
+            tenants: wanted(client, "tenants", &mut left_out).await?,
+        };
+        Ok(Self { cluster, left_out })
+    }
+
+    /// What the answer does not take into account, in words.
+    pub(crate) fn caveat(&self) -> Option<String> {
+        (!self.left_out.is_empty()).then(|| {
+            format!(
+                "not taken into account, since you may not read them in all namespaces: {}",
+                self.left_out.join(", ")
+            )
+        })
+    }
+}
+
+async fn needed<K>(client: &Client, what: &str) -> anyhow::Result<Vec<Arc<K>>>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    everywhere(client).await.map_err(told).with_context(|| {
+        format!("failed to look ahead: that needs the right to list {what} in all namespaces")
+    })
+}
+
+async fn wanted<K>(
+    client: &Client,
+    what: &str,
+    left_out: &mut Vec<String>,
+) -> anyhow::Result<Vec<Arc<K>>>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    match everywhere(client).await {
+        Ok(found) => Ok(found),
+        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
+            left_out.push(what.to_owned());
+            Ok(Vec::new())
+        }
+        Err(error) => Err(told(error)).with_context(|| format!("failed to list {what}")),
+    }
+}
+
+/// Every object of a kind, in pages.
+pub(crate) async fn everywhere<K>(client: &Client) -> Result<Vec<Arc<K>>, kube::Error>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    list(&Api::all(client.clone()), &ListParams::default()).await
+}
+
+/// Every object of a kind in one namespace.
+pub(crate) async fn in_namespace<K>(
+    client: &Client,
+    namespace: &str,
+    asked: &ListParams,
+) -> Result<Vec<Arc<K>>, kube::Error>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + DeserializeOwned
+        + Debug,
+{
+    list(&Api::namespaced(client.clone(), namespace), asked).await
+}
+
+async fn list<K>(api: &Api<K>, asked: &ListParams) -> Result<Vec<Arc<K>>, kube::Error>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let mut asked = asked.clone().limit(PAGE);
+    let mut found = Vec::new();
+    loop {
+        let page = api.list(&asked).await?;
+        found.extend(page.items.into_iter().map(Arc::new));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => asked.continue_token = Some(token),
+            None => return Ok(found),
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! `warp queue`: who waits for GPUs, in the order they are served, and for what.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::ListParams;
+use serde::Serialize;
+use warp_api::workload::Priority;
+use warp_api::{GPUWorkload, Phase, Tenant, reason};
+use warp_operator::foresight::{Cluster, waiting};
+
+use crate::cluster::{self, Connection, Target, live};
+use crate::output::{self, Table};
+use crate::workload;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    target: Target,
+    /// Every namespace
+    #[arg(short = 'A', long)]
+    all_namespaces: bool,
+    /// How to print the result
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Format,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Table,
+    Wide,
+    Json,
+}
+
+/// One workload of the queue.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    /// Its place in line, from 1; none for what is not in line now.
+    position: Option<usize>,
+    namespace: String,
+    name: String,
+    priority: Priority,
+    gpus: i32,
+    /// What it asks for, in words.
+    ask: String,
+    waiting_since: Option<String>,
+    #[serde(skip)]
+    since: Option<Timestamp>,
+    reason: String,
+    message: String,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    cluster::block_on(queue(args))
+}
+
+async fn queue(args: Args) -> anyhow::Result<ExitCode> {
+    let connection = args.target.connect().await?;
+    let (workloads, everywhere) = workloads(&connection).await?;
+    let cluster = Cluster {
+        jobs: jobs(&connection, everywhere).await?,
+        workloads,
+        ..Cluster::default()
+    };
+    if !everywhere {
+        output::note(&format!(
+            "you may read namespace {} only: places in line are counted among its workloads",
+            connection.namespace
+        ));
+    }
+    let mut entries = entries(&cluster, Timestamp::now());
+    if !args.all_namespaces {
+        entries.retain(|entry| entry.namespace == connection.namespace);
+    }
+    if args.output == Format::Json {
+        output::line(&serde_json::to_string_pretty(&entries)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if entries.is_empty() {
+        let place = if args.all_namespaces {
+            ""
+        } else {
+            " in this namespace"
+        };
+        output::note(&format!("nothing waits{place}"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::text(&table(&args, &entries).render(true));
+    // Who may not read tenants is shown the queue alone.
+    let tenants = live::everywhere::<Tenant>(&connection.client).await;
+    let tenants: Vec<Tenant> = tenants
+        .unwrap_or_default()
+        .iter()
+        .map(|tenant| Tenant::clone(tenant))
+        .collect();
+    if let Some(bars) = super::tenant::bars(&tenants) {
+        output::line("");
+        output::text(&bars.render(true));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Every workload that may be read, and whether those are all.
+async fn workloads(connection: &Connection) -> anyhow::Result<(Vec<Arc<GPUWorkload>>, bool)> {
+    match live::everywhere(&connection.client).await {
+        Ok(found) => Ok((found, true)),
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            let every = ListParams::default();
+            let (client, namespace) = (&connection.client, &connection.namespace);
+            let own = live::in_namespace(client, namespace, &every).await;
+            let own = own.map_err(cluster::told);
+            Ok((own.context("failed to list workloads")?, false))
+        }
+        Err(error) => Err(cluster::told(error)).context("failed to list workloads"),
+    }
+}
+
+async fn jobs(
+    connection: &Connection,
+    everywhere: bool,
+) -> anyhow::Result<Vec<Arc<k8s_openapi::api::batch::v1::Job>>> {
+    let found = if everywhere {
+        live::everywhere(&connection.client).await
+    } else {
+        let own = ListParams::default();
+        live::in_namespace(&connection.client, &connection.namespace, &own).await
+    };
+    match found {
+        Ok(found) => Ok(found),
+        // Their phases tell nearly as much.
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(Vec::new()),
+        Err(error) => Err(cluster::told(error)).context("failed to list jobs"),
+    }
+}
+
+/// Those in line, in order, then those that wait for something else.
+fn entries(cluster: &Cluster, now: Timestamp) -> Vec<Entry> {
+    let line = waiting(cluster, now);
+    let mut entries: Vec<Entry> = line
+        .iter()
+        .enumerate()
+        .map(|(at, workload)| entry(workload, Some(at + 1)))
+        .collect();
+    let in_line = |workload: &GPUWorkload| line.iter().any(|one| one.uid() == workload.uid());
+    let mut others: Vec<&Arc<GPUWorkload>> = cluster
+        .workloads
+        .iter()
+        .filter(|workload| workload::phase(workload) == Phase::Pending && !in_line(workload))
+        .collect();
+    others.sort_by_key(|workload| (workload.namespace(), workload.name_any()));
+    entries.extend(others.into_iter().map(|workload| entry(workload, None)));
+    entries
+}
+
+fn entry(workload: &GPUWorkload, position: Option<usize>) -> Entry {
+    let since = workload::waits_since(workload);
+    let said = workload::said(workload);
+    let spec = &workload.spec;
+    let suspended = spec.suspend.then_some(reason::SUSPENDED);
+    Entry {
+        position,
+        namespace: workload.namespace().unwrap_or_default(),
+        name: workload.name_any(),
+        priority: spec.priority,
+        gpus: spec.total_gpus(),
+        ask: spec.describe_ask(),
+        waiting_since: since.map(|time| time.to_string()),
+        since,
+        reason: suspended
+            .or(said.map(|(reason, _)| reason))
+            .unwrap_or(reason::QUEUED)
+            .to_owned(),
+        message: said.map_or_else(String::new, |(_, message)| message.to_owned()),
+    }
+}
+
+fn table(args: &Args, entries: &[Entry]) -> Table {
+    let wide = args.output == Format::Wide;
+    let mut header = vec!["POSITION"];
+    header.extend(args.all_namespaces.then_some("NAMESPACE"));
+    header.extend(["NAME", "PRIORITY", "GPUS", "WAITING", "REASON"]);
+    header.extend(wide.then_some("MESSAGE"));
+    let mut table = Table::new(header);
+    for entry in entries {
+        let position = entry
+            .position
+            .map_or_else(|| "-".to_owned(), |at| at.to_string());
+        let mut row = vec![position];
+        row.extend(args.all_namespaces.then(|| entry.namespace.clone()));
+        let priority = match entry.priority {
+            Priority::Low => "low",
+            Priority::Normal => "normal",
+            Priority::High => "high",
+        };
+        row.extend([
+            entry.name.clone(),
+            priority.to_owned(),
+            entry.ask.clone(),
+            entry.since.map_or_else(String::new, workload::since),
+            entry.reason.clone(),
+        ]);
+        row.extend(wide.then(|| entry.message.clone()));
+        table.row(row);
+    }
+    table
+}

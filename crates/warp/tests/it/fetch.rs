@@ -1,0 +1,364 @@
+//! `warp fetch` as a person runs it, killed at any moment, and as the Job of a ModelCache on a real node.
+#![allow(
+    clippy::duration_suboptimal_units,
+    reason = "a limit is read best in one unit"
+)]
+
+#[allow(dead_code, unreachable_pub, reason = "what another suite needs of it")]
+#[path = "../../../warp-fetch/tests/it/hub.rs"]
+mod hub;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use warp_testkit::until;
+
+use crate::process::Leftovers;
+use crate::up::{PATIENCE, Up};
+use hub::Hub;
+
+const MIB: usize = 1 << 20;
+
+/// A folder with a hub's repositories and a cache.
+struct World {
+    folder: tempfile::TempDir,
+    hub: Hub,
+}
+
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let block: Vec<u8> = (0..4099)
+        .flat_map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()
+        })
+        .collect();
+    block.iter().copied().cycle().take(length).collect()
+}
+
+impl World {
+    fn new(token: Option<&str>, weights: &[usize]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let model = folder.path().join("hub/org/tiny");
+        std::fs::create_dir_all(&model).unwrap();
+        std::fs::write(model.join("config.json"), b"{\"model_type\": \"llama\"}").unwrap();
+        for (number, size) in weights.iter().enumerate() {
+            let file = model.join(format!("model-{number}.safetensors"));
+            std::fs::write(file, noise(number as u64 + 1, *size)).unwrap();
+        }
+        let hub = Hub::start(&folder.path().join("hub"), token);
+        Self { folder, hub }
+    }
+
+    fn cache(&self) -> PathBuf {
+        self.folder.path().join("cache")
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_warp"));
+        command
+            .arg("fetch")
+            .args(arguments)
+            .arg("--to")
+            .arg(self.cache())
+            .env("HF_ENDPOINT", self.hub.endpoint())
+            .env_remove("HF_TOKEN")
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn fetch(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    fn assert_whole(&self, snapshot: &Path) {
+        let model = self.folder.path().join("hub/org/tiny");
+        for entry in std::fs::read_dir(&model).unwrap() {
+            let name = entry.unwrap().file_name();
+            let right = std::fs::read(model.join(&name)).unwrap();
+            assert!(
+                std::fs::read(snapshot.join(&name)).unwrap() == right,
+                "{}",
+                name.display()
+            );
+        }
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn the_result_is_a_folder_for_people_and_json_for_scripts() {
+    let world = World::new(None, &[3 * MIB]);
+    let output = world.fetch(&["org/tiny"]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(
+        said(&output).contains("2 files, 3.0 MiB, verified"),
+        "{}",
+        said(&output)
+    );
+    let printed = String::from_utf8(output.stdout).unwrap();
+    world.assert_whole(Path::new(printed.trim()));
+    let output = world.fetch(&["hf://org/tiny@main", "-o", "json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["path"], printed.trim());
+    assert_eq!(report["bytesFetched"], 0);
+    assert_eq!(report["commit"], world.hub.commit("org/tiny").as_str());
+}
+
+#[test]
+fn what_only_a_person_can_mend_has_an_exit_code_of_its_own_and_no_secret_in_its_words() {
+    let world = World::new(Some("hf_right"), &[]);
+    let words = world.folder.path().join("report");
+    let report = format!("--report={}", words.display());
+    let output = world
+        .command(&["org/tiny", &report])
+        .env("HF_TOKEN", "hf_planted")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert!(!said(&output).contains("hf_planted"));
+    let left: Value = serde_json::from_slice(&std::fs::read(&words).unwrap()).unwrap();
+    assert_eq!(left["failed"]["reason"], "Unauthorized");
+    assert_eq!(left["failed"]["permanent"], true);
+    let good = world
+        .command(&["org/tiny", &report])
+        .env("HF_TOKEN", "hf_right")
+        .output()
+        .unwrap();
+    assert!(good.status.success(), "{}", said(&good));
+    let left: Value = serde_json::from_slice(&std::fs::read(&words).unwrap()).unwrap();
+    let commit = world.hub.commit("org/tiny");
+    assert_eq!(
+        left["fetched"]["path"],
+        format!("models--org--tiny/snapshots/{commit}")
+    );
+    assert_eq!(world.fetch(&["nobody"]).status.code(), Some(3));
+}
+
+#[test]
+fn killed_at_any_moment_it_goes_on_and_publishes_nothing_half() {
+    let world = World::new(None, &[48 * MIB, 3 * MIB, 70 * MIB]);
+    let total = 121 * MIB as u64;
+    let snapshots = world.cache().join("models--org--tiny/snapshots");
+    let mut kills = 0;
+    let printed = loop {
+        // A piece of the whole, then the next kill; no two at the same distance.
+        let mut child = world
+            .command(&["org/tiny"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let goal = world.hub.sent() + 9_000_000 + 113_777 * kills;
+        let ended = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break Some(status);
+            }
+            if world.hub.sent() >= goal {
+                break None;
+            }
+            std::thread::yield_now();
+        };
+        if let Some(status) = ended {
+            assert!(status.success());
+            let mut text = String::new();
+            std::io::Read::read_to_string(&mut child.stdout.take().unwrap(), &mut text).unwrap();
+            break text;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        kills += 1;
+        assert!(!snapshots.exists() || std::fs::read_dir(&snapshots).unwrap().next().is_none());
+    };
+    world.assert_whole(Path::new(printed.trim()));
+    assert!(kills >= 4, "{kills}");
+    // What eight connections hold when their reader is killed is lost, a range each at most; nothing that was read is.
+    let twice = world.hub.sent() - total;
+    assert!(
+        twice / kills <= 16 * MIB as u64,
+        "{twice} bytes twice after {kills} kills"
+    );
+}
+
+/// The status of the cache as JSON.
+fn status(up: &Up) -> Value {
+    let text = up.ok(&["get", "modelcache", "tiny", "-o", "json"]);
+    serde_json::from_str::<Value>(&text).unwrap()["status"].clone()
+}
+
+fn service(up: &Up) -> Value {
+    let text = up.ok(&["get", "isvc", "chat", "-o", "json"]);
+    serde_json::from_str::<Value>(&text).unwrap()["status"].clone()
+}
+
+/// The first word in an engine's log: what it found where the cache was mounted.
+const READ_AND_SERVE: &str = r#"cat "$MODEL_PATH/config.json" && echo " offline=$HF_HUB_OFFLINE" && exec "$0" engine --model tiny --host "$POD_IP" --port "$1""#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_waits_for_its_cache_reads_it_offline_and_holds_it() {
+    let world = World::new(None, &[3 * MIB]);
+    let data = world.folder.path().join("up");
+    let _leftovers = Leftovers(&data);
+    let up = Up::start(
+        &data,
+        &["--runtime", "process", "--allow-root", "--ephemeral"],
+    )
+    .await;
+    let file = |name: &str, text: &str| {
+        let path = world.folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        up.ok(&["apply", "-f", path.to_str().unwrap()]);
+    };
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = port.local_addr().unwrap().port();
+    let command = serde_json::json!([
+        "sh",
+        "-c",
+        READ_AND_SERVE,
+        env!("CARGO_BIN_EXE_warp"),
+        port.to_string()
+    ]);
+    file(
+        "service.yaml",
+        &format!(
+            "apiVersion: gpu.warp.dev/v1alpha1\nkind: InferenceService\nmetadata: {{name: chat}}\nspec:\n  model: {{cache: tiny}}\n  \
+         gpuCount: 0\n  drain: 1s\n  port: {port}\n  engine: {{type: custom, image: 'local://', command: {command}}}\n"
+        ),
+    );
+    until("the missing cache to be named", PATIENCE, async || {
+        Ok((service(&up)["conditions"][0]["reason"] == "NoSuchModelCache").then_some(()))
+    })
+    .await
+    .unwrap();
+    file(
+        "cache.yaml",
+        &format!(
+            "apiVersion: gpu.warp.dev/v1alpha1\nkind: ModelCache\nmetadata: {{name: tiny}}\nspec:\n  size: 1Gi\n  source:\n    \
+         huggingface: {{repository: org/tiny, endpoint: '{}'}}\n",
+            world.hub.endpoint()
+        ),
+    );
+    until("the service to answer", PATIENCE, async || {
+        Ok((service(&up)["phase"] == "Ready").then_some(()))
+    })
+    .await
+    .unwrap();
+    let said = String::from_utf8_lossy(&up.warp(&["logs", "chat"]).stdout).into_owned();
+    assert!(said.contains("llama\"} offline=1"), "{said}");
+    let asked = String::from_utf8_lossy(&up.warp(&["chat", "chat", "Hello"]).stdout).into_owned();
+    assert!(asked.contains("You wrote: Hello"), "{asked}");
+    let told = status(&up);
+    assert_eq!(told["services"], serde_json::json!(["chat"]));
+    assert_eq!(told["userCount"], 1);
+    up.ok(&["delete", "modelcache", "tiny", "--no-wait"]);
+    until("the users to be named", PATIENCE, async || {
+        let told = status(&up);
+        let message = told["message"].as_str().unwrap_or_default();
+        Ok(message
+            .contains("InferenceServices chat no longer name it and pods chat-")
+            .then_some(()))
+    })
+    .await
+    .unwrap();
+    // Its model is still there: it goes on answering.
+    assert_eq!(service(&up)["phase"], "Ready");
+    up.ok(&["delete", "isvc", "chat"]);
+    until("the cache to be gone", PATIENCE, async || {
+        Ok((!up.warp(&["get", "modelcache", "tiny"]).status.success()).then_some(()))
+    })
+    .await
+    .unwrap();
+    up.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_cache_is_fetched_mounted_and_deleted_on_this_machine() {
+    let world = World::new(Some("hf_right"), &[30 * MIB]);
+    let data = world.folder.path().join("up");
+    let _leftovers = Leftovers(&data);
+    let up = Up::start(
+        &data,
+        &["--runtime", "process", "--allow-root", "--ephemeral"],
+    )
+    .await;
+    let manifest = world.folder.path().join("cache.yaml");
+    let text = format!(
+        "apiVersion: v1\nkind: Secret\nmetadata: {{name: hub}}\nstringData: {{token: hf_wrong}}\n---\n\
+         apiVersion: gpu.warp.dev/v1alpha1\nkind: ModelCache\nmetadata: {{name: tiny}}\nspec:\n  size: 1Gi\n  source:\n    \
+         huggingface: {{repository: org/tiny, tokenSecret: hub, endpoint: '{}'}}\n",
+        world.hub.endpoint()
+    );
+    std::fs::write(&manifest, &text).unwrap();
+    let apply = ["apply", "-f", manifest.to_str().unwrap()];
+    up.ok(&apply);
+    until("the wrong token to be refused", PATIENCE, async || {
+        Ok((status(&up)["conditions"][0]["reason"] == "Unauthorized").then_some(()))
+    })
+    .await
+    .unwrap();
+    let failed = status(&up);
+    assert_eq!(failed["phase"], "Failed");
+    assert!(!failed.to_string().contains("hf_wrong"), "{failed}");
+    // The Secret is mended, and the Job deleted as the message asks.
+    std::fs::write(&manifest, text.replace("hf_wrong", "hf_right")).unwrap();
+    up.ok(&apply);
+    let job = failed["jobName"].as_str().unwrap();
+    up.ok(&["delete", "job", job]);
+    until("the model to be ready", PATIENCE, async || {
+        Ok((status(&up)["phase"] == "Ready").then_some(()))
+    })
+    .await
+    .unwrap();
+    let ready = status(&up);
+    let commit = world.hub.commit("org/tiny");
+    assert_eq!(ready["commit"], commit.as_str());
+    assert_eq!(
+        ready["path"],
+        format!("/models/models--org--tiny/snapshots/{commit}")
+    );
+    assert_eq!(
+        (&ready["volume"], &ready["files"]),
+        (&Value::from("tiny-model"), &Value::from(2))
+    );
+    // What a pod sees that mounts the claim as the status says.
+    let user = world.folder.path().join("user.yaml");
+    let path = ready["path"].as_str().unwrap();
+    std::fs::write(&user, format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: engine}}\nspec:\n  restartPolicy: Never\n  containers:\n  - name: e\n    \
+         image: local://\n    command: [sh, -c, 'cat \"$1\"/config.json && echo && sleep 600', sh, {path}]\n    \
+         volumeMounts: [{{name: m, mountPath: /models, readOnly: true}}]\n  \
+         volumes: [{{name: m, persistentVolumeClaim: {{claimName: tiny-model, readOnly: true}}}}]\n"
+    )).unwrap();
+    up.ok(&["apply", "-f", user.to_str().unwrap()]);
+    until("the model to be read", PATIENCE, async || {
+        let printed = up.warp(&["logs", "engine"]).stdout;
+        Ok(String::from_utf8_lossy(&printed)
+            .contains("llama")
+            .then_some(()))
+    })
+    .await
+    .unwrap();
+    up.ok(&["delete", "modelcache", "tiny", "--no-wait"]);
+    until("the user to be named", PATIENCE, async || {
+        let told = status(&up);
+        Ok(told["message"]
+            .as_str()
+            .is_some_and(|text| text.contains("engine"))
+            .then_some(()))
+    })
+    .await
+    .unwrap();
+    up.ok(&["delete", "pod", "engine"]);
+    until("the cache to be gone", PATIENCE, async || {
+        Ok((!up.warp(&["get", "modelcache", "tiny"]).status.success()).then_some(()))
+    })
+    .await
+    .unwrap();
+    up.stop();
+}
