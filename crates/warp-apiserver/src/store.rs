@@ -545,13 +545,13 @@ impl Sequencer {
             }
             Some(committer) => {
                 write.publish();
-                progress.advance(write.event.revision());
+                progress.tell(write.event.revision());
                 committer.send(write);
                 None
             }
             None => {
                 write.publish();
-                progress.advance(write.event.revision());
+                progress.tell(write.event.revision());
                 None
             }
         }
@@ -559,8 +559,8 @@ impl Sequencer {
 }
 
 impl Progress {
-    fn advance(&self, revision: u64) {
-        self.published.store(revision, Ordering::Release);
+    /// Wakes whoever waits for `revision`, which the table has published.
+    fn tell(&self, revision: u64) {
         self.signal.send_replace(revision);
     }
 }
@@ -578,7 +578,7 @@ impl Shared {
         }
         if let Some(last) = batch.last() {
             let revision = last.event.revision();
-            self.progress.advance(revision);
+            self.progress.tell(revision);
             for table in touched {
                 announce(table, revision);
             }

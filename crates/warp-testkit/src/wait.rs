@@ -5,11 +5,12 @@
 
 use std::fmt::Debug;
 use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use futures::stream::{BoxStream, StreamExt};
-use kube::runtime::wait::await_condition;
+use kube::runtime::watcher::watch_object;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource};
 use serde::Serialize;
@@ -19,8 +20,9 @@ use serde::de::DeserializeOwned;
 /// slow, and a deadline costs nothing when things go well.
 pub const PATIENCE: Duration = Duration::from_mins(5);
 
-/// Waits until the object fulfils `condition`, which sees `None` while it does not exist. The error
-/// shows the object as it is when `deadline` has passed.
+/// Waits until the object fulfils `condition`, which sees `None` while it does not exist. A watch that
+/// fails begins anew: a busy server may refuse one. The error shows the object as it is when `deadline`
+/// has passed, and what the watch failed of last.
 pub async fn wait_for<K>(
     api: &Api<K>,
     name: &str,
@@ -31,20 +33,29 @@ pub async fn wait_for<K>(
 where
     K: Resource + Clone + Debug + Send + Sync + Serialize + DeserializeOwned + 'static,
 {
-    let waited = tokio::time::timeout(
-        deadline,
-        await_condition(api.clone(), name, |object: Option<&K>| condition(object)),
-    )
+    let mut trouble = None;
+    let waited = tokio::time::timeout(deadline, async {
+        let mut versions = pin!(watch_object(api.clone(), name).default_backoff());
+        while let Some(seen) = versions.next().await {
+            match seen {
+                Ok(object) if condition(object.as_ref()) => return Some(object),
+                Ok(_) => {}
+                Err(error) => trouble = Some(error),
+            }
+        }
+        None
+    })
     .await;
-    if let Ok(object) = waited {
-        return object.with_context(|| format!("failed to watch '{name}' for {what}"));
+    if let Ok(Some(object)) = waited {
+        return Ok(object);
     }
     let last = api.get_opt(name).await?;
     let text = match &last {
         Some(object) => serde_json::to_string_pretty(object)?,
         None => "it does not exist".to_owned(),
     };
-    bail!("'{name}' is not {what} after {deadline:?}; it is:\n{text}")
+    let trouble = trouble.map_or_else(String::new, |error| format!(" (watch: {error})"));
+    bail!("'{name}' is not {what} after {deadline:?}{trouble}; it is:\n{text}")
 }
 
 /// Waits until no object of that name exists.

@@ -23,6 +23,18 @@ fn draft(name: &str, value: u64) -> Draft {
     Draft::new(&format!("ns/{name}"), &object, &[], 0)
 }
 
+#[test]
+fn a_revision_that_a_list_shows_can_be_watched_from_at_once() {
+    let store = Store::memory();
+    let table = store.table("things");
+    let stored = Arc::new(draft("a", 1).stamp(store.revision() + 1));
+    // Applied, and not announced yet: a list that arrives now shows it.
+    table.apply(&Arc::new(Event::new(EventKind::Added, stored, None)));
+    let (page, _) = table.list_and_watch(None);
+    assert_eq!(page.objects.len(), 1);
+    assert_eq!(store.revision(), page.revision);
+}
+
 /// A small random number generator: the test must be repeatable from its seed.
 struct Random(u64);
 

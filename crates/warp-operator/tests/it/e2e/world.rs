@@ -13,7 +13,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
 };
-use kube::runtime::wait::await_condition;
+use kube::runtime::wait::Condition;
 use kube::runtime::wait::conditions::is_crd_established;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
@@ -58,10 +58,10 @@ impl World {
         let definitions = Api::<CustomResourceDefinition>::all(client.clone());
         for entry in warp_api::kinds::KINDS {
             let name = format!("{}.{}", entry.plural, warp_api::GROUP);
-            let established = await_condition(definitions.clone(), &name, is_crd_established());
-            tokio::time::timeout(DEADLINE, established)
-                .await
-                .with_context(|| format!("failed to establish {name}"))??;
+            wait_for(&definitions, &name, "established", DEADLINE, |crd| {
+                is_crd_established().matches_object(crd)
+            })
+            .await?;
         }
         // A server that has just learnt a kind may answer that it is still filling its cache.
         let workloads: Api<DynamicObject> = Api::all_with(client.clone(), &workload_resource());
