@@ -292,7 +292,9 @@ impl Table {
         inner.remember(Arc::clone(event));
         // Before the lock goes: whoever reads this revision here may ask for it anywhere.
         if let Some(progress) = self.progress.get() {
-            progress.published.store(event.revision(), Ordering::Release);
+            progress
+                .published
+                .store(event.revision(), Ordering::Release);
         }
     }
 
