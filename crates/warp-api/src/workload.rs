@@ -129,8 +129,8 @@ pub struct GPUWorkloadSpec {
     pub volumes: Vec<WorkloadVolume>,
     /// Security of the container, as in a pod. What is absent of `allowPrivilegeEscalation` (false),
     /// `capabilities` (drop ALL) and `seccompProfile` (RuntimeDefault) is filled in, unless it is
-    /// privileged: with `podSecurityContext.runAsNonRoot` it then runs where PodSecurity enforces
-    /// `restricted`. With `image` only.
+    /// privileged. In a namespace where PodSecurity enforces `restricted`, `runAsNonRoot: true` is
+    /// added for the pod where nothing is said of it. With `image` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub security_context: Option<SecurityContext>,
     /// Security of the whole pod, such as `runAsNonRoot`, `runAsUser` and `fsGroup`. With `image`

@@ -15,7 +15,8 @@ pub fn covers(name: &str) -> Covers {
         return Covers::Vendor(Arc::from(vendor.as_str()));
     }
     let known = gpu::named(name);
-    if known.is_empty() {
+    // A part is not the GPU it is cut from: a share of it is no share of whole ones.
+    if known.is_empty() || gpu::partition(name).is_some() {
         return Covers::Models(BTreeSet::from([Arc::from(name)]));
     }
     Covers::Models(known.iter().map(|model| Arc::from(model.name)).collect())
@@ -80,6 +81,7 @@ mod tests {
         assert_eq!(covers("amd"), Covers::Vendor(Arc::from("amd")));
         assert!(covers("H100-80GB").covers(&kind("nvidia", "H100-80GB")));
         assert!(!covers("H100-80GB").covers(&kind("nvidia", "A100-80GB")));
+        assert!(!covers("A100-MIG").covers(&kind("nvidia", "A100-80GB")));
         assert!(covers("MyCard-1").covers(&kind("nvidia", "MyCard-1")));
     }
 

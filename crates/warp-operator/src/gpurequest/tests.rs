@@ -414,6 +414,16 @@ fn one_bought_a_moment_ago_is_ended_by_its_id_although_no_list_shows_it() {
 fn what_cannot_be_bought_is_said_with_what_would_help() {
     let sayings = [
         (json!({"gpuType": "Voodoo"}), "InvalidSpec", "Voodoo"),
+        (
+            json!({"gpuType": "H200-MIG-1g.18gb"}),
+            "InvalidSpec",
+            "a part of a GPU",
+        ),
+        (
+            json!({"gpuModels": ["MI300X-CPX"]}),
+            "InvalidSpec",
+            "a part of a GPU",
+        ),
         (json!({"maxPrice": -1}), "InvalidSpec", "maxPrice"),
         (json!({"maxLifetime": "soon"}), "InvalidSpec", "maxLifetime"),
         (json!({"maxSpotPrice": 1}), "InvalidSpec", "spotInstance"),

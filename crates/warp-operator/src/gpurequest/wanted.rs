@@ -37,6 +37,11 @@ impl Wanted {
     pub(super) fn of(spec: &GPURequestSpec) -> Result<Self, String> {
         let mut models = Vec::new();
         for name in spec.gpu_type.iter().chain(&spec.gpu_models) {
+            if let Some(part) = gpu::partition(name) {
+                return Err(format!(
+                    "'{name}' is a part of a GPU ({part}) and clouds rent whole ones: name the GPU"
+                ));
+            }
             let found = gpu::named(name);
             if found.is_empty() {
                 return Err(format!(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use warp_api::workload::GpuAsk;
 use warp_api::{label, reason};
 use warp_core::explain::{Change, smallest_changes};
-use warp_core::fleet::Request;
+use warp_core::fleet::{Fleet, Request};
 use warp_core::schedule::fit::Filter;
 use warp_core::schedule::{Obstacle, Reason};
 
@@ -142,26 +142,11 @@ fn by_reasons(
     // The first that has a node is the one that takes least to remove.
     let (reason, next) = match blocked.first_key_value() {
         Some((Obstacle::Work, _)) => (reason::WAITING_FOR_CAPACITY, None),
-        Some((Obstacle::Cordon, nodes)) => (
-            reason::NODES_CORDONED,
-            Some(format!("kubectl uncordon {}", names(nodes))),
-        ),
-        Some((Obstacle::Health, nodes)) => (
-            reason::NODES_NOT_READY,
-            Some(format!("repair or replace {}", names(nodes))),
-        ),
-        Some((Obstacle::Taint, nodes)) => (reason::NODES_TAINTED, Some(untaint(nodes))),
-        Some((Obstacle::Storage, nodes)) => (
-            reason::VOLUME_OUT_OF_REACH,
-            Some(format!(
-                "make a volume that {} can reach, or add nodes where the volume is",
-                names(nodes)
-            )),
-        ),
-        Some((Obstacle::Request, _)) | None => (
-            reason::NEVER_FITS,
-            Some("change what the workload requires or add nodes".to_owned()),
-        ),
+        Some((obstacle, nodes)) => {
+            let (reason, next) = advice(*obstacle, nodes);
+            (reason, Some(next))
+        }
+        None => (reason::NEVER_FITS, Some(CHANGE.to_owned())),
     };
     Verdict {
         reason,
@@ -170,6 +155,53 @@ fn by_reasons(
             None => sentence,
         },
     }
+}
+
+const CHANGE: &str = "change what the workload requires or add nodes";
+
+/// What is told of nodes that one obstacle holds back, and what would remove it.
+fn advice(obstacle: Obstacle, nodes: &[Blocked]) -> (&'static str, String) {
+    match obstacle {
+        Obstacle::Work => (
+            reason::WAITING_FOR_CAPACITY,
+            format!("wait for what runs on {}", names(nodes)),
+        ),
+        Obstacle::Cordon => (
+            reason::NODES_CORDONED,
+            format!("kubectl uncordon {}", names(nodes)),
+        ),
+        Obstacle::Health => (
+            reason::NODES_NOT_READY,
+            format!("repair or replace {}", names(nodes)),
+        ),
+        Obstacle::Taint => (reason::NODES_TAINTED, untaint(nodes)),
+        Obstacle::Storage => (
+            reason::VOLUME_OUT_OF_REACH,
+            format!(
+                "make a volume that {} can reach, or add nodes where the volume is",
+                names(nodes)
+            ),
+        ),
+        Obstacle::Request => (reason::NEVER_FITS, CHANGE.to_owned()),
+    }
+}
+
+/// What is told of the nodes of a fleet that only `obstacle` holds back from a request.
+pub(super) fn held_back(
+    fleet: &Fleet,
+    request: &Request,
+    obstacle: Obstacle,
+) -> (&'static str, String) {
+    let filter = Filter::new(fleet, request);
+    let nodes = fleet.nodes().filter_map(|(id, node)| {
+        let reasons = filter.reasons(id);
+        let worst = reasons.into_iter().max_by_key(Reason::obstacle)?;
+        (worst.obstacle() == obstacle).then(|| Blocked {
+            node: Arc::clone(&node.name),
+            by: Some(worst),
+        })
+    });
+    advice(obstacle, &nodes.collect::<Vec<_>>())
 }
 
 /// A node and the reason of it that is hardest to remove.

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use warp_api::reason;
 use warp_api::workload::fold_nodes;
-use warp_core::fleet::{Expression, Fleet, Operator, Request, WorkState};
-use warp_core::schedule::{self, Gang, GangRefusal, Member, Near, PlacedMember, Planner, Policy};
+use warp_core::fleet::{Expression, Fleet, Node, Operator, Request, Taint, WorkState};
+use warp_core::schedule::{
+    self, Gang, GangRefusal, Member, Near, Obstacle, PlacedMember, Planner, Policy, Reason,
+};
 
 use super::decide::{Desk, elsewhere, release, require, restricted, work_id};
-use super::explain::{LeftOut, explain};
+use super::explain::{LeftOut, explain, held_back};
 use super::{Claim, Place, Verdict};
 use crate::ledger::Ledger;
 
@@ -104,17 +106,29 @@ impl Desk<'_> {
             "needs {members} × {ask}{together}: {entered} of {members} members fit; for the next one {}",
             found.message
         );
-        if found.reason != reason::WAITING_FOR_CAPACITY || ever(ledger, claim, asked) {
+        if found.reason != reason::WAITING_FOR_CAPACITY {
             return Verdict {
                 reason: found.reason,
                 message: said,
             };
         }
-        Verdict {
-            reason: reason::NEVER_FITS,
-            message: format!(
-                "{said}; they would not fit if nothing else ran either: ask for fewer replicas or add nodes"
+        let empty = emptied(&ledger.fleet);
+        let (reason, next) = match in_the_way(&empty, &gang(claim, asked)) {
+            Obstacle::Work => {
+                return Verdict {
+                    reason: found.reason,
+                    message: said,
+                };
+            }
+            Obstacle::Request | Obstacle::Storage => (
+                reason::NEVER_FITS,
+                "ask for fewer replicas or add nodes".to_owned(),
             ),
+            held => held_back(&empty, &request, held),
+        };
+        Verdict {
+            reason,
+            message: format!("{said}; they would not fit if nothing else ran either: {next}"),
         }
     }
 }
@@ -181,15 +195,46 @@ fn enter(
     true
 }
 
-/// Whether all would fit if nothing else ran.
-fn ever(ledger: &Ledger, claim: &Claim, asked: &[Request]) -> bool {
-    let mut empty: Fleet = ledger.fleet.clone();
-    let works: Vec<Arc<str>> = empty.works().map(|work| Arc::clone(&work.id)).collect();
-    for work in &works {
-        empty.release(work);
+/// The fleet if nothing ran.
+fn emptied(fleet: &Fleet) -> Fleet {
+    let mut empty = fleet.clone();
+    for work in fleet.works() {
+        empty.release(&work.id);
     }
-    let mut planner = Planner::new(Policy::BestFit, 0);
-    planner.place_gang(&empty, &gang(claim, asked)).is_ok()
+    empty
+}
+
+/// The least that keeps a gang off a fleet where nothing runs: `Work` where all of it fits, `Request` where it would not
+/// with every node in service either.
+fn in_the_way(empty: &Fleet, gang: &Gang) -> Obstacle {
+    let fits = |fleet: &Fleet| {
+        let mut planner = Planner::new(Policy::BestFit, 0);
+        planner.place_gang(fleet, gang).is_ok()
+    };
+    if fits(empty) {
+        return Obstacle::Work;
+    }
+    let mut fleet = empty.clone();
+    for obstacle in [Obstacle::Cordon, Obstacle::Health, Obstacle::Taint] {
+        lift(&mut fleet, obstacle);
+        if fits(&fleet) {
+            return obstacle;
+        }
+    }
+    Obstacle::Request
+}
+
+/// Puts every node into service that an obstacle holds back, or a smaller one.
+fn lift(fleet: &mut Fleet, obstacle: Obstacle) {
+    let nodes: Vec<Arc<Node>> = fleet.nodes().map(|(_, node)| Arc::clone(node)).collect();
+    for node in nodes {
+        let mut node = Node::clone(&node);
+        node.unschedulable &= obstacle < Obstacle::Cordon;
+        node.ready |= obstacle >= Obstacle::Health;
+        let stays = |taint: &Taint| Reason::Taint(taint.clone()).obstacle() > obstacle;
+        node.taints.retain(stays);
+        fleet.set_node(node);
+    }
 }
 
 /// Where pods are made from one template, the GPUs of all have one resource name: the requests on the nodes of each name.
@@ -199,7 +244,7 @@ fn by_resource(ledger: &Ledger, asked: &[Request]) -> Vec<Vec<Request>> {
         return vec![asked.to_vec()];
     };
     let vendor = gpu.vendor.clone();
-    let names_of = |node: &warp_core::fleet::Node| -> BTreeSet<Arc<str>> {
+    let names_of = |node: &Node| -> BTreeSet<Arc<str>> {
         let pools = node.gpus.iter();
         let asked = pools.filter(|pool| vendor.as_ref().is_none_or(|name| *name == pool.vendor));
         asked.map(|pool| Arc::clone(&pool.resource)).collect()

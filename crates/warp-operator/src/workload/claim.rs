@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Namespace, Pod, PodSpec};
 use kube::core::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use warp_api::workload::{Topology, run_seconds};
@@ -71,7 +71,10 @@ impl Claimants for Claims {
                 Placeable::Held(_) => open.held += 1,
                 Placeable::Now => {
                     // One whose spec is wrong is told so by its own pass.
-                    let asking = Asking::new(&cx.jobs, workload, seen, now);
+                    let namespace = workload.namespace().unwrap_or_default();
+                    let namespace = cx.namespaces.get(&Key::new("", &namespace));
+                    let asking = Asking::new(&cx.jobs, workload, seen, now)
+                        .map(|asking| asking.within(namespace.as_deref()));
                     open.claimants
                         .extend(asking.map(|asking| Arc::new(asking) as Arc<dyn Claimant>));
                 }
@@ -201,6 +204,14 @@ impl Asking {
         })
     }
 
+    /// The same where pods are held to what their namespace allows.
+    fn within(mut self, namespace: Option<&Namespace>) -> Self {
+        if namespace.is_some_and(forbids_root) {
+            self.shell.without_root(&self.workload.spec);
+        }
+        self
+    }
+
     /// The Job of an attempt at its places.
     pub(crate) fn job(&self, places: &[Place]) -> Option<Job> {
         let attempt = attempt(&self.workload);
@@ -214,6 +225,12 @@ impl Asking {
     fn job_name(&self) -> String {
         job_name(&self.workload, attempt(&self.workload))
     }
+}
+
+/// Whether pods of a namespace have to say that they do not run as root.
+fn forbids_root(namespace: &Namespace) -> bool {
+    let level = namespace.labels().get("pod-security.kubernetes.io/enforce");
+    level.is_some_and(|level| level == "restricted")
 }
 
 impl Claimant for Asking {

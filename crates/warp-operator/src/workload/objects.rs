@@ -195,7 +195,7 @@ fn simple(workload: &GPUWorkload, image: &str) -> PodTemplateSpec {
 }
 
 /// What `restricted` asks of a container and no image needs to have said otherwise. Running as another
-/// user than root is not among it: an image that is root's would not start.
+/// user than root is not among it: an image that is root's would not start. See [`Shell::without_root`].
 fn confined(mut context: SecurityContext, pod: Option<&PodSecurityContext>) -> SecurityContext {
     if context.privileged == Some(true) {
         return context;
@@ -262,6 +262,23 @@ fn volume(volume: &WorkloadVolume) -> Volume {
 }
 
 impl Shell {
+    /// Says that an image's pod does not run as root, where its owner has said nothing of it: a namespace that enforces
+    /// `restricted` takes no other pod, and the kubelet refuses an image that is root's by name.
+    pub(super) fn without_root(&mut self, spec: &GPUWorkloadSpec) {
+        let container = spec.security_context.as_ref();
+        let pod = spec.pod_security_context.as_ref();
+        let told = container
+            .and_then(|own| own.run_as_non_root)
+            .or(pod.and_then(|own| own.run_as_non_root));
+        if told.is_some() || spec.image.is_none() {
+            return;
+        }
+        if let Some(pod) = &mut self.template.spec {
+            let context = pod.security_context.get_or_insert_default();
+            context.run_as_non_root = Some(true);
+        }
+    }
+
     /// The pod's metadata with our labels; `app` is ours only where the owner sets none.
     pub(crate) fn labelled(&self, workload: &GPUWorkload, attempt: i32) -> ObjectMeta {
         let mut meta = self.template.metadata.clone().unwrap_or_default();

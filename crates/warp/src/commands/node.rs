@@ -61,9 +61,9 @@ struct Process {
 
 #[derive(clap::Args, Debug)]
 struct OnDocker {
-    /// Where volumes and state of pods are kept
+    /// Where volumes and state of pods are kept [default: the user's data directory]
     #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
+    pods: Option<PathBuf>,
     /// Name of the node [default: this machine's]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -131,9 +131,9 @@ async fn run_process(args: Process) -> anyhow::Result<ExitCode> {
 
 async fn run_docker(args: OnDocker) -> anyhow::Result<ExitCode> {
     let data = args
-        .data
+        .pods
         .or_else(cluster::data_directory)
-        .context("no home directory: say where with --data")?;
+        .context("no home directory: say where with --pods")?;
     let api = docker::find(&docker::Search::from_environment(args.socket)).await?;
     let socket = api.socket().display().to_string();
     let connection = args.target.connect().await?;

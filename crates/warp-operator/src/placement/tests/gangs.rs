@@ -66,6 +66,38 @@ fn a_gang_that_waits_says_how_many_fit_and_what_keeps_the_next_off() {
 }
 
 #[test]
+fn nodes_that_are_held_back_never_make_a_gang_read_as_never() {
+    let cordon = json!({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"});
+    let team = json!({"key": "team", "value": "a", "effect": "NoSchedule"});
+    let gone = json!({"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"});
+    let held = |taint: &Value| {
+        let mut value = serde_json::to_value(&*node("b", 8, json!({}))).unwrap();
+        value["spec"]["taints"] = json!([taint]);
+        Arc::new(serde_json::from_value(value).unwrap())
+    };
+    let cases = [
+        (&cordon, reason::NODES_CORDONED, "kubectl uncordon b"),
+        (&team, reason::NODES_TAINTED, "tolerate team=a:NoSchedule"),
+        (&gone, reason::NODES_NOT_READY, "repair or replace b"),
+    ];
+    for (taint, want, words) in cases {
+        let nodes = [node("a", 8, json!({})), held(taint)];
+        let mut ledger = ledger::build(&nodes, &[], &[]);
+        let wanted = [
+            workload("w", json!({"gpuCount": 4})),
+            gang("two", 2, 8, json!({})),
+            gang("three", 3, 8, json!({})),
+        ];
+        let decisions = decide(&mut ledger, &wanted);
+        let (found, said) = verdict(&decisions[1]);
+        assert_eq!(found, want, "{said}");
+        assert!(said.contains(words), "{said}");
+        // With every node in service there would still be one too few.
+        assert_eq!(verdict(&decisions[2]).0, reason::NEVER_FITS);
+    }
+}
+
+#[test]
 fn a_required_level_holds_all_members_and_a_preferred_one_if_it_can() {
     let nodes = [
         zoned("a", 4, "east"),

@@ -149,7 +149,25 @@ fn a_container_of_an_image_is_confined_as_far_as_any_image_bears() {
     assert_eq!(container, json!({"privileged": true}));
     let admin = json!({"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}});
     assert!(context(admin).0.get("allowPrivilegeEscalation").is_none());
+    // Where root is forbidden, an image's pod says that it is not, unless its owner has spoken.
+    let unrooted = |spec: serde_json::Value| {
+        let workload = workload(spec, json!(null));
+        let mut shell = shell(&workload).unwrap();
+        shell.without_root(&workload.spec);
+        serde_json::to_value(&shell.template.spec.unwrap().security_context).unwrap()
+    };
+    let not_root = json!({"runAsNonRoot": true});
+    assert_eq!(unrooted(json!({})), not_root);
+    let user = json!({"podSecurityContext": {"runAsUser": 7}});
+    assert_eq!(
+        unrooted(user),
+        json!({"runAsNonRoot": true, "runAsUser": 7})
+    );
+    let root = json!({"runAsNonRoot": false});
+    assert_eq!(unrooted(json!({"podSecurityContext": root})), root);
+    assert_eq!(unrooted(json!({"securityContext": root})), json!(null));
     // A template is its owner's.
     let own = json!({"image": null, "podTemplate": {"spec": {"containers": [{"name": "c", "image": "i"}]}}});
-    assert_eq!(context(own), (json!(null), json!(null)));
+    assert_eq!(context(own.clone()), (json!(null), json!(null)));
+    assert_eq!(unrooted(own), json!(null));
 }

@@ -195,8 +195,10 @@ pub(super) async fn the_simple_form_runs_where_pods_are_restricted(world: &World
         .submit("allowed", with(spec(1, &Behaviour::succeed()), user))
         .await?;
     scene.until_phase("allowed", "Succeeded").await?;
+    scene.canary("plain").await?;
+    let root = json!({"podSecurityContext": {"runAsNonRoot": false}});
     scene
-        .submit("roots", spec(1, &Behaviour::succeed()))
+        .submit("roots", with(spec(1, &Behaviour::succeed()), root))
         .await?;
     let object = scene.until_reason("roots", "PodsRefused").await?;
     let said = message(&object);
