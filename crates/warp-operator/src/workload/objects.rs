@@ -264,7 +264,7 @@ fn volume(volume: &WorkloadVolume) -> Volume {
 impl Shell {
     /// Says that an image's pod does not run as root, where its owner has said nothing of it: a namespace that enforces
     /// `restricted` takes no other pod, and the kubelet refuses an image that is root's by name.
-    pub(super) fn without_root(&mut self, spec: &GPUWorkloadSpec) {
+    pub(super) fn without_root(&mut self, spec: &warp_api::GPUWorkloadSpec) {
         let container = spec.security_context.as_ref();
         let pod = spec.pod_security_context.as_ref();
         let told = container

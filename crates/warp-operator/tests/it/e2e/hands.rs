@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -17,23 +18,28 @@ async fn told(scene: &Scene<'_>, name: &str, wanted: &str) -> Result<String> {
 
 /// The same of the one that names `part`, where there are several.
 async fn told_of(scene: &Scene<'_>, name: &str, wanted: &str, part: &str) -> Result<String> {
-    let events = kube::Api::<k8s_openapi::api::events::v1::Event>::namespaced(
-        scene.workloads().into_client(),
-        &scene.namespace,
-    );
-    until(&format!("told of {wanted}"), DEADLINE, || async {
+    let events = kube::Api::<Event>::namespaced(scene.workloads().into_client(), &scene.namespace);
+    let heard = || async {
         let all = events.list(&kube::api::ListParams::default()).await?;
-        let found = all.into_iter().find(|event| {
-            event.reason.as_deref() == Some(wanted)
-                && event
-                    .note
-                    .as_deref()
-                    .is_some_and(|note| note.contains(part))
-                && event.regarding.as_ref().and_then(|it| it.name.as_deref()) == Some(name)
-        });
-        Ok(found.and_then(|event| event.note))
+        let about = |event: &Event| {
+            event.regarding.as_ref().and_then(|it| it.name.as_deref()) == Some(name)
+        };
+        let all = all.into_iter().filter(about);
+        anyhow::Ok(all.map(|event| (event.reason, event.note.unwrap_or_default())))
+    };
+    let found = until(&format!("told of {wanted}"), DEADLINE, || async {
+        let mut all = heard().await?;
+        let found =
+            all.find(|(reason, note)| reason.as_deref() == Some(wanted) && note.contains(part));
+        Ok(found.map(|(_, note)| note))
     })
-    .await
+    .await;
+    if found.is_err() {
+        let said: Vec<_> = heard().await?.collect();
+        let status = scene.get(name).await?.data["status"].clone();
+        return found.with_context(|| format!("told were {said:#?}; {name} is {status:#}"));
+    }
+    found
 }
 
 /// It runs again, in another pod than before.
