@@ -335,13 +335,21 @@ fn is_blocked(resource: &Resource, object: &Value) -> bool {
         || (resource.strategy.spec_finalizers && some(&object["spec"]["finalizers"]))
 }
 
-/// Sets the time at which the object may go.
+/// When the deletion of an object was first asked for.
+fn asked_at(meta: &Value) -> Option<jiff::Timestamp> {
+    let goes: jiff::Timestamp = meta["deletionTimestamp"].as_str()?.parse().ok()?;
+    let grace = meta["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+    goes.checked_sub(jiff::SignedDuration::from_secs(grace))
+        .ok()
+}
+
+/// Sets the time at which the object may go, counted from when that was first asked for: whoever subtracts the grace
+/// learns that moment, also after it was shortened.
 fn mark(api: &Api, resource: &Resource, object: &mut Value, grace: i64) {
-    let at = api
-        .clock
-        .now()
+    let asked = asked_at(&object["metadata"]).unwrap_or_else(|| api.clock.now());
+    let at = asked
         .checked_add(jiff::SignedDuration::from_secs(grace))
-        .unwrap_or_else(|_| api.clock.now());
+        .unwrap_or(asked);
     let meta = &mut object["metadata"];
     let first = !meta["deletionTimestamp"].is_string();
     meta["deletionTimestamp"] = crate::clock::seconds(at).into();

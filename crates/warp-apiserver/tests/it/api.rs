@@ -359,6 +359,33 @@ async fn the_server_runs_in_virtual_time() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_shorter_grace_counts_from_the_first_deletion() {
+    let start: Timestamp = "2030-01-01T00:00:00Z".parse().expect("a time");
+    let mut options = Options::ephemeral().expect("an identity");
+    options.clock = Clock::tokio(start);
+    let server = ApiServer::start(options).await.expect("a server");
+    let pods: Api<Pod> = Api::default_namespaced(server.client("default"));
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "p", "finalizers": ["example.com/hold"]},
+        "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "busybox:1"}]},
+    }))
+    .expect("a pod");
+    pods.create(&PostParams::default(), &pod)
+        .await
+        .expect("created");
+    for (grace, goes) in [(30, "2030-01-01T00:00:30Z"), (0, "2030-01-01T00:00:00Z")] {
+        let params = DeleteParams::default().grace_period(grace);
+        pods.delete("p", &params).await.expect("deleting");
+        let meta = pods.get("p").await.expect("held").metadata;
+        let at = meta.deletion_timestamp.expect("a time").0;
+        assert_eq!(at.to_string(), goes);
+        assert_eq!(meta.deletion_grace_period_seconds, Some(i64::from(grace)));
+        // As long as a node may take to end it.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+}
+
 #[tokio::test]
 async fn objects_wait_for_their_finalizers() {
     let server = server().await;
