@@ -20,7 +20,7 @@ pub const CONTROLLER_NAME: &str = "warp-operator";
 pub const CREATED_BY: &str = "gpu.warp.dev/created-by";
 /// Job annotation: the node its pod is pinned to.
 pub const NODE: &str = "gpu.warp.dev/node";
-/// Job annotation of a gang: the node of each member, by rank, separated by commas.
+/// Job annotation of a gang and of a queued Job: the node of each pod, separated by commas; of a gang by rank.
 pub const NODES: &str = "gpu.warp.dev/nodes";
 /// Scheduling gate of a gang's pods: they wait until all of them are there and each has its node.
 pub const GANG_GATE: &str = "gpu.warp.dev/gang";
@@ -43,3 +43,21 @@ pub const GPU_HOUR_PRICE: &str = "gpu.warp.dev/gpu-hour-price";
 pub const MODEL_CACHE: &str = "gpu.warp.dev/model-cache";
 /// Job and pod of a ModelCache: what they fetch, `status.contentKey` once it is complete.
 pub const MODEL_CONTENT: &str = "gpu.warp.dev/model-content";
+/// Job that Warp did not make, label: with the value `true` it waits in the queue for its place.
+pub const QUEUE: &str = "gpu.warp.dev/queue";
+/// Queued Job, annotation of its owner: `high`, `normal` or `low`.
+pub const PRIORITY: &str = "gpu.warp.dev/priority";
+/// Queued Job, annotation of its owner: `true` or `false`, whether it may be evicted for work of higher priority.
+pub const PREEMPTIBLE: &str = "gpu.warp.dev/preemptible";
+/// Queued Job, annotation: its place in line, from 1.
+pub const QUEUE_POSITION: &str = "gpu.warp.dev/queue-position";
+/// Queued Job, annotation: why it stands where it does, one of the reasons conditions have.
+pub const QUEUE_REASON: &str = "gpu.warp.dev/queue-reason";
+/// Queued Job, annotation: what it waits for, in words.
+pub const WAITING_FOR: &str = "gpu.warp.dev/waiting-for";
+/// Queued Job, annotation: when it came, finer than its creation time.
+pub const QUEUED_AT: &str = "gpu.warp.dev/queued-at";
+/// Queued Job, annotation: why it was suspended again after it had been placed. Without it, somebody else suspended it.
+pub const REQUEUED: &str = "gpu.warp.dev/requeued";
+/// Queued Job, annotation: the nodes that did not take it, and until when each is left out.
+pub const REFUSED_NODES: &str = "gpu.warp.dev/refused-nodes";

@@ -40,6 +40,8 @@ pub const CLEANING_UP: &str = "CleaningUp";
 pub const INVALID_SPEC: &str = "InvalidSpec";
 /// Waiting: the API server refused the Job made from the spec.
 pub const JOB_REJECTED: &str = "JobRejected";
+/// Queued Job: it runs without having been placed, because it was not suspended when it came or was resumed by hand.
+pub const NOT_HELD: &str = "NotHeld";
 /// Placed on a node; its pod is not bound yet.
 pub const PLACED: &str = "Placed";
 /// Placed; the Job's pods are refused by admission (PodSecurity, quota, a webhook).

@@ -4,6 +4,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{
     Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota,
 };
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use warp_runtime::runtime::{Runtime, Wakes};
 use crate::config::Settings;
 use crate::metrics::Metrics;
 use crate::placement::{Arrivals, Verdicts};
-use crate::shapes;
+use crate::{queuedjob, shapes};
 
 /// Shared by the kinds and the scheduler.
 #[derive(Debug)]
@@ -26,6 +27,10 @@ pub(crate) struct Context {
     pub(crate) wakes: Wakes,
     pub(crate) workloads: Cache<GPUWorkload>,
     pub(crate) jobs: Cache<Job>,
+    /// Jobs of others that ask to be queued.
+    pub(crate) queued: Cache<Job>,
+    /// What those may name as their priority.
+    pub(crate) priorities: Cache<PriorityClass>,
     pub(crate) pods: Cache<Pod>,
     pub(crate) nodes: Cache<Node>,
     pub(crate) namespaces: Cache<Namespace>,
@@ -66,6 +71,15 @@ impl Context {
                 noted.note(&uid, said.map(|said| said.0), at.now());
             }
         });
+        let asking = format!("{}=true", label::QUEUE);
+        let queued = Source::within::<Job>(namespace).labels(&asking);
+        let queued = runtime.cache(queued.with_managed_fields(), shapes::queued());
+        let (noted, at) = (Arc::clone(&arrivals), clock.clone());
+        queued.listen(move |_, new: Option<&Job>| {
+            if let Some((new, uid)) = new.and_then(|new| Some((new, new.uid()?))) {
+                noted.note(&uid, queuedjob::queued_at(new), at.now());
+            }
+        });
         Self {
             clock,
             settings,
@@ -76,6 +90,8 @@ impl Context {
                 Source::within::<Job>(namespace).labels(&ours),
                 shapes::job(),
             ),
+            queued,
+            priorities: runtime.cache(Source::all::<PriorityClass>(), shapes::as_it_is()),
             pods: runtime.cache(Source::all::<Pod>(), shapes::pod()),
             nodes: runtime.cache(Source::all::<Node>(), shapes::node()),
             namespaces: runtime.cache(Source::all::<Namespace>(), shapes::as_it_is()),
@@ -103,6 +119,7 @@ impl Context {
     pub(crate) fn is_synced(&self) -> bool {
         self.workloads.is_synced()
             && self.jobs.is_synced()
+            && self.queued.is_synced()
             && self.pods.is_synced()
             && self.nodes.is_synced()
             && self.refusals.is_synced()

@@ -1,6 +1,7 @@
 //! What the scheduler would do, asked of a snapshot: its own order and its own functions, nothing written.
 //! It serves whoever wants to know before (`warp plan`, `run`) or why not (`warp why`, `queue`). Pure.
 
+mod jobs;
 mod meeting;
 mod scenario;
 #[cfg(test)]
@@ -15,9 +16,10 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{
     Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota,
 };
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::{Resource, ResourceExt};
-use warp_api::workload::{Phase, fold_nodes};
+use warp_api::workload::{Phase, Priority, fold_nodes};
 use warp_api::{GPUWorkload, Tenant, label};
 use warp_core::explain::{Change, Nearest};
 use warp_runtime::cache::Cache;
@@ -30,6 +32,7 @@ use crate::placement::{
 use crate::workload::{
     Asking, Running, Seen, attempt, ends_of, over, owns, promises, shell, suspended,
 };
+pub use jobs::{QueuedJob, Waiter, everybody, jobs_without_place, outlook_of_job};
 use meeting::Meeting;
 
 /// The objects decisions depend on, as the API shows them at one moment.
@@ -45,6 +48,7 @@ pub struct Cluster {
     pub classes: Vec<Arc<StorageClass>>,
     pub quotas: Vec<Arc<ResourceQuota>>,
     pub tenants: Vec<Arc<Tenant>>,
+    pub priorities: Vec<Arc<PriorityClass>>,
 }
 
 /// What would become of one workload now.
@@ -86,6 +90,8 @@ pub struct InLine {
 pub struct Look {
     /// Those served before it, in order.
     pub ahead: Vec<InLine>,
+    /// Jobs of others that are served before it.
+    pub jobs_ahead: Vec<QueuedJob>,
     pub outlook: Outlook,
     /// What it asks for, in words.
     pub ask: String,
@@ -144,9 +150,18 @@ pub fn waiting(cluster: &Cluster, now: Timestamp) -> Vec<Arc<GPUWorkload>> {
     line
 }
 
+/// What decides who is served first.
+type Turn = (
+    Reverse<Priority>,
+    Option<Timestamp>,
+    Timestamp,
+    Option<String>,
+    String,
+);
+
 /// Higher priority, then older, then who came first, then by name. One the operator has not looked at yet comes after
 /// those it has told to wait.
-fn turn(workload: &GPUWorkload) -> impl Ord + use<> {
+fn turn(workload: &GPUWorkload) -> Turn {
     let status = workload.status.as_ref();
     let queued = status.and_then(|status| status.queued_at.as_ref());
     (
@@ -200,7 +215,7 @@ impl Cluster {
             let uid = job.meta().uid.as_deref().unwrap_or_default();
             promises(job, made.get(uid).map_or(&[], Vec::as_slice))
         });
-        kept.collect()
+        kept.chain(self.promised_to_jobs()).collect()
     }
 
     fn ledger(&self, promised: &[Promise]) -> Ledger {
@@ -238,6 +253,7 @@ impl Cluster {
     fn endings(&self) -> Endings {
         let all = self.belongings();
         all.flat_map(|(workload, jobs, pods)| ends_of(workload, &pods, &jobs))
+            .chain(self.endings_of_jobs())
             .collect()
     }
 
@@ -247,6 +263,7 @@ impl Cluster {
         let running = all.filter_map(|(workload, jobs, pods)| Running::of(workload, &jobs, &pods));
         running
             .map(|one| Arc::new(one) as Arc<dyn Runner>)
+            .chain(self.running_jobs())
             .collect()
     }
 
@@ -254,55 +271,91 @@ impl Cluster {
         Tenancy::new(&self.tenants, &self.namespaces, &ledger.fleet)
     }
 
-    /// Decides for a line; the ledger holds what was placed, and `next` is told which nodes are kept from it.
+    /// Decides for a line, workloads and queued Jobs each in their turn; `next` is told which nodes are kept from it.
     fn decide(
         &self,
         line: &[Arc<GPUWorkload>],
+        jobs: &[QueuedJob],
         next: Option<&Claim>,
         settings: &Settings,
         now: Timestamp,
-    ) -> (Ledger, Vec<InLine>, Vec<Arc<str>>) {
+    ) -> Decided {
         let promised = self.promised();
         let mut ledger = self.ledger(&promised);
         let quotas = Quotas::new(self.quotas.clone(), &promised);
         let tenancy = self.tenancy(&ledger);
         // Nothing is made here, so nothing made is looked for.
-        let jobs = Cache::new(&[]);
+        let made = Cache::new(&[]);
         let asking = |workload: &Arc<GPUWorkload>| {
-            let asking = Asking::new(&jobs, Arc::clone(workload), Seen::default(), now);
+            let asking = Asking::new(&made, Arc::clone(workload), Seen::default(), now);
             asking.map(|asking| Arc::new(asking) as Arc<dyn Claimant>)
         };
-        let all: Vec<Option<Arc<dyn Claimant>>> = line.iter().map(asking).collect();
-        let wanted: Vec<Arc<dyn Claimant>> = all.iter().flatten().cloned().collect();
+        let workloads = line.iter().enumerate();
+        let workloads = workloads.map(|(at, one)| (turn(one), Ok(at), asking(one)));
+        let others = jobs.iter().enumerate();
+        let others = others.map(|(at, one)| (one.turn(), Err(at), one.asking(now)));
+        let mut all: Vec<_> = workloads.chain(others).collect();
+        all.sort_by(|(one, ..), (other, ..)| one.cmp(other));
+        let wanted = all.iter().filter_map(|(_, _, claimant)| claimant.clone());
+        let wanted: Vec<Arc<dyn Claimant>> = wanted.collect();
         // Where nothing is remembered of earlier passes, room is kept where they would keep it now.
         let kept = Line::new(settings.queue_policy, now, || self.endings(), Vec::new());
         let evictable = Evictable::new(self.runners(), now, settings.min_run_time);
         let mut desk = Desk::new(&wanted, quotas, tenancy, kept, settings).evicting(evictable);
-        let told = line.iter().zip(&all).map(|(workload, claimant)| {
+        let (mut told, mut of_jobs) = (Vec::new(), Vec::new());
+        for (_, who, claimant) in &all {
             let decision = claimant.as_ref().map_or(Decision::Skip, |claimant| {
                 desk.decide(&mut ledger, &**claimant)
             });
-            InLine {
-                outlook: outlook(&ledger, workload, decision),
-                workload: Arc::clone(workload),
+            match who {
+                Ok(at) => told.push(InLine {
+                    outlook: outlook(&ledger, decision, || {
+                        shell(&line[*at]).err().map(|bad| bad.0)
+                    }),
+                    workload: Arc::clone(&line[*at]),
+                }),
+                Err(at) => {
+                    let job = &jobs[*at].job;
+                    let bad = || crate::queuedjob::ask(job).err();
+                    of_jobs.push((Arc::clone(job), outlook(&ledger, decision, bad)));
+                }
             }
-        });
-        let told = told.collect();
+        }
         let kept = next.map(|claim| desk.line().off_limits(claim));
-        (ledger, told, kept.unwrap_or_default())
+        Decided {
+            ledger,
+            told,
+            jobs: of_jobs,
+            kept: kept.unwrap_or_default(),
+        }
     }
 }
 
-fn outlook(ledger: &Ledger, workload: &GPUWorkload, decision: Decision) -> Outlook {
+/// What became of a line.
+struct Decided {
+    /// With what was placed.
+    ledger: Ledger,
+    told: Vec<InLine>,
+    jobs: Vec<(Arc<Job>, Outlook)>,
+    /// Nodes kept from the next one.
+    kept: Vec<Arc<str>>,
+}
+
+fn outlook(
+    ledger: &Ledger,
+    decision: Decision,
+    problem: impl FnOnce() -> Option<String>,
+) -> Outlook {
     match decision {
         Decision::Wait(verdict) | Decision::Evict(_, verdict) => Outlook::Waits {
             reason: verdict.reason,
             message: verdict.message,
         },
-        Decision::Skip => Outlook::Invalid(match shell(workload) {
-            Err(problem) => problem.0,
-            Ok(_) => "the place chosen for it is gone again; ask once more".to_owned(),
-        }),
+        Decision::Skip => {
+            Outlook::Invalid(problem().unwrap_or_else(|| {
+                "the place chosen for it is gone again; ask once more".to_owned()
+            }))
+        }
         Decision::Place(places) => match places.first() {
             None => Outlook::Invalid("it asks for no place".to_owned()),
             Some(first) => {
@@ -344,7 +397,8 @@ impl Start {
 /// What would become of everybody in line.
 pub fn line(cluster: &Cluster, settings: &Settings, now: Timestamp) -> Vec<InLine> {
     let line = waiting(cluster, now);
-    cluster.decide(&line, None, settings, now).1
+    let jobs = cluster.jobs_in_line();
+    cluster.decide(&line, &jobs, None, settings, now).told
 }
 
 /// What would become of one workload, in the cluster or not yet, and what is in its way. The error says
@@ -369,7 +423,8 @@ pub fn look(
     line.push(Arc::clone(&own));
     line.sort_by_cached_key(|workload| turn(workload));
     let place = line.iter().position(same).unwrap_or_default();
-    let (_, mut told, _) = cluster.decide(&line, None, settings, now);
+    let jobs = cluster.jobs_in_line();
+    let mut told = cluster.decide(&line, &jobs, None, settings, now).told;
     told.truncate(place + 1);
     let outlook = told.pop().map_or_else(
         || Outlook::Invalid("it is not in line".to_owned()),
@@ -379,9 +434,12 @@ pub fn look(
     let asking = asking.ok_or("its spec cannot be carried out")?;
     let claim = asking.claim();
     // What it meets when its turn comes: those ahead are served.
-    let (ledger, _, kept) = cluster.decide(&line[..place], Some(claim), settings, now);
-    let meeting = Meeting::new(cluster, &ledger, &own, claim, kept);
+    let own_turn = turn(&own);
+    let before = jobs.into_iter().filter(|job| job.turn() < own_turn);
+    let before: Vec<QueuedJob> = before.collect();
+    let ahead = cluster.decide(&line[..place], &before, Some(claim), settings, now);
+    let meeting = Meeting::new(cluster, &ahead.ledger, &own, claim, ahead.kept);
     meeting
-        .map(|meeting| meeting.look(told, outlook))
+        .map(|meeting| meeting.look(told, before, outlook))
         .ok_or_else(|| "it asks for no pod".to_owned())
 }

@@ -18,6 +18,7 @@ mod modelcache;
 mod placement;
 #[cfg(test)]
 mod purity;
+mod queuedjob;
 mod readiness;
 mod retry;
 mod run;

@@ -11,8 +11,9 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 /// The kinds, by the name of their controller.
-const KINDS: [&str; 6] = [
+const KINDS: [&str; 7] = [
     crate::workload::NAME,
+    crate::queuedjob::NAME,
     crate::tenant::NAME,
     crate::inferenceservice::NAME,
     crate::gpurequest::NAME,
@@ -33,6 +34,7 @@ pub(crate) struct Metrics {
     pending: Gauge,
     evictions: Counter,
     lost: Counter,
+    unheld: Gauge,
     writes: Family<Labels, Counter>,
     watch_errors: Family<Labels, Counter>,
     leader: Gauge,
@@ -55,6 +57,7 @@ impl Default for Metrics {
             pending: Gauge::default(),
             evictions: Counter::default(),
             lost: Counter::default(),
+            unheld: Gauge::default(),
             writes: Family::default(),
             watch_errors: Family::default(),
             leader: Gauge::default(),
@@ -113,6 +116,11 @@ impl Metrics {
             self.lost.clone(),
         );
         to.register(
+            "warp_queuedjob_unheld_jobs",
+            "Unfinished Jobs with the label of the queue that run without having been placed",
+            self.unheld.clone(),
+        );
+        to.register(
             "warp_operator_writes",
             "Writes to the API by verb and resource",
             self.writes.clone(),
@@ -150,6 +158,10 @@ impl Metrics {
     pub(crate) fn evicted(&self, lost_gpu_seconds: u64) {
         self.evictions.inc();
         self.lost.inc_by(lost_gpu_seconds);
+    }
+
+    pub(crate) fn unheld(&self, jobs: usize) {
+        self.unheld.set(i64::try_from(jobs).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn failed(&self, reason: &str) {

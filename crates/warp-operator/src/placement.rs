@@ -36,7 +36,7 @@ use warp_runtime::sweep::{Hands, Sweep, SweepRegistration};
 
 use crate::context::Context;
 use crate::ledger::{self, Books, Sources};
-use crate::workload;
+use crate::{queuedjob, workload};
 
 use decide::work_id;
 
@@ -58,8 +58,9 @@ pub(crate) const MANAGER: &str = "warp-scheduler";
 const SETTLE: Duration = Duration::from_millis(20);
 /// Placements carried out at once.
 const AT_ONCE: usize = 16;
-/// What the executor calls a request that makes an object.
+/// What the executor calls a request that makes an object, or changes one.
 const CREATE: &str = "create";
+const PATCH: &str = "patch";
 /// A pass runs at least this often while anything waits, because time alone may change the answer.
 const RESYNC: SignedDuration = SignedDuration::from_mins(1);
 
@@ -133,6 +134,7 @@ pub(crate) fn register(
         SweepRegistration::of(sweep, SETTLE)
             // Whoever leaves the line, or stands elsewhere in it, makes way for others.
             .watches(&cx.workloads, workload::line_matters)
+            .watches(&cx.queued, queuedjob::line_matters)
             .reads(&cx.jobs)
             .watches(&cx.pods, ledger::pod_matters)
             .watches(&cx.nodes, ledger::node_matters)
@@ -408,16 +410,21 @@ async fn place(
     now: Timestamp,
 ) -> bool {
     let claim = claimant.claim();
-    let mut plan = claimant.plan(places);
-    if let Some(first) = places.first() {
-        plan.why.clone_from(&first.why);
-    }
+    let planned = || {
+        let mut plan = claimant.plan(places);
+        if let Some(first) = places.first() {
+            plan.why.clone_from(&first.why);
+        }
+        plan
+    };
     let pass = claimant.pass(correlation.to_owned());
-    let mut answer = hands.executor.execute(&pass, plan.clone()).await;
-    // A quota that changed in the same moment: whoever waits now loses its place to a lower one.
-    let lost_race = |error: &ExecuteError| error.verb == CREATE && error.is_conflict();
+    let mut answer = hands.executor.execute(&pass, planned()).await;
+    // A quota that changed in the same moment, or what was said about a Job: whoever waits now loses its place to a lower
+    // one.
+    let lost_race =
+        |error: &ExecuteError| matches!(error.verb, CREATE | PATCH) && error.is_conflict();
     if answer.as_ref().is_err_and(lost_race) {
-        answer = hands.executor.execute(&pass, plan).await;
+        answer = hands.executor.execute(&pass, planned()).await;
     }
     match answer {
         Ok(_) if claimant.is_made() => {
@@ -453,7 +460,8 @@ fn refused(cx: &Context, claimant: &dyn Claimant, error: &ExecuteError, now: Tim
     let Some(status) = status else {
         return;
     };
-    let rejected = || (error.verb == CREATE).then(|| claimant.rejected(&status.message));
+    let changes = matches!(error.verb, CREATE | PATCH);
+    let rejected = || changes.then(|| claimant.rejected(&status.message));
     if let Some(verdict) = forbidden(status).or_else(rejected) {
         cx.verdicts.set(claim, verdict, None, now);
     }

@@ -209,12 +209,14 @@ mod tests {
             "gpurequests",
             "cloudproviders",
             "modelcaches",
+            "priorityclasses",
         ];
         granted.retain(|(_, resource, _)| !others.iter().any(|kind| resource.starts_with(kind)));
-        // What those kinds do with objects that workloads only read, and what gangs alone need: an operator that may not
-        // let their pods go still serves everything else.
+        // What those kinds do with objects that workloads only read, and what gangs and queued Jobs alone need: an
+        // operator that may not let their pods go still serves everything else.
         let theirs = [
             ("nodes", "delete"),
+            ("jobs/status", "patch"),
             ("persistentvolumeclaims", "create"),
             ("pods", "patch"),
         ];

@@ -21,7 +21,7 @@ use crate::metrics::Metrics;
 use crate::modelcache::ModelCaches;
 use crate::readiness::Readiness;
 use crate::tenant::Tenants;
-use crate::{placement, serve, workload};
+use crate::{placement, queuedjob, serve, workload};
 
 /// How often a starting process looks whether the first lists are complete.
 const SYNC_POLL: Duration = Duration::from_millis(20);
@@ -75,7 +75,8 @@ async fn run_parts(
         metrics,
     ));
     workload::register(&mut runtime, &cx);
-    let claimants = vec![workload::Claims::of(&cx)];
+    queuedjob::register(&mut runtime, &cx);
+    let claimants = vec![workload::Claims::of(&cx), queuedjob::Claims::of(&cx)];
     placement::register(&mut runtime, &cx, claimants);
     // Tenants are the cluster's: an operator of one namespace has no business with them.
     if config.namespace.is_none() {

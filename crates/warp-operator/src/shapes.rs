@@ -57,6 +57,32 @@ pub(crate) fn job() -> Shape<Job> {
     }
 }
 
+/// Jobs of others: besides what their pods ask for, the volumes, which decide where they can run.
+pub(crate) fn queued() -> Shape<Job> {
+    Shape {
+        keep: |_| true,
+        trim: |job| {
+            let fields = job.managed_fields_mut();
+            fields.retain(|entry| entry.subresource.is_none());
+            for entry in fields.iter_mut() {
+                entry.fields_v1 = None;
+            }
+            let over = over(job);
+            if let Some(spec) = job.spec.as_mut() {
+                match spec.template.spec.as_mut() {
+                    Some(pod) if !over => {
+                        let volumes = pod.volumes.take();
+                        trim_pod(pod);
+                        pod.volumes = volumes;
+                    }
+                    _ => spec.template.spec = None,
+                }
+            }
+        },
+        indexes: &[],
+    }
+}
+
 pub(crate) fn pod() -> Shape<Pod> {
     Shape {
         // Finished pods of others hold nothing.

@@ -21,7 +21,7 @@ use warp_runtime::reconcile::Reconcile;
 use warp_runtime::runtime::{Registration, Runtime, Wakes};
 
 use crate::context::Context;
-use crate::ledger;
+use crate::{ledger, queuedjob};
 use observe::Seen;
 pub(crate) use observe::UsageByNamespace;
 pub(crate) use plan::claims;
@@ -75,6 +75,7 @@ impl Tenants {
                     keys(&others)
                 })
                 .reads(&cx.workloads)
+                .reads(&cx.queued)
                 .reads(&cx.pods)
                 .reads(&cx.nodes),
         );
@@ -124,6 +125,12 @@ impl Notice {
     fn listen(self, cx: &Context) {
         let told = self.clone();
         cx.workloads.listen(move |_, _| told.usage_changed());
+        let told = self.clone();
+        cx.queued.listen(move |old, new| {
+            if queuedjob::line_matters(old, new) {
+                told.usage_changed();
+            }
+        });
         let told = self.clone();
         cx.pods.listen(move |old, new| {
             if ledger::pod_matters(old, new) {

@@ -34,12 +34,14 @@ use crate::ledger;
 use crate::shapes::BY_NODE;
 
 pub(crate) use assess::attempt;
-pub(crate) use assess::{over, suspended};
+pub(crate) use assess::{ending, over, suspended};
 #[cfg(test)]
 pub(crate) use claim::promise;
-pub(crate) use claim::{Asking, Claims, ends_of, promises};
+pub(crate) use claim::{Asking, Claims, ends_of, promises, providers};
 pub(crate) use evict::Running;
-pub(crate) use objects::shell;
+pub(crate) use gang::{is_gated, let_go};
+pub(crate) use objects::{pin, shell};
+pub(crate) use pod::started;
 
 pub(crate) use observe::Seen;
 use observe::see;

@@ -12,7 +12,7 @@ use warp_core::fleet::{Expression, Fleet, Node as FleetNode, NodeId, Operator, R
 use warp_core::schedule::Reason;
 use warp_core::schedule::fit::Filter;
 
-use super::{Cluster, Evidence, Group, Holder, InLine, Look, Outlook};
+use super::{Cluster, Evidence, Group, Holder, InLine, Look, Outlook, QueuedJob};
 use crate::ledger::{Ledger, provider_of};
 use crate::placement::{Claim, KEPT, REFUSED, base_request, elsewhere, require};
 
@@ -69,7 +69,12 @@ impl<'a> Meeting<'a> {
         })
     }
 
-    pub(super) fn look(&self, ahead: Vec<InLine>, outlook: Outlook) -> Look {
+    pub(super) fn look(
+        &self,
+        ahead: Vec<InLine>,
+        jobs_ahead: Vec<QueuedJob>,
+        outlook: Outlook,
+    ) -> Look {
         let fleet = &self.ledger.fleet;
         let starts: &[String] = match &outlook {
             Outlook::Starts(start) => &start.nodes,
@@ -96,6 +101,7 @@ impl<'a> Meeting<'a> {
         }
         Look {
             ahead,
+            jobs_ahead,
             ask: self.workload.spec.describe_ask(),
             groups: self.groups(starts),
             evidence: self.evidence(),

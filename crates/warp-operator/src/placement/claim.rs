@@ -48,9 +48,11 @@ pub(crate) struct Claim {
 #[derive(Clone, Debug)]
 pub(crate) struct PodClaim {
     pub(crate) gpus: GpuAsk,
+    /// The name its GPUs have already; none where the node decides it.
+    pub(crate) resource: Option<Arc<str>>,
     /// With the labels the pod will carry: spread and anti-affinity may select by them.
     pub(crate) meta: ObjectMeta,
-    /// Still without its GPUs, whose name the node decides.
+    /// Still without its GPUs.
     pub(crate) spec: PodSpec,
 }
 
@@ -73,7 +75,8 @@ pub(crate) trait Claimant: Debug + Send + Sync {
     fn claim(&self) -> &Claim;
     /// A pod of the claim with its GPUs, as quotas will count it.
     fn pod(&self, member: usize, resource: &str) -> PodSpec;
-    /// What placing it takes: what must still be so, and the writes. One place for each pod.
+    /// What placing it takes: what must still be so, and the writes. One place for each pod. Asked again after a conflict:
+    /// it is for the version that is known by then.
     fn plan(&self, places: &[Place]) -> Plan;
     /// Adds what must still be so for anything to be done on its behalf.
     fn still_waits(&self, plan: &mut Plan);
@@ -83,7 +86,7 @@ pub(crate) trait Claimant: Debug + Send + Sync {
     fn is_made(&self) -> bool;
     /// What the plan makes is there and belongs to another.
     fn taken(&self) -> Verdict;
-    /// The API server refuses what the plan makes.
+    /// The API server refuses what the plan makes or changes.
     fn rejected(&self, message: &str) -> Verdict;
 }
 

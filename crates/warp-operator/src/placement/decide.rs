@@ -460,7 +460,9 @@ fn described(
 /// The request without its provider: the pod's own and the GPUs asked for.
 pub(crate) fn base_request(ledger: &Ledger, pod: &PodClaim) -> Request {
     let mut request = ledger.request(&pod.meta, &pod.spec);
-    request.gpu = Some(gpu_request(ledger, &pod.gpus));
+    let mut gpu = gpu_request(ledger, &pod.gpus);
+    gpu.resource.clone_from(&pod.resource);
+    request.gpu = Some(gpu);
     // Models of the fleet do not tell forms apart; the nodes' product labels do.
     if pod.gpus.states_form() {
         let meeting = ledger.gpus.iter().filter(|(_, gpus)| {

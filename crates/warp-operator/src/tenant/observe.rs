@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
@@ -14,6 +15,7 @@ use warp_runtime::cache::Key;
 use super::Tenants;
 use crate::context::Context;
 use crate::ledger::{self, finished, node_of};
+use crate::queuedjob;
 
 /// What is known about all tenants.
 #[derive(Clone, Debug, Default)]
@@ -63,7 +65,11 @@ impl UsageByNamespace {
             return Arc::clone(usage);
         }
         let node = |name: &str| cx.nodes.get(&Key::new("", name));
-        let usage = Arc::new(count(&cx.pods.all(), &cx.workloads.all(), node));
+        let mut usage = count(&cx.pods.all(), &cx.workloads.all(), node);
+        for job in cx.queued.all() {
+            wait_for_job(&mut usage, &job);
+        }
+        let usage = Arc::new(usage);
         *counted = Some((changes, Arc::clone(&usage)));
         usage
     }
@@ -126,6 +132,17 @@ pub(super) fn count(
         *usage.waiting.entry(asked_model(workload)).or_default() += count;
     }
     all
+}
+
+/// Adds what a queued Job asks for that has no place.
+fn wait_for_job(all: &mut Counts, job: &Job) {
+    let waits = queuedjob::waits(job);
+    if let Some(ask) = waits.then(|| queuedjob::ask(job).ok()).flatten() {
+        let usage = all.entry(job.namespace().unwrap_or_default()).or_default();
+        let model = ask.gpus.vendor.as_str().to_owned();
+        let count = i64::try_from(ask.total_gpus()).unwrap_or(i64::MAX);
+        *usage.waiting.entry(model).or_default() += count;
+    }
 }
 
 /// What a waiting workload asks for: its models, else its vendor.

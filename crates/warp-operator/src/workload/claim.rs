@@ -300,6 +300,7 @@ fn claim(workload: &GPUWorkload, shell: &Shell, now: Timestamp) -> Claim {
     meta.namespace = workload.namespace();
     let pod = PodClaim {
         gpus: shell.ask.clone(),
+        resource: None,
         meta,
         spec: shell.template.spec.clone().unwrap_or_default(),
     };
@@ -336,10 +337,10 @@ fn refused_nodes(workload: &GPUWorkload, now: Timestamp) -> Vec<Arc<str>> {
         .collect()
 }
 
-/// The providers a workload may use, in order; one `None` when it does not say.
-fn providers(workload: &GPUWorkload) -> Vec<Option<String>> {
-    let said = workload.labels().get(label::PROVIDER);
-    let said = said.or_else(|| workload.annotations().get(label::PROVIDER));
+/// The providers that an object's labels or annotations let it use, in order; one `None` when they do not say.
+pub(crate) fn providers<K: ResourceExt>(object: &K) -> Vec<Option<String>> {
+    let said = object.labels().get(label::PROVIDER);
+    let said = said.or_else(|| object.annotations().get(label::PROVIDER));
     let names = said.into_iter().flat_map(|list| list.split(','));
     let named: Vec<Option<String>> = names
         .map(str::trim)

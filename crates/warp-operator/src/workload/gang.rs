@@ -198,7 +198,7 @@ pub(super) fn rank(pod: &Pod) -> Option<usize> {
 }
 
 /// Whether a pod waits behind the gang's gate.
-pub(super) fn is_gated(pod: &Pod) -> bool {
+pub(crate) fn is_gated(pod: &Pod) -> bool {
     let gates = pod
         .spec
         .as_ref()
@@ -208,7 +208,7 @@ pub(super) fn is_gated(pod: &Pod) -> bool {
 }
 
 /// The change that pins a gated pod to its node and lets it go.
-pub(super) fn let_go(pod: &Pod, node: &str) -> Value {
+pub(crate) fn let_go(pod: &Pod, node: &str) -> Value {
     let mut spec = pod.spec.clone().unwrap_or_default();
     pin(&mut spec, Some(node), None);
     let affinity = spec.affinity.and_then(|affinity| affinity.node_affinity);

@@ -405,7 +405,7 @@ fn disruption_policy() -> PodFailurePolicy {
 }
 
 /// Requires a node and a label of it. Terms are alternatives: both go into every one, or a pod would slip through another.
-pub(super) fn pin(pod: &mut PodSpec, node: Option<&str>, label: Option<(String, Vec<String>)>) {
+pub(crate) fn pin(pod: &mut PodSpec, node: Option<&str>, label: Option<(String, Vec<String>)>) {
     let here = node.map(|node| NodeSelectorRequirement {
         key: "metadata.name".to_owned(),
         operator: "In".to_owned(),

@@ -58,7 +58,7 @@ pub(super) fn containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
 }
 
 /// When its first container began to run, whether it still does or not.
-pub(super) fn started(pod: &Pod) -> Option<Timestamp> {
+pub(crate) fn started(pod: &Pod) -> Option<Timestamp> {
     let since = containers(pod).filter_map(|container| {
         let state = container.state.as_ref()?;
         let running = state.running.as_ref().map(|state| &state.started_at);

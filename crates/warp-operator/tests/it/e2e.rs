@@ -28,6 +28,7 @@ mod loss;
 mod modelcache;
 mod operator;
 mod place;
+mod queued;
 mod retry;
 mod role;
 mod run;
@@ -83,6 +84,11 @@ const SHARED: &[Scenario] = &scenarios![
     place::a_volume_is_followed_to_the_node_it_can_be_reached_from,
     gang::all_members_start_or_none,
     gang::what_ends_one_member_ends_all,
+    queued::jobs_and_workloads_wait_in_one_line,
+    queued::pods_of_a_wide_job_start_together,
+    queued::a_job_is_suspended_for_work_of_higher_priority,
+    queued::what_is_not_held_is_told_and_not_stopped,
+    queued::the_example_of_a_queued_job_runs,
     failure::a_failed_container_says_how,
     failure::a_container_that_cannot_start_says_why,
     failure::a_missing_claim_is_named_and_then_found,
@@ -141,6 +147,9 @@ fn shared_cluster(builder: Builder) -> Builder {
         .nodes(place::docker(), 1)
         .nodes(place::emptied(), 1)
         .nodes(place::contested(), 1)
+        .nodes(queued::single(), 1)
+        .nodes(queued::taken(), 1)
+        .nodes(queued::pair(), 2)
 }
 
 /// What a part of the suite leaves for the last judgement.

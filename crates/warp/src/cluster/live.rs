@@ -37,6 +37,7 @@ impl Live {
             classes: wanted(client, "storageclasses", &mut left_out).await?,
             quotas: wanted(client, "resourcequotas", &mut left_out).await?,
             tenants: wanted(client, "tenants", &mut left_out).await?,
+            priorities: wanted(client, "priorityclasses", &mut left_out).await?,
         };
         Ok(Self { cluster, left_out })
     }

@@ -9,8 +9,8 @@ use kube::ResourceExt;
 use kube::api::ListParams;
 use serde::Serialize;
 use warp_api::workload::Priority;
-use warp_api::{GPUWorkload, Phase, Tenant, reason};
-use warp_operator::foresight::{Cluster, waiting};
+use warp_api::{GPUWorkload, Phase, Tenant, label, reason};
+use warp_operator::foresight::{Cluster, QueuedJob, Waiter, everybody, jobs_without_place};
 
 use crate::cluster::{self, Connection, Target, live};
 use crate::output::{self, Table};
@@ -63,6 +63,10 @@ async fn queue(args: Args) -> anyhow::Result<ExitCode> {
     let (workloads, everywhere) = workloads(&connection).await?;
     let cluster = Cluster {
         jobs: jobs(&connection, everywhere).await?,
+        // Who may not read them sees Jobs of every class among the usual ones.
+        priorities: live::everywhere(&connection.client)
+            .await
+            .unwrap_or_default(),
         workloads,
         ..Cluster::default()
     };
@@ -139,13 +143,19 @@ async fn jobs(
 
 /// Those in line, in order, then those that wait for something else.
 fn entries(cluster: &Cluster, now: Timestamp) -> Vec<Entry> {
-    let line = waiting(cluster, now);
+    let line = everybody(cluster, now);
     let mut entries: Vec<Entry> = line
         .iter()
         .enumerate()
-        .map(|(at, workload)| entry(workload, Some(at + 1)))
+        .map(|(at, waiter)| match waiter {
+            Waiter::Workload(workload) => entry(workload, Some(at + 1)),
+            Waiter::Job(job) => job_entry(job, Some(at + 1)),
+        })
         .collect();
-    let in_line = |workload: &GPUWorkload| line.iter().any(|one| one.uid() == workload.uid());
+    let in_line = |workload: &GPUWorkload| {
+        let mut line = line.iter();
+        line.any(|one| matches!(one, Waiter::Workload(one) if one.uid() == workload.uid()))
+    };
     let mut others: Vec<&Arc<GPUWorkload>> = cluster
         .workloads
         .iter()
@@ -153,7 +163,30 @@ fn entries(cluster: &Cluster, now: Timestamp) -> Vec<Entry> {
         .collect();
     others.sort_by_key(|workload| (workload.namespace(), workload.name_any()));
     entries.extend(others.into_iter().map(|workload| entry(workload, None)));
+    let mut jobs = jobs_without_place(cluster);
+    jobs.retain(|job| !job.in_line);
+    jobs.sort_by_key(|job| (job.job.namespace(), job.job.name_any()));
+    entries.extend(jobs.iter().map(|job| job_entry(job, None)));
     entries
+}
+
+/// A queued Job, in its annotations' words.
+fn job_entry(queued: &QueuedJob, position: Option<usize>) -> Entry {
+    let job = &queued.job;
+    let said = |name: &str| job.annotations().get(name).cloned();
+    let since = job.creation_timestamp().map(|time| time.0);
+    Entry {
+        position,
+        namespace: job.namespace().unwrap_or_default(),
+        name: format!("job/{}", job.name_any()),
+        priority: queued.priority,
+        gpus: i32::try_from(queued.gpus).unwrap_or(i32::MAX),
+        ask: queued.ask.clone(),
+        waiting_since: since.map(|time| time.to_string()),
+        since,
+        reason: said(label::QUEUE_REASON).unwrap_or_else(|| reason::QUEUED.to_owned()),
+        message: said(label::WAITING_FOR).unwrap_or_default(),
+    }
 }
 
 fn entry(workload: &GPUWorkload, position: Option<usize>) -> Entry {

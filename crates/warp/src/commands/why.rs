@@ -4,6 +4,7 @@
 //! functions; what runs or has ended is told from its Jobs, pods and Events.
 
 mod change;
+mod job;
 mod tell;
 
 use std::process::ExitCode;
@@ -23,7 +24,7 @@ pub(crate) use change::steps as change_steps;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The workload
+    /// The workload, or a queued Job as job/NAME
     name: String,
     #[command(flatten)]
     target: Target,
@@ -102,6 +103,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 async fn why(args: Args) -> anyhow::Result<ExitCode> {
     let connection = args.target.connect().await?;
+    if let Some(job) = job::find(&connection, &args.name).await? {
+        let told = job::tell(&connection, &job, &args.target).await?;
+        return show(&told, args.output);
+    }
     let found = workload::find(&connection, &args.name).await?;
     let parts = Parts::read(&connection, &found).await?;
     let mut notes: Vec<String> = Vec::new();
@@ -126,9 +131,13 @@ async fn why(args: Args) -> anyhow::Result<ExitCode> {
         Timestamp::now(),
     );
     told.notes = notes;
-    match args.output {
-        Format::Json => output::line(&serde_json::to_string_pretty(&told)?),
-        Format::Text => print(&told),
+    show(&told, args.output)
+}
+
+fn show(told: &Why, format: Format) -> anyhow::Result<ExitCode> {
+    match format {
+        Format::Json => output::line(&serde_json::to_string_pretty(told)?),
+        Format::Text => print(told),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -431,6 +431,23 @@ fn the_queue_is_as_its_guide_shows() {
 }
 
 #[test]
+fn jobs_of_others_wait_as_their_guide_shows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let _ended = Ended(folder.path());
+    let reader = Reader {
+        page: "jobs.md",
+        folder: folder.path(),
+        environment: vec![
+            ("PATH", programs(folder.path())),
+            ("HOME", folder.path().into()),
+            ("XDG_DATA_HOME", folder.path().join("share").into()),
+        ],
+    };
+    let read = reader.read();
+    assert!(read.ran >= 4 && read.compared >= 3, "{read:?}");
+}
+
+#[test]
 fn gangs_start_together_as_the_guide_shows() {
     let folder = tempfile::tempdir().expect("a folder");
     let _ended = Ended(folder.path());

@@ -45,6 +45,7 @@ pub(super) fn descriptor() -> Described {
             prepare_update: keep_status,
             validate,
             validate_update,
+            validate_status_update,
             generation: true,
             orphan_by_default: Some(ORPHANS),
             ..Strategy::default()
@@ -394,6 +395,22 @@ fn validate_update(new: &Value, old: &Value) -> Errors {
         immutable(new, old, name, &mut errors);
     }
     errors
+}
+
+/// When a job started is taken back only while it is suspended, or set anew as it is resumed.
+fn validate_status_update(new: &Value, old: &Value) -> Errors {
+    let started = |job| at(job, "status.startTime");
+    let suspended = |job: &Value, wanted: &str| {
+        let mut conditions = list(job, "status.conditions").iter();
+        conditions.any(|c| text(c, "type") == "Suspended" && text(c, "status") == wanted)
+    };
+    let resuming = suspended(old, "True") && suspended(new, "False");
+    let changed = started(old).is_some() && started(old) != started(new);
+    if changed && !resuming && !flag(new, "spec.suspend") {
+        let detail = "startTime cannot be removed for unsuspended job";
+        return vec![FieldError::required(&Path::new("status.startTime"), detail)];
+    }
+    Vec::new()
 }
 
 /// The template is fixed, except where a suspended job that never started may still be placed.

@@ -6,8 +6,8 @@ use warp_testkit::audit::Action;
 use warp_testkit::{Behaviour, Cluster, Engine, NodeShape, until, wait_gone};
 
 use super::Used;
-use super::modelcache;
 use super::world::{DEADLINE, World, manifests, retries, spec, with};
+use super::{modelcache, queued};
 
 /// What the operator of a world has done; being refused anything is an error.
 pub(super) async fn used(world: &World) -> Result<Used> {
@@ -150,6 +150,8 @@ pub(super) async fn namespaced_role(engine: Engine) -> Result<Used> {
     let high = with(spec(8, &Behaviour::succeed()), json!({"priority": "high"}));
     scene.submit("high", high).await?;
     scene.until_phase("high", "Succeeded").await?;
+    scene.delete("low").await?;
+    queued::is_placed_and_evicted(&scene).await?;
     modelcache::waits_and_goes(&world, &scene).await?;
     ensure!(
         foreign.get("ignored").await?.data.get("status").is_none(),

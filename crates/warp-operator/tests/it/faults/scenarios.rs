@@ -9,6 +9,7 @@
 mod caches;
 mod clouds;
 mod gangs;
+mod queued;
 mod services;
 mod tenants;
 
@@ -40,6 +41,10 @@ use gangs::{
     is_deleted_as_it_starts, is_suspended_as_it_starts_and_resumed,
     is_tried_again_when_a_member_fails, loses_a_node_of_one_member, starts_together_and_ends,
     waits_whole_until_there_is_room,
+};
+use queued::{
+    goes_while_it_waits, makes_room_and_runs_again, starts_its_pods_together,
+    waits_its_turn_among_workloads,
 };
 use services::{
     is_changed_without_a_spare_gpu, is_corrected_while_it_is_wrong, is_served_and_deleted,
@@ -177,6 +182,12 @@ pub(super) fn all() -> Vec<Scenario> {
     ]);
     all.extend(scenarios![two_leaders "two leaders gang ";
         FLEET starts_together_and_ends,
+    ]);
+    all.extend(scenarios![operator "queuedjob ";
+        ONE waits_its_turn_among_workloads,
+        FLEET starts_its_pods_together,
+        ONE makes_room_and_runs_again,
+        ONE goes_while_it_waits,
     ]);
     all.extend(scenarios![operator "tenant ";
         FLEET counts_what_its_namespaces_use,

@@ -110,6 +110,17 @@ impl Subject<'_> {
 
     fn waits(&self, told: &mut Why, looked: &Look) {
         told.ahead = ahead(&looked.ahead);
+        for job in &looked.jobs_ahead {
+            told.evidence.push(Evidence {
+                what: "a queued Job is before it".to_owned(),
+                detail: format!(
+                    "{}/{} ({})",
+                    job.job.namespace().unwrap_or_default(),
+                    job.job.name_any(),
+                    job.ask
+                ),
+            });
+        }
         let retry = self.status.next_retry_time.as_ref().map(|time| time.0);
         if let Some(at) = retry.filter(|at| *at > self.now) {
             told.sentence = format!(

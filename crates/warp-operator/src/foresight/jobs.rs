@@ -1,0 +1,186 @@
+//! Jobs of others that are queued, in the one line with workloads: in which order, what they hold, and what would become
+//! of them. Pure.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use warp_api::GPUWorkload;
+use warp_api::workload::Priority;
+use warp_runtime::cache::Cache;
+
+use super::{Cluster, Outlook, Turn, turn, waiting};
+use crate::config::Settings;
+use crate::ledger::{Promise, finished};
+use crate::placement::{Claimant, Endings, Runner};
+use crate::queuedjob::{
+    Asking, Running, Standing, ask, ends_of, of_a_job, priority, promises, queued_at, standing,
+};
+
+/// A queued Job that has not ended.
+#[derive(Clone, Debug)]
+pub struct QueuedJob {
+    pub job: Arc<Job>,
+    pub priority: Priority,
+    /// Of all its pods together; none where its spec is wrong.
+    pub gpus: u64,
+    /// What it asks for, in words.
+    pub ask: String,
+    /// It waits for a place. Others wait for something else, such as a hand.
+    pub in_line: bool,
+}
+
+/// Who is in line.
+#[derive(Clone, Debug)]
+pub enum Waiter {
+    Workload(Arc<GPUWorkload>),
+    Job(QueuedJob),
+}
+
+/// Everybody in line, in the order they are served.
+pub fn everybody(cluster: &Cluster, now: Timestamp) -> Vec<Waiter> {
+    let workloads = waiting(cluster, now).into_iter();
+    let workloads = workloads.map(|one| (turn(&one), Waiter::Workload(one)));
+    let jobs = cluster.jobs_in_line().into_iter();
+    let jobs = jobs.map(|one| (one.turn(), Waiter::Job(one)));
+    let mut all: Vec<(Turn, Waiter)> = workloads.chain(jobs).collect();
+    all.sort_by(|(one, _), (other, _)| one.cmp(other));
+    all.into_iter().map(|(_, waiter)| waiter).collect()
+}
+
+/// Queued Jobs that have no place, in line or not.
+pub fn jobs_without_place(cluster: &Cluster) -> Vec<QueuedJob> {
+    let pods = cluster.pods_by_maker();
+    let jobs = cluster.jobs.iter().filter_map(|job| {
+        let found = standing(job, pods.of(job));
+        let waits = !matches!(found, Standing::Aside | Standing::Placed | Standing::Unheld);
+        waits.then(|| cluster.described(job, found))
+    });
+    jobs.collect()
+}
+
+/// What would become of one queued Job now; none when it does not wait for a place.
+pub fn outlook_of_job(
+    cluster: &Cluster,
+    job: &Job,
+    settings: &Settings,
+    now: Timestamp,
+) -> Option<Outlook> {
+    let line = waiting(cluster, now);
+    let jobs = cluster.jobs_in_line();
+    let decided = cluster.decide(&line, &jobs, None, settings, now);
+    let mut told = decided.jobs.into_iter();
+    let (_, outlook) = told.find(|(found, _)| found.uid() == job.uid())?;
+    Some(match outlook {
+        Outlook::Waits { reason, message } => Outlook::Waits {
+            reason,
+            message: of_a_job(&message),
+        },
+        other => other,
+    })
+}
+
+impl QueuedJob {
+    pub(super) fn turn(&self) -> Turn {
+        (
+            Reverse(self.priority),
+            self.job.creation_timestamp().map(|time| time.0),
+            queued_at(&self.job).unwrap_or(Timestamp::MAX),
+            self.job.namespace(),
+            self.job.name_any(),
+        )
+    }
+
+    pub(super) fn asking(&self, now: Timestamp) -> Option<Arc<dyn Claimant>> {
+        // Nothing is changed here, so nothing changed is looked for.
+        let jobs = Cache::new(&[]);
+        let asking = Asking::new(&jobs, Arc::clone(&self.job), self.priority, now)?;
+        Some(Arc::new(asking))
+    }
+}
+
+/// Pods that have not ended, by the object that made them.
+pub(super) struct Made(BTreeMap<String, Vec<Arc<Pod>>>);
+
+impl Made {
+    pub(super) fn of(&self, job: &Job) -> &[Arc<Pod>] {
+        let uid = job.metadata.uid.as_deref().unwrap_or_default();
+        self.0.get(uid).map_or(&[], Vec::as_slice)
+    }
+}
+
+impl Cluster {
+    fn pods_by_maker(&self) -> Made {
+        let mut made: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
+        for pod in self.pods.iter().filter(|pod| !finished(pod)) {
+            if let Some(owner) = pod.owner_references().first() {
+                let pods = made.entry(owner.uid.clone()).or_default();
+                pods.push(Arc::clone(pod));
+            }
+        }
+        Made(made)
+    }
+
+    /// Who may not read PriorityClasses takes every class for the usual one.
+    fn priority_of(&self, job: &Job) -> Priority {
+        let class = |name: &str| {
+            let mut classes = self.priorities.iter();
+            let found = classes.find(|class| class.name_any() == name);
+            found.map(|class| class.value)
+        };
+        priority(job, class).unwrap_or_default()
+    }
+
+    fn described(&self, job: &Arc<Job>, standing: Standing) -> QueuedJob {
+        let asked = ask(job);
+        QueuedJob {
+            priority: self.priority_of(job),
+            gpus: asked.as_ref().map_or(0, crate::queuedjob::Ask::total_gpus),
+            in_line: standing == Standing::Queued && asked.is_ok(),
+            ask: asked.map_or_else(
+                |_| "-".to_owned(),
+                |asked| match asked.pods {
+                    1 => asked.gpus.describe(),
+                    pods => format!("{pods} × {}", asked.gpus.describe()),
+                },
+            ),
+            job: Arc::clone(job),
+        }
+    }
+
+    /// Queued Jobs that wait for a place, in order.
+    pub(super) fn jobs_in_line(&self) -> Vec<QueuedJob> {
+        let mut jobs = jobs_without_place(self);
+        jobs.retain(|job| job.in_line);
+        jobs.sort_by_cached_key(QueuedJob::turn);
+        jobs
+    }
+
+    /// What queued Jobs have been promised for pods that are not there yet.
+    pub(super) fn promised_to_jobs(&self) -> Vec<Promise> {
+        let pods = self.pods_by_maker();
+        let jobs = self.jobs.iter();
+        let placed = jobs.filter(|job| standing(job, pods.of(job)) == Standing::Placed);
+        placed.flat_map(|job| promises(job, pods.of(job))).collect()
+    }
+
+    pub(super) fn endings_of_jobs(&self) -> Endings {
+        let pods = self.pods_by_maker();
+        let jobs = self.jobs.iter();
+        let ours = jobs.filter(|job| standing(job, pods.of(job)) == Standing::Placed);
+        ours.flat_map(|job| ends_of(job, pods.of(job))).collect()
+    }
+
+    pub(super) fn running_jobs(&self) -> Vec<Arc<dyn Runner>> {
+        let pods = self.pods_by_maker();
+        let running = self.jobs.iter().filter_map(|job| {
+            let running = Running::of(job, pods.of(job), self.priority_of(job))?;
+            Some(Arc::new(running) as Arc<dyn Runner>)
+        });
+        running.collect()
+    }
+}

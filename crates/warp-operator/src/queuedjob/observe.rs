@@ -1,0 +1,73 @@
+//! Everything a plan needs, read from the caches. No decisions.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Resource, ResourceExt};
+use warp_api::workload::Priority;
+use warp_runtime::cache::Key;
+
+use super::ask::priority;
+use crate::context::Context;
+use crate::ledger::finished;
+use crate::placement::Verdict;
+use crate::shapes::{BY_MAKER, BY_OWNER};
+
+/// What is known about one Job.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    /// Its pods that have not ended.
+    pub(super) pods: Vec<Arc<Pod>>,
+    /// Latest refusal to create a pod of it.
+    pub(super) refusal: Option<String>,
+    /// Its priority, or what is wrong with what it says of it.
+    pub(super) priority: Result<Priority, String>,
+    /// What the scheduler last said about it.
+    pub(super) verdict: Option<Verdict>,
+    /// The scheduler does not try it again before then.
+    pub(super) held_until: Option<Timestamp>,
+    /// Its place in line, from 1, as the scheduler last told it.
+    pub(super) position: Option<usize>,
+    /// When it came.
+    pub(super) arrived: Option<Timestamp>,
+}
+
+pub(super) fn see(cx: &Context, job: &Job) -> Seen {
+    let uid = job.uid().unwrap_or_default();
+    let generation = job.meta().generation.unwrap_or_default();
+    Seen {
+        pods: pods(cx, job),
+        refusal: refusal(cx, job),
+        priority: priority_of(cx, job),
+        verdict: cx.verdicts.get(&uid, generation),
+        held_until: cx.verdicts.held_until(&uid, generation),
+        position: cx.verdicts.position(&uid, generation),
+        arrived: cx.arrivals.of(&uid),
+    }
+}
+
+/// Pods of a Job that have not ended, of its own namespace: anybody may write any owner on what is theirs.
+pub(super) fn pods(cx: &Context, job: &Job) -> Vec<Arc<Pod>> {
+    let uid = job.meta().uid.as_deref().unwrap_or_default();
+    let mut pods = cx.pods.by(BY_MAKER, uid);
+    pods.retain(|pod| pod.meta().namespace == job.meta().namespace && !finished(pod));
+    pods
+}
+
+/// What an Event of its own namespace says against its pods.
+pub(super) fn refusal(cx: &Context, job: &Job) -> Option<String> {
+    let uid = job.meta().uid.as_deref().unwrap_or_default();
+    let mut events = cx.refusals.by(BY_OWNER, uid);
+    events.retain(|event| event.meta().namespace == job.meta().namespace);
+    events.sort_by_key(|event| event.last_timestamp.as_ref().map(|time| time.0));
+    events.last()?.message.clone()
+}
+
+pub(super) fn priority_of(cx: &Context, job: &Job) -> Result<Priority, String> {
+    priority(job, |name| {
+        let class = cx.priorities.get(&Key::new("", name))?;
+        Some(class.value)
+    })
+}

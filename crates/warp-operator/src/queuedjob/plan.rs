@@ -1,0 +1,232 @@
+//! What should happen to one queued Job besides being placed, which is the scheduler's. Pure.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::batch::v1::{Job, JobStatus};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use serde_json::json;
+use warp_api::{label, reason};
+use warp_runtime::driver::later;
+use warp_runtime::plan::Plan;
+use warp_runtime::sweep;
+
+use super::ask::{ask, wanted};
+use super::objects::{leave, refusing, requeue, staying, to_let_go};
+use super::observe::Seen;
+use super::say::{Say, of_a_job, say};
+use super::standing::{Standing, standing};
+use crate::config::Settings;
+use crate::ledger::{node_of, pinned_to, waits_for_volume};
+use crate::placement;
+use crate::workload::{is_gated, let_go};
+
+/// How long a node is left out whose room was taken by somebody else meanwhile.
+const ROOM: SignedDuration = SignedDuration::from_secs(10);
+
+/// What must still be so of a Job when its pods are let go.
+const GOES: [&str; 3] = [
+    "/metadata/deletionTimestamp",
+    "/spec/suspend",
+    "/metadata/annotations/gpu.warp.dev~1nodes",
+];
+
+pub(super) fn plan(job: &Job, seen: &Seen, settings: &Settings, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    match standing(job, &seen.pods) {
+        // Its pods, or the Job controller, are heard of when they have gone on.
+        Standing::Aside | Standing::Settling => {}
+        Standing::Queued => queued(&mut plan, job, seen, now),
+        Standing::Restarting => begin_again(&mut plan, job),
+        Standing::Leaving => {
+            let why = job.annotations().get(label::REQUEUED);
+            let why = why.cloned().unwrap_or_default();
+            let waits = Say {
+                reason: reason::QUEUED,
+                waiting_for: Some(format!("it was queued again: {why}")),
+                position: None,
+                told: None,
+            };
+            say(&mut plan, job, waits, Some(leave(job)));
+            "it is to be placed anew".clone_into(&mut plan.why);
+        }
+        Standing::Stopped => stopped(&mut plan, job),
+        Standing::Unheld => {
+            let held = Say {
+                reason: reason::NOT_HELD,
+                waiting_for: None,
+                position: None,
+                told: Some(format!(
+                    "it asks to be queued ({}) and was not suspended when it came, or was resumed by hand: it runs wherever the cluster's scheduler puts it, and is not stopped; create it with spec.suspend: true to have it placed",
+                    label::QUEUE
+                )),
+            };
+            say(&mut plan, job, held, None);
+        }
+        Standing::Placed => placed(&mut plan, job, seen, settings, now),
+    }
+    if plan.why.is_empty() {
+        "it is told how it stands in the queue".clone_into(&mut plan.why);
+    }
+    plan
+}
+
+/// It waits for its place: says for what, and has the scheduler look at it.
+fn queued(plan: &mut Plan, job: &Job, seen: &Seen, now: Timestamp) {
+    let bad = ask(job).err().or_else(|| seen.priority.clone().err());
+    if let Some(bad) = bad {
+        return say(plan, job, Say::waits(reason::INVALID_SPEC, bad), None);
+    }
+    let held = seen.held_until.filter(|until| *until > now);
+    match held {
+        Some(until) => plan.look_again(until),
+        None if seen.verdict.is_none() || seen.held_until.is_some() => {
+            plan.wake.push(sweep::wake(placement::NAME));
+        }
+        None => {}
+    }
+    let Some(verdict) = &seen.verdict else { return };
+    let waits = Say {
+        position: seen.position,
+        ..Say::waits(verdict.reason, of_a_job(&verdict.message))
+    };
+    let came = seen.arrived.filter(|_| super::queued_at(job).is_none());
+    let more =
+        came.map(|came| json!({"metadata": {"annotations": {label::QUEUED_AT: came.to_string()}}}));
+    say(plan, job, waits, more);
+}
+
+/// The start time of an earlier run is taken back, as the Job controller does it when it resumes a Job.
+fn begin_again(plan: &mut Plan, job: &Job) {
+    let before = job.status.clone().unwrap_or_default();
+    let after = JobStatus {
+        start_time: None,
+        ..before.clone()
+    };
+    plan.status(job, Some(&before), &after);
+    "its pods can be told their node only before it has started".clone_into(&mut plan.why);
+}
+
+fn stopped(plan: &mut Plan, job: &Job) {
+    let (namespace, name) = (job.namespace().unwrap_or_default(), job.name_any());
+    let message = format!(
+        "it was suspended by hand after it had been placed, and is left so; resume it where it was (kubectl patch job -n {namespace} {name} --type=merge -p '{{\"spec\":{{\"suspend\":false}}}}'), or have it queued again (kubectl annotate job -n {namespace} {name} {}=by-hand)",
+        label::REQUEUED
+    );
+    say(plan, job, Say::waits(reason::JOB_SUSPENDED, message), None);
+}
+
+/// It has its places: its pods are let go when all are there; one that nobody takes gives its places back.
+fn placed(plan: &mut Plan, job: &Job, seen: &Seen, settings: &Settings, now: Timestamp) {
+    match given_back(job, seen, settings, now) {
+        Some(Back::Now { why, node }) => {
+            // As soon as the ledger sees room again, the node is as good as any; of other reasons it may know nothing.
+            let room = why.contains("Insufficient ");
+            let wait = seconds(settings.refusal_timeout);
+            let wait = if room { wait.min(ROOM) } else { wait };
+            let refused = node.map(|node| refusing(job, &node, later(now, wait), now));
+            let waits = Say {
+                reason: reason::PLACEMENT_REFUSED,
+                waiting_for: Some(why.clone()),
+                position: None,
+                told: Some(format!("{why}; it is suspended and queued again")),
+            };
+            say(plan, job, waits, Some(requeue(&why, refused)));
+            plan.why = why;
+            return;
+        }
+        Some(Back::At(time)) => plan.look_again(time),
+        None => {}
+    }
+    let free = to_let_go(job, &seen.pods);
+    if !free.is_empty() {
+        plan.only_if_shows(job, &GOES);
+        for (pod, node) in free {
+            plan.merge(&**pod, let_go(pod, &node));
+        }
+        "all its pods are there".clone_into(&mut plan.why);
+        return;
+    }
+    // Resumed by hand after it was suspended by us: it has its old places.
+    let stale = job.annotations().contains_key(label::REQUEUED);
+    let more = stale.then(|| json!({"metadata": {"annotations": {label::REQUEUED: null}}}));
+    let holds = Say {
+        reason: reason::PLACED,
+        waiting_for: None,
+        position: None,
+        told: None,
+    };
+    say(plan, job, holds, more);
+}
+
+/// When a Job gives its places back.
+enum Back {
+    Now { why: String, node: Option<String> },
+    At(Timestamp),
+}
+
+/// Whether a placed Job is to be queued again: a pod of it is refused by the cluster's scheduler while none of them runs,
+/// or does not come to its node in time.
+fn given_back(job: &Job, seen: &Seen, settings: &Settings, now: Timestamp) -> Option<Back> {
+    let patience = seconds(settings.start_timeout);
+    let pods = staying(&seen.pods);
+    let bound = pods.iter().any(|pod| node_of(pod).is_some());
+    let open = pods.iter().filter(|pod| node_of(pod).is_none());
+    let open: Vec<&&Arc<Pod>> = open.filter(|pod| !is_gated(pod)).collect();
+    let node = |pod: &Pod| pod.spec.as_ref().and_then(pinned_to);
+    for pod in open.iter().filter(|_| !bound) {
+        if let Some(message) = refused(pod) {
+            let node = node(pod);
+            let on = node.as_deref().unwrap_or("its node");
+            let why = format!("the cluster's scheduler did not put it on {on}: {message}");
+            return Some(Back::Now { why, node });
+        }
+    }
+    let made = open.iter().map(|pod| {
+        let time = pod.creation_timestamp().map(|time| time.0);
+        let node = node(pod);
+        let on = node.clone().unwrap_or_default();
+        let why = format!("pod {} was not bound to node {on} in time", pod.name_any());
+        (time, why, node)
+    });
+    let status = job.status.as_ref();
+    let begun = status
+        .is_some_and(|status| status.succeeded.unwrap_or(0) > 0 || status.failed.unwrap_or(0) > 0);
+    let short = !begun && pods.len() < wanted(job, pods.len());
+    let resumed = status.and_then(|status| status.start_time.as_ref());
+    let missing = short.then(|| {
+        let why = match &seen.refusal {
+            Some(refusal) => format!("its pods are refused: {refusal}"),
+            None => "its pods were never created".to_owned(),
+        };
+        (resumed.map(|time| time.0), why, None)
+    });
+    let all: Vec<_> = made.chain(missing).collect();
+    let due = |since: Timestamp| later(since, patience);
+    let times = all.iter().filter_map(|(since, ..)| since.map(due));
+    let first = times.min()?;
+    if first > now {
+        return Some(Back::At(first));
+    }
+    let late = all.into_iter();
+    let mut late = late.filter(|(since, ..)| since.map(due).is_some_and(|due| due <= now));
+    late.next().map(|(_, why, node)| Back::Now { why, node })
+}
+
+/// What the cluster's scheduler says against a pod. One it makes room for is on its way, and a volume may yet come.
+fn refused(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    let mut conditions = status.conditions.iter().flatten();
+    let found = conditions.find(|found| {
+        found.type_ == "PodScheduled"
+            && found.status == "False"
+            && found.reason.as_deref() == Some("Unschedulable")
+    })?;
+    let making_room = status.nominated_node_name.is_some();
+    (!making_room && !waits_for_volume(pod)).then(|| found.message.clone().unwrap_or_default())
+}
+
+fn seconds(duration: std::time::Duration) -> SignedDuration {
+    SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
+}

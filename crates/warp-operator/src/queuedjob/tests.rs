@@ -1,0 +1,474 @@
+//! What is done about queued Jobs, from what is seen of them.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+use warp_api::workload::Priority;
+use warp_api::{label, reason};
+use warp_runtime::cache::Cache;
+use warp_runtime::plan::{Action, Plan};
+
+use super::observe::Seen;
+use super::standing::{Standing, is_ours, standing};
+use super::{Asking, Running, ask, objects, plan, priority, promises};
+use crate::config::Settings;
+use crate::placement::{Claimant, Place, Runner, Verdict};
+
+const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+/// `base` with the fields of `more` put over it.
+fn over(base: &mut Value, more: &Value) {
+    match (base, more) {
+        (Value::Object(base), Value::Object(more)) => {
+            for (key, value) in more {
+                over(base.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (base, more) => base.clone_from(more),
+    }
+}
+
+/// A Job of one pod with two GPUs that waits in the queue, changed by `more`.
+fn job(more: &Value) -> Job {
+    let mut base = json!({
+        "metadata": {
+            "name": "train", "namespace": "team", "uid": "u", "resourceVersion": "7", "generation": 1,
+            "creationTimestamp": NOW.to_string(),
+            "labels": {label::QUEUE: "true"},
+        },
+        "spec": {
+            "suspend": true,
+            "template": {"spec": {"restartPolicy": "Never", "containers": [
+                {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "2", "cpu": "1"}}},
+            ]}},
+        },
+        "status": {"conditions": [{"type": "Suspended", "status": "True"}]},
+    });
+    over(&mut base, more);
+    serde_json::from_value(base).unwrap()
+}
+
+fn pod(name: &str, more: &Value) -> Arc<Pod> {
+    let mut base = json!({
+        "metadata": {
+            "name": name, "namespace": "team", "uid": name, "resourceVersion": "1",
+            "creationTimestamp": NOW.to_string(),
+        },
+        "spec": {"containers": []},
+        "status": {"phase": "Pending"},
+    });
+    over(&mut base, more);
+    Arc::new(serde_json::from_value(base).unwrap())
+}
+
+fn gated(name: &str) -> Arc<Pod> {
+    pod(
+        name,
+        &json!({"spec": {"schedulingGates": [{"name": label::GANG_GATE}]}}),
+    )
+}
+
+fn bound(name: &str, node: &str) -> Arc<Pod> {
+    pod(name, &json!({"spec": {"nodeName": node}}))
+}
+
+fn seen(pods: Vec<Arc<Pod>>) -> Seen {
+    Seen {
+        pods,
+        refusal: None,
+        priority: Ok(Priority::Normal),
+        verdict: None,
+        held_until: None,
+        position: None,
+        arrived: None,
+    }
+}
+
+fn at(nodes: &[&str]) -> Vec<Place> {
+    let place = |node: &&str| Place {
+        node: (*node).to_owned(),
+        resource: "nvidia.com/gpu".to_owned(),
+        evidence: None,
+        strategy: "warp",
+        provider: "kubernetes".to_owned(),
+        why: format!("warp chose node {node}"),
+    };
+    nodes.iter().map(place).collect()
+}
+
+fn planned(job: &Job, seen: &Seen) -> Plan {
+    plan::plan(job, seen, &Settings::default(), NOW)
+}
+
+/// The one patch of a plan.
+fn patch(plan: &Plan) -> &Value {
+    let mut patches = plan.actions.iter().filter_map(|action| match action {
+        Action::Patch { patch, .. } => Some(patch),
+        _ => None,
+    });
+    let first = patches.next().expect("a patch");
+    assert!(patches.next().is_none(), "{plan:?}");
+    first
+}
+
+fn told(plan: &Plan) -> Vec<&str> {
+    let notes = plan.actions.iter().filter_map(|action| match action {
+        Action::Note(note) => Some(note.reason.as_str()),
+        _ => None,
+    });
+    notes.collect()
+}
+
+/// The Job as the API server has it after a patch.
+fn patched(job: &Job, patch: &Value) -> Job {
+    fn merge(base: &mut Value, patch: &Value) {
+        let (Value::Object(fields), Value::Object(patch)) = (&mut *base, patch) else {
+            base.clone_from(patch);
+            return;
+        };
+        for (key, value) in patch {
+            if value.is_null() {
+                fields.remove(key);
+            } else {
+                merge(fields.entry(key).or_insert(json!({})), value);
+            }
+        }
+    }
+    let mut object = serde_json::to_value(job).unwrap();
+    merge(&mut object, patch);
+    serde_json::from_value(object).unwrap()
+}
+
+fn asking(job: &Job) -> Asking {
+    let jobs = Cache::new(&[]);
+    Asking::new(&jobs, Arc::new(job.clone()), Priority::Normal, NOW).unwrap()
+}
+
+fn placed(job: &Job, nodes: &[&str]) -> Job {
+    let plan = asking(job).plan(&at(nodes));
+    patched(job, patch(&plan))
+}
+
+#[test]
+fn a_job_stands_where_it_and_its_pods_say() {
+    let here = bound("p", "n");
+    let nodes = json!({"metadata": {"annotations": {label::NODES: "n"}}});
+    let running =
+        json!({"spec": {"suspend": false}, "metadata": {"annotations": {label::NODES: "n"}}});
+    let requeued =
+        json!({"metadata": {"annotations": {label::NODES: "n", label::REQUEUED: "why"}}});
+    let started = json!({
+        "metadata": {"annotations": {label::REQUEUED: "why", label::NODES: "n"}},
+        "status": {"startTime": NOW.to_string()},
+    });
+    let cases: [(Value, &[Arc<Pod>], Standing); 13] = [
+        (json!({}), &[], Standing::Queued),
+        (
+            json!({"status": {"conditions": null}}),
+            &[],
+            Standing::Settling,
+        ),
+        (json!({}), std::slice::from_ref(&here), Standing::Settling),
+        (json!({"spec": {"suspend": false}}), &[], Standing::Unheld),
+        (
+            json!({"status": {"startTime": NOW.to_string()}}),
+            &[],
+            Standing::Restarting,
+        ),
+        (running, &[], Standing::Placed),
+        (nodes, &[], Standing::Stopped),
+        (
+            requeued.clone(),
+            std::slice::from_ref(&here),
+            Standing::Settling,
+        ),
+        (started, &[], Standing::Restarting),
+        (requeued, &[], Standing::Leaving),
+        (
+            json!({"status": {"conditions": [{"type": "Complete", "status": "True"}]}}),
+            &[],
+            Standing::Aside,
+        ),
+        (
+            json!({"metadata": {"deletionTimestamp": NOW.to_string()}}),
+            &[],
+            Standing::Aside,
+        ),
+        (
+            json!({"metadata": {"ownerReferences": [{
+                "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPUWorkload", "name": "w", "uid": "w", "controller": true,
+            }]}}),
+            &[],
+            Standing::Aside,
+        ),
+    ];
+    for (more, pods, wanted) in cases {
+        assert_eq!(standing(&job(&more), pods), wanted, "{more}");
+    }
+}
+
+#[test]
+fn only_jobs_with_the_label_that_nobody_else_runs_are_queued() {
+    assert!(is_ours(&job(&json!({}))));
+    for more in [
+        json!({"metadata": {"labels": {label::QUEUE: "false"}}}),
+        json!({"metadata": {"labels": {label::WORKLOAD_UID: "w"}}}),
+        json!({"spec": {"managedBy": "example.com/elsewhere"}}),
+    ] {
+        assert!(!is_ours(&job(&more)), "{more}");
+    }
+    let cron = json!({"metadata": {"ownerReferences": [{
+        "apiVersion": "batch/v1", "kind": "CronJob", "name": "c", "uid": "c", "controller": true,
+    }]}});
+    assert!(is_ours(&job(&cron)), "a CronJob leaves suspend alone");
+}
+
+#[test]
+fn what_a_job_asks_for_is_read_from_its_template() {
+    let found = ask(&job(&json!({"spec": {"parallelism": 3, "completions": 2}}))).unwrap();
+    assert_eq!((found.pods, found.gpus.count), (2, 2));
+    assert_eq!(found.resource, "nvidia.com/gpu");
+    let left = found.without_gpus();
+    let left = left.containers[0].resources.as_ref().unwrap();
+    let left: Vec<&String> = left.limits.iter().flatten().map(|(name, _)| name).collect();
+    assert_eq!(left, ["cpu"], "the GPUs are counted once");
+    for (more, said) in [
+        (json!({"spec": {"parallelism": 0}}), "wants no pod"),
+        (json!({"spec": {"parallelism": 513}}), "at most 512"),
+        (
+            json!({"spec": {"template": {"spec": {"containers": [{"name": "c"}]}}}}),
+            "no whole GPU",
+        ),
+        (
+            json!({"spec": {"template": {"spec": {"containers": [
+                {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1", "amd.com/gpu": "1"}}},
+            ]}}}}),
+            "nvidia.com/gpu and amd.com/gpu",
+        ),
+    ] {
+        let bad = ask(&job(&more)).unwrap_err();
+        assert!(bad.contains(said), "{bad}");
+    }
+}
+
+#[test]
+fn a_priority_is_an_annotation_or_a_class() {
+    let of = |more: Value| {
+        priority(&job(&more), |name| match name {
+            "urgent" => Some(1000),
+            "idle" => Some(-5),
+            _ => None,
+        })
+    };
+    let class = |name: &str| json!({"spec": {"template": {"spec": {"priorityClassName": name}}}});
+    assert_eq!(of(json!({})), Ok(Priority::Normal));
+    assert_eq!(of(class("urgent")), Ok(Priority::High));
+    assert_eq!(of(class("idle")), Ok(Priority::Low));
+    assert!(of(class("typo")).unwrap_err().contains("typo"));
+    let said = |word: &str| json!({"metadata": {"annotations": {label::PRIORITY: word}}});
+    assert_eq!(of(said("low")), Ok(Priority::Low));
+    assert!(
+        of(said("medium"))
+            .unwrap_err()
+            .contains("high, normal or low")
+    );
+}
+
+#[test]
+fn one_pod_is_pinned_by_one_write_of_this_version_and_what_its_owner_requires_stays() {
+    let zone = json!([{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]);
+    let required =
+        json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": zone}});
+    let own = json!({"spec": {"template": {"spec": {"affinity": {"nodeAffinity": required}}}}});
+    for before in [job(&json!({})), job(&own)] {
+        let plan = asking(&before).plan(&at(&["n1"]));
+        assert_eq!(patch(&plan)["metadata"]["resourceVersion"], "7");
+        let after = patched(&before, patch(&plan));
+        assert_eq!(standing(&after, &[]), Standing::Placed);
+        let spec = after.spec.clone().unwrap();
+        let pinned = spec
+            .template
+            .spec
+            .as_ref()
+            .and_then(crate::ledger::pinned_to);
+        assert_eq!(pinned.as_deref(), Some("n1"));
+        assert_eq!(told(&plan), [reason::EVENT_SCHEDULED]);
+        // Taken off its node, it is what it was.
+        let back = patched(&after, &objects::leave(&after));
+        assert_eq!(back.spec.unwrap().template, before.spec.unwrap().template);
+    }
+}
+
+#[test]
+fn pods_of_a_wide_job_are_let_go_together_each_to_its_own_place() {
+    let wide =
+        job(&json!({"spec": {"parallelism": 2, "completions": 2, "completionMode": "Indexed"}}));
+    let after = placed(&wide, &["n1", "n2"]);
+    let gates = |job: &Job| {
+        let pod = job.spec.clone().unwrap().template.spec.unwrap();
+        pod.scheduling_gates.unwrap_or_default().len()
+    };
+    assert_eq!(gates(&after), 1);
+    assert!(planned(&after, &seen(vec![gated("a")])).actions.is_empty());
+    let plan = planned(&after, &seen(vec![gated("b"), gated("a")]));
+    let goes: Vec<(String, String)> = plan
+        .actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::Patch { key, patch, .. } => {
+                let required = &patch["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+                let node = required.pointer("/nodeSelectorTerms/0/matchFields/0/values/0")?;
+                Some((key.name.to_string(), node.as_str()?.to_owned()))
+            }
+            _ => None,
+        })
+        .collect();
+    let wanted = [("a", "n1"), ("b", "n2")].map(|(pod, node)| (pod.to_owned(), node.to_owned()));
+    assert_eq!(goes, wanted);
+    assert!(!plan.premises.is_empty());
+    // One that follows a member that failed gets the place that is free.
+    let again = objects::to_let_go(&after, &[bound("a", "n2"), gated("c")])
+        .remove(0)
+        .1;
+    assert_eq!(again, "n1");
+    let back = patched(&after, &objects::leave(&after));
+    assert_eq!(gates(&back), 0);
+}
+
+#[test]
+fn a_place_is_kept_until_its_pod_has_it_and_no_longer() {
+    let one = placed(&job(&json!({})), &["n1"]);
+    let kept = promises(&one, &[]);
+    assert_eq!(kept.len(), 1);
+    assert!(!kept[0].counted);
+    assert_eq!(
+        crate::ledger::pinned_to(&kept[0].spec).as_deref(),
+        Some("n1")
+    );
+    assert!(promises(&one, &[bound("a", "n1")]).is_empty());
+    let wide = json!({"spec": {"parallelism": 3, "completions": 3}});
+    let wide = placed(&job(&wide), &["n1", "n1", "n2"]);
+    assert_eq!(promises(&wide, &[]).len(), 3);
+    let kept = promises(&wide, &[bound("a", "n1"), gated("b")]);
+    let counted: Vec<bool> = kept.iter().map(|promise| promise.counted).collect();
+    assert_eq!(counted, [true, false], "quotas count the gated pod already");
+    let mut done = wide.clone();
+    done.status.as_mut().unwrap().succeeded = Some(2);
+    assert!(promises(&done, &[bound("a", "n1")]).is_empty());
+    let suspended = patched(&wide, &json!({"spec": {"suspend": true}}));
+    assert!(promises(&suspended, &[]).is_empty());
+}
+
+#[test]
+fn what_it_waits_for_is_written_once_and_told_when_the_reason_is_new() {
+    let before = job(&json!({}));
+    let plan = planned(&before, &seen(vec![]));
+    assert!(plan.actions.is_empty());
+    assert_eq!(plan.wake.len(), 1, "the scheduler has not looked at it");
+    let waits = Seen {
+        verdict: Some(Verdict {
+            reason: reason::WAITING_FOR_CAPACITY,
+            message: "tolerate a in spec.podTemplate".to_owned(),
+        }),
+        position: Some(3),
+        arrived: Some(NOW + SignedDuration::from_micros(5)),
+        ..seen(vec![])
+    };
+    let plan = planned(&before, &waits);
+    let said = &patch(&plan)["metadata"]["annotations"];
+    assert_eq!(said[label::QUEUE_POSITION], "3");
+    assert_eq!(said[label::WAITING_FOR], "tolerate a in spec.template");
+    assert_eq!(told(&plan), [reason::WAITING_FOR_CAPACITY]);
+    let after = patched(&before, patch(&plan));
+    assert_eq!(super::queued_at(&after), waits.arrived);
+    assert!(planned(&after, &waits).is_idle());
+    let further = Seen {
+        position: Some(1),
+        ..waits
+    };
+    let plan = planned(&after, &further);
+    assert!(told(&plan).is_empty(), "the reason is the same");
+    assert_eq!(
+        patch(&plan)["metadata"]["annotations"][label::QUEUE_POSITION],
+        "1"
+    );
+}
+
+#[test]
+fn what_cannot_be_queued_and_what_was_never_held_is_told_once() {
+    let bad = job(&json!({"spec": {"parallelism": 0}}));
+    let free = job(&json!({"spec": {"suspend": false}}));
+    let stopped = job(&json!({"metadata": {"annotations": {label::NODES: "n"}}}));
+    for (job, reason) in [
+        (bad, reason::INVALID_SPEC),
+        (free, reason::NOT_HELD),
+        (stopped, reason::JOB_SUSPENDED),
+    ] {
+        let plan = planned(&job, &seen(vec![]));
+        assert_eq!(told(&plan), [reason]);
+        assert!(
+            patch(&plan).pointer("/spec").is_none(),
+            "suspend is not ours to change"
+        );
+        let after = patched(&job, patch(&plan));
+        assert!(planned(&after, &seen(vec![])).is_idle(), "{reason}");
+    }
+}
+
+#[test]
+fn one_that_makes_room_is_suspended_ends_and_is_queued_as_it_was() {
+    let before = job(&json!({}));
+    let mut running = placed(&before, &["n1"]);
+    running.metadata.resource_version = Some("9".to_owned());
+    let status = running.status.as_mut().unwrap();
+    status.conditions = None;
+    status.start_time = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(NOW));
+    let pods = [bound("p", "n1")];
+    let runner = Running::of(&Arc::new(running.clone()), &pods, Priority::Low).unwrap();
+    assert_eq!((runner.runs().gpus, runner.runs().works.len()), (2, 1));
+    assert!(Running::of(&Arc::new(running.clone()), &[], Priority::Low).is_none());
+    let mut plan = Plan::default();
+    runner.evict(&mut plan, asking(&before).claim());
+    assert_eq!(told(&plan), [reason::PREEMPTED]);
+    let mut going = patched(&running, patch(&plan));
+    assert_eq!(standing(&going, &pods), Standing::Settling);
+    // Its pods still end: nobody else has to go for them.
+    let still = Running::of(&Arc::new(going.clone()), &pods, Priority::Low).unwrap();
+    assert!(still.runs().evicted_for.is_some());
+    let suspended = json!([{"type": "Suspended", "status": "True"}]);
+    going.status.as_mut().unwrap().conditions = serde_json::from_value(suspended).unwrap();
+    let plan = planned(&going, &seen(vec![]));
+    assert_eq!(patch(&plan)["status"], json!({"startTime": null}));
+    let ended = patched(&going, patch(&plan));
+    let plan = planned(&ended, &seen(vec![]));
+    let back = patched(&ended, patch(&plan));
+    assert_eq!(standing(&back, &[]), Standing::Queued);
+    assert_eq!(back.spec, before.spec);
+}
+
+#[test]
+fn a_job_that_its_node_does_not_take_is_queued_again_elsewhere() {
+    let mut running = placed(&job(&json!({})), &["n1"]);
+    running.status.as_mut().unwrap().conditions = None;
+    let pinned =
+        serde_json::to_value(running.spec.as_ref().unwrap().template.spec.as_ref()).unwrap();
+    let refused = json!({"spec": {"affinity": pinned["affinity"]}, "status": {"conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"},
+    ]}});
+    let open = json!({"spec": {"affinity": pinned["affinity"]}});
+    let plan = planned(&running, &seen(vec![pod("p", &open)]));
+    assert!(
+        plan.again.is_some(),
+        "it is looked at again when it is late"
+    );
+    assert!(plan.actions.is_empty());
+    let plan = planned(&running, &seen(vec![pod("p", &refused)]));
+    assert_eq!(told(&plan), [reason::PLACEMENT_REFUSED]);
+    let after = patched(&running, patch(&plan));
+    assert_eq!(after.spec.as_ref().unwrap().suspend, Some(true));
+    let back = patched(&after, &objects::leave(&after));
+    assert_eq!(&*asking(&back).claim().avoided[0], "n1");
+}

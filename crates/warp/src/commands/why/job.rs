@@ -1,0 +1,211 @@
+//! The answer about a Job of others that is queued: from what the operator wrote on it, and from the scheduler's own
+//! functions on a snapshot while it waits.
+
+use anyhow::{Context, bail};
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job;
+use kube::{Api, ResourceExt};
+use warp_api::{GPUWorkload, Phase, label, reason};
+use warp_operator::Settings;
+use warp_operator::foresight::{Outlook, Waiter, everybody, outlook_of_job};
+
+use super::{Ahead, Evidence, Step, Why};
+use crate::cluster::live::Live;
+use crate::cluster::{Connection, Target, told};
+use crate::output;
+
+/// Names of the kind that may stand before a Job's.
+const KINDS: [&str; 5] = ["job", "jobs", "jobs.batch", "job.batch", "job.v1.batch"];
+
+/// The queued Job a name stands for: `job/NAME`, or `NAME` where no workload has it.
+pub(super) async fn find(connection: &Connection, name: &str) -> anyhow::Result<Option<Job>> {
+    let (kind, bare) = match name.split_once('/') {
+        Some((kind, bare)) => (Some(kind), bare),
+        None => (None, name),
+    };
+    if kind.is_some_and(|kind| !KINDS.contains(&kind)) {
+        return Ok(None);
+    }
+    let (client, namespace) = (connection.client.clone(), &connection.namespace);
+    if kind.is_none() {
+        let workloads: Api<GPUWorkload> = Api::namespaced(client.clone(), namespace);
+        if workloads.get_opt(bare).await.map_err(told)?.is_some() {
+            return Ok(None);
+        }
+    }
+    let jobs: Api<Job> = Api::namespaced(client, namespace);
+    let found = jobs.get_opt(bare).await;
+    // Who may not read Jobs hears about workloads.
+    if let (None, Err(kube::Error::Api(status))) = (kind, &found)
+        && status.code == 403
+    {
+        return Ok(None);
+    }
+    let found = found.map_err(told);
+    let found = found.with_context(|| format!("failed to look for the job {bare}"))?;
+    let queued = |job: &Job| job.labels().get(label::QUEUE).map(String::as_str) == Some("true");
+    match (kind, found) {
+        (_, Some(job)) if queued(&job) => Ok(Some(job)),
+        (None, _) => Ok(None),
+        (Some(_), Some(_)) => bail!(
+            "the job {bare} is not queued: give it the label {}=true before it starts",
+            label::QUEUE
+        ),
+        (Some(_), None) => bail!("no job \"{bare}\" in namespace {namespace}"),
+    }
+}
+
+/// Everything there is to say about it.
+pub(super) async fn tell(
+    connection: &Connection,
+    job: &Job,
+    target: &Target,
+) -> anyhow::Result<Why> {
+    let said = |name: &str| job.annotations().get(name).map(String::as_str);
+    let status = job.status.clone().unwrap_or_default();
+    let ended = |kind: &str| {
+        let mut conditions = status.conditions.iter().flatten();
+        let found = conditions.find(|found| found.type_ == kind && found.status == "True");
+        found.map(|found| found.message.clone().unwrap_or_default())
+    };
+    let suspended = job.spec.as_ref().and_then(|spec| spec.suspend) == Some(true);
+    let name = format!("job/{}", job.name_any());
+    let mut why = Why {
+        workload: name.clone(),
+        namespace: job.namespace().unwrap_or_default(),
+        reason: said(label::QUEUE_REASON)
+            .unwrap_or(reason::QUEUED)
+            .to_owned(),
+        phase: Phase::Pending,
+        ..Why::default()
+    };
+    let nodes = said(label::NODES).map(|nodes| {
+        let mut nodes: Vec<&str> = nodes.split(',').collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes.join(", ")
+    });
+    if let Some(placement) = said(label::PLACEMENT) {
+        why.evidence.push(Evidence {
+            what: "chosen".to_owned(),
+            detail: placement.to_owned(),
+        });
+    }
+    let own = kubectl(&why.namespace, &job.name_any());
+    if let Some(message) = ended("Failed") {
+        (why.phase, why.sentence) = (Phase::Failed, format!("{name} failed: {message}."));
+        why.next
+            .push(Step::new("read what it printed", own("logs")));
+    } else if ended("Complete").is_some() {
+        (why.phase, why.sentence) = (Phase::Succeeded, format!("{name} finished well."));
+        why.next
+            .push(Step::new("read what it printed", own("logs")));
+    } else if !suspended {
+        let ready = status.ready.unwrap_or(0);
+        why.phase = if ready > 0 {
+            Phase::Running
+        } else {
+            Phase::Scheduled
+        };
+        why.sentence = match nodes {
+            Some(nodes) if ready > 0 => format!("{name} runs on {nodes}."),
+            Some(nodes) => {
+                format!("{name} is placed on {nodes}; its pods are being created and started.")
+            }
+            None => format!(
+                "{name} runs without having been placed: it was not suspended when it came, or was resumed by hand."
+            ),
+        };
+        why.next
+            .push(Step::new("read what it prints", own("logs -f")));
+    } else {
+        waits(connection, job, target, &mut why).await?;
+    }
+    Ok(why)
+}
+
+/// A command of kubectl's about the Job.
+fn kubectl(namespace: &str, name: &str) -> impl Fn(&str) -> String + use<> {
+    let rest = format!("-n {namespace} job/{name}");
+    move |verb| format!("kubectl {verb} {rest}")
+}
+
+/// It is suspended: what keeps it so.
+async fn waits(
+    connection: &Connection,
+    job: &Job,
+    target: &Target,
+    why: &mut Why,
+) -> anyhow::Result<()> {
+    let said = |name: &str| job.annotations().get(name).map(String::as_str);
+    let name = why.workload.clone();
+    let message = said(label::WAITING_FOR).unwrap_or("the operator has not looked at it yet");
+    why.sentence = format!("{name} waits: {}.", message.trim_end_matches('.'));
+    if let Some(position) = said(label::QUEUE_POSITION) {
+        why.evidence.push(Evidence {
+            what: "place in line".to_owned(),
+            detail: position.to_owned(),
+        });
+    }
+    let live = match Live::read(&connection.client).await {
+        Ok(live) => live,
+        Err(error) => {
+            why.notes.push(format!(
+                "only what the operator said last is shown: {}",
+                output::words(&error)
+            ));
+            return Ok(());
+        }
+    };
+    why.notes.extend(live.caveat());
+    let (settings, now) = (Settings::default(), Timestamp::now());
+    let Some(outlook) = outlook_of_job(&live.cluster, job, &settings, now) else {
+        return Ok(());
+    };
+    let line = everybody(&live.cluster, now);
+    let ahead = line.iter().take_while(|waiter| match waiter {
+        Waiter::Job(other) => other.job.uid() != job.uid(),
+        Waiter::Workload(_) => true,
+    });
+    why.ahead = ahead
+        .enumerate()
+        .map(|(at, waiter)| ahead_of(at + 1, waiter))
+        .collect();
+    match outlook {
+        Outlook::Starts(start) => {
+            why.sentence = format!("{name} can start now on {}: {}.", start.places(), start.why);
+            why.next.push(Step::new(
+                "nothing is in its way; should it stay so, ask whether an operator runs",
+                format!("warp doctor{}", target.flags()),
+            ));
+        }
+        Outlook::Waits { reason, message } => {
+            reason.clone_into(&mut why.reason);
+            why.sentence = format!("{name} waits: {message}.");
+        }
+        Outlook::Invalid(problem) => {
+            why.sentence = format!("{name} cannot be placed as it is: {problem}.");
+        }
+    }
+    Ok(())
+}
+
+/// Somebody before it in line, as its own words have it.
+fn ahead_of(position: usize, waiter: &Waiter) -> Ahead {
+    match waiter {
+        Waiter::Workload(other) => Ahead {
+            position,
+            namespace: other.namespace().unwrap_or_default(),
+            name: other.name_any(),
+            gpus: other.spec.total_gpus(),
+            outlook: "waits too".to_owned(),
+        },
+        Waiter::Job(other) => Ahead {
+            position,
+            namespace: other.job.namespace().unwrap_or_default(),
+            name: format!("job/{}", other.job.name_any()),
+            gpus: i32::try_from(other.gpus).unwrap_or(i32::MAX),
+            outlook: "waits too".to_owned(),
+        },
+    }
+}
