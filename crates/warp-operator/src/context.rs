@@ -13,6 +13,7 @@ use warp_runtime::cache::{Cache, Source};
 use warp_runtime::runtime::{Runtime, Wakes};
 
 use crate::config::Settings;
+use crate::estimates::Forecasts;
 use crate::metrics::Metrics;
 use crate::placement::{Arrivals, Verdicts};
 use crate::shapes;
@@ -41,6 +42,8 @@ pub(crate) struct Context {
     pub(crate) verdicts: Verdicts,
     /// When workloads came.
     pub(crate) arrivals: Arc<Arrivals>,
+    /// When those that wait are expected to start.
+    pub(crate) forecasts: Forecasts,
 }
 
 impl Context {
@@ -96,6 +99,7 @@ impl Context {
             tenants: std::sync::OnceLock::new(),
             verdicts: Verdicts::default(),
             arrivals,
+            forecasts: Forecasts::default(),
         }
     }
 

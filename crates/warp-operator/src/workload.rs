@@ -24,6 +24,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::{Resource, ResourceExt};
 use warp_api::{GPUWorkload, Phase, label};
+use warp_core::estimate::Features;
 use warp_runtime::cache::{Cache, Key};
 use warp_runtime::plan::Plan;
 use warp_runtime::reconcile::Reconcile;
@@ -115,6 +116,17 @@ pub(crate) fn line_matters(old: Option<&GPUWorkload>, new: Option<&GPUWorkload>)
         new.meta().generation != old.meta().generation || leaving(new) != leaving(old)
     });
     leaves && !phase.is_some_and(Phase::is_final)
+}
+
+/// What tells how long a workload runs.
+pub(crate) fn features(workload: &GPUWorkload) -> Features {
+    let spec = &workload.spec;
+    Features {
+        tenant: workload.namespace(),
+        model: Some(spec.model_name.clone()),
+        image: spec.image.clone(),
+        gpus: u32::try_from(spec.total_gpus()).unwrap_or(0),
+    }
 }
 
 /// Workloads that hear about a change of a node: those with pods on it.

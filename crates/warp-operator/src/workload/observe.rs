@@ -14,6 +14,7 @@ use super::assess::{over, suspended};
 use super::objects::job_name;
 use super::{attempt, owner_key, owns};
 use crate::context::Context;
+use crate::estimates::Forecast;
 use crate::ledger::node_of;
 use crate::placement::Verdict;
 use crate::shapes::BY_OWNER;
@@ -39,6 +40,8 @@ pub(crate) struct Seen {
     pub(crate) position: Option<usize>,
     /// When it came.
     pub(crate) arrived: Option<Timestamp>,
+    /// When it is expected to start, once somebody has asked.
+    pub(crate) forecast: Option<Forecast>,
 }
 
 pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
@@ -66,6 +69,7 @@ pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
         held_until: cx.verdicts.held_until(&uid, generation),
         position: cx.verdicts.position(&uid, generation),
         arrived: cx.arrivals.of(&uid),
+        forecast: cx.forecasts.get(&uid, generation),
         jobs,
         strays,
         pods,
