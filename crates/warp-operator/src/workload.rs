@@ -43,7 +43,7 @@ pub(crate) use evict::Running;
 pub(crate) use objects::shell;
 
 pub(crate) use observe::Seen;
-use observe::see;
+use observe::see_all;
 
 /// Names the controller in logs, metrics, readiness and wake-ups.
 pub(crate) const NAME: &str = "gpuworkload";
@@ -84,7 +84,7 @@ impl Reconcile for Workloads {
     const MANAGER: &'static str = MANAGER;
 
     async fn observe(&self, workload: &Arc<GPUWorkload>) -> Seen {
-        see(&self.cx, workload)
+        see_all(&self.cx, workload)
     }
 
     fn plan(&self, workload: &GPUWorkload, seen: &Seen, now: Timestamp) -> Plan {

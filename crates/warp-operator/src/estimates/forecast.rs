@@ -4,7 +4,7 @@
 //! Whoever shares no node with others has a line of its own, as in placement. The estimator counts whole GPUs: CPU,
 //! memory, tenants' limits, the closeness of gangs and evictions are not in it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -56,7 +56,7 @@ pub(super) fn forecast(question: &Question<'_>) -> Vec<Forecast> {
     let mut durations = question.durations.clone();
     for line in fleet.lines() {
         let mut replay = Line::new(question, &fleet, &line, &mut durations);
-        let starts = replay.starts(question, &durations);
+        let starts = replay.starts(&durations);
         let first = replay.first_to_end(question, &mut durations);
         for (id, start) in starts {
             let Some(forecast) = usize::try_from(id)
@@ -167,11 +167,15 @@ impl FleetSeen {
     /// Those in line who share nodes with each other, and those nodes. Who could use none is in no line.
     fn lines(&self) -> Vec<Shared> {
         let mut lines: Vec<Shared> = Vec::new();
+        let needs = self.live.needs.iter();
+        let possible: Vec<bool> = needs
+            .map(|need| self.live.pool.possible(need).is_ok())
+            .collect();
         for (index, need) in self.need_of.iter().enumerate() {
-            let need = &self.live.needs[*need];
-            if self.live.pool.possible(need).is_err() {
+            if !possible[*need] {
                 continue;
             }
+            let need = &self.live.needs[*need];
             let mut own = Shared {
                 members: vec![index],
                 classes: need.accepts.clone(),
@@ -229,8 +233,6 @@ fn request(ledger: &Ledger, claim: &Claim) -> (Request, u32) {
 struct Line {
     state: State,
     policy: Box<dyn Policy>,
-    /// Jobs that run, by id: the index of their holder.
-    holders: usize,
 }
 
 impl Line {
@@ -243,16 +245,15 @@ impl Line {
         let policy = policy(question.policy);
         let mut state = State::new(fleet.live.pool.clone());
         state.now = seconds(question.now);
-        let in_its_way: Vec<NodeId> = shared
+        let nodes: BTreeSet<NodeId> = shared
             .classes
             .iter()
             .flat_map(|class| fleet.live.pool.class_nodes(*class))
             .copied()
             .collect();
-        let mut holders = 0;
         for (index, holder) in question.holders.iter().enumerate() {
             let parts = &fleet.parts_of[index];
-            if !in_its_way.iter().any(|node| parts.contains_key(node)) {
+            if !parts.keys().any(|node| nodes.contains(node)) {
                 continue;
             }
             let parts = parts
@@ -261,7 +262,7 @@ impl Line {
             let placement = Placement::Many(parts.collect());
             let since = seconds(holder.since).min(state.now);
             let group = durations.group(&known_by(&holder.features));
-            let mut job = Job::new(index as u64, since, 0, placement.gpus(), group);
+            let mut job = Job::new(id_of(question, index), since, 0, placement.gpus(), group);
             job.priority = rank(holder.priority);
             job.limit = holder.longest_seconds.map(|longest| longest as f64);
             let run = Run {
@@ -273,7 +274,6 @@ impl Line {
                 rank: f64::NAN,
             };
             state.adopt(job, run);
-            holders += 1;
         }
         for index in &shared.members {
             let claimant = &question.line[*index];
@@ -288,34 +288,19 @@ impl Line {
             job.limit = claim.max_runtime_seconds.map(|longest| longest as f64);
             state.submit(job, policy.as_ref(), durations);
         }
-        Self {
-            state,
-            policy,
-            holders,
-        }
+        Self { state, policy }
     }
 
-    fn starts(
-        &self,
-        question: &Question<'_>,
-        durations: &Durations,
-    ) -> BTreeMap<u64, StartEstimate> {
-        let jobs = self.holders + self.state.pending().len();
+    fn starts(&self, durations: &Durations) -> BTreeMap<u64, StartEstimate> {
+        let jobs = self.state.running().len() + self.state.pending().len();
         let samples = (JOBS_REPLAYED / jobs.max(1)).clamp(*REPLAYS.start(), *REPLAYS.end());
         let forecaster = Forecaster {
             samples: u32::try_from(samples).unwrap_or(u32::MAX),
             least_seen: LEAST_SEEN,
             ..Forecaster::default()
         };
-        debug_assert_eq!(self.state.now, seconds(question.now));
-        let history = History::default();
-        forecaster.estimate(
-            &self.state,
-            self.policy.as_ref(),
-            durations,
-            &history,
-            &|_| true,
-        )
+        let (history, all) = (History::default(), |_| true);
+        forecaster.estimate(&self.state, self.policy.as_ref(), durations, &history, &all)
     }
 
     /// Who is expected to end before all others.
@@ -323,7 +308,9 @@ impl Line {
         let mut ends: Vec<(Seconds, &Key)> = Vec::new();
         for slot in self.state.running().to_vec() {
             let job = self.state.job(slot);
-            let holder = usize::try_from(job.id).ok()?;
+            let Some(holder) = holder_of(question, job.id) else {
+                continue;
+            };
             let by = job
                 .run
                 .as_ref()
@@ -334,13 +321,24 @@ impl Line {
             } else {
                 by
             };
-            ends.extend(end.map(|end| (end, &question.holders[holder].key)));
+            ends.extend(end.map(|end| (end, &holder.key)));
         }
         let first = ends
             .into_iter()
             .min_by(|one, other| one.0.total_cmp(&other.0).then_with(|| one.1.cmp(other.1)));
         first.map(|(_, key)| key.clone())
     }
+}
+
+/// Those in line are called by their place in it, what runs by the numbers after.
+fn id_of(question: &Question<'_>, holder: usize) -> u64 {
+    (question.line.len() + holder) as u64
+}
+
+fn holder_of<'a>(question: &Question<'a>, id: u64) -> Option<&'a Holder> {
+    let place = usize::try_from(id).ok()?;
+    let index = place.checked_sub(question.line.len())?;
+    question.holders.get(index)
 }
 
 fn rank(priority: Priority) -> i32 {

@@ -40,10 +40,21 @@ pub(crate) struct Seen {
     pub(crate) position: Option<usize>,
     /// When it came.
     pub(crate) arrived: Option<Timestamp>,
-    /// When it is expected to start, once somebody has asked.
+    /// When it is expected to start, once somebody has asked. Read for the workload's own pass only.
     pub(crate) forecast: Option<Forecast>,
 }
 
+/// What a workload's own pass looks at.
+pub(super) fn see_all(cx: &Context, workload: &GPUWorkload) -> Seen {
+    let uid = workload.meta().uid.as_deref().unwrap_or_default();
+    let generation = workload.meta().generation.unwrap_or_default();
+    Seen {
+        forecast: cx.forecasts.get(uid, generation),
+        ..see(cx, workload)
+    }
+}
+
+/// What placement looks at too, of every workload in every pass.
 pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
     let uid = workload.uid().unwrap_or_default();
     let generation = workload.meta().generation.unwrap_or_default();
@@ -69,7 +80,7 @@ pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
         held_until: cx.verdicts.held_until(&uid, generation),
         position: cx.verdicts.position(&uid, generation),
         arrived: cx.arrivals.of(&uid),
-        forecast: cx.forecasts.get(&uid, generation),
+        forecast: None,
         jobs,
         strays,
         pods,

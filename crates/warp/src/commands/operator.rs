@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Act only while holding a Lease, so that several replicas may run
     #[arg(long)]
     leader_elect: bool,
-    /// Namespace of the Lease
+    /// Namespace of the Lease, and of what the operator keeps for itself
     #[arg(
         long,
         env = "POD_NAMESPACE",
