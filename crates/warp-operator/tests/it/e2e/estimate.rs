@@ -12,7 +12,7 @@ use super::world::{DEADLINE, SYSTEM, World, reason, spec, text, with};
 
 /// One GPU of a model no other scenario asks for: to be waited for.
 pub(super) fn waited_for() -> NodeShape {
-    NodeShape::nvidia("a40", "NVIDIA-A40", 46_068, "ampere", 1)
+    NodeShape::nvidia("p40", "Tesla-P40", 23_040, "pascal", 1)
 }
 
 /// How long the one that is waited for may run: long enough to be told of, short enough to see it come true.
@@ -30,7 +30,7 @@ pub(super) async fn who_waits_is_told_when_it_starts_and_that_comes_true(
 ) -> Result<()> {
     let scene = world.scene("estimate").await?;
     let ask = |more: Value| {
-        let gpu = json!({"gpu": {"models": ["A40"]}, "retryPolicy": {"maxRetries": 0}});
+        let gpu = json!({"gpu": {"models": ["P40"]}, "retryPolicy": {"maxRetries": 0}});
         with(with(spec(1, &Behaviour::hang()), gpu), more)
     };
     let limit = format!("{}s", LONGEST.as_secs());
@@ -60,7 +60,7 @@ pub(super) async fn who_waits_is_told_when_it_starts_and_that_comes_true(
         "{end} is not in the band {band:?}"
     );
     let words = text(&told, "/status/waitingFor");
-    ensure!(words.starts_with("1 nvidia A40 GPU"), "{words}");
+    ensure!(words.starts_with("1 nvidia P40 GPU"), "{words}");
     let started = scene.until_phase("waits", "Running").await?;
     ensure!(time(&started, "/status/lastScheduleTime")? >= end);
     let left = &started.data["status"];
