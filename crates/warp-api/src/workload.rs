@@ -67,6 +67,12 @@ pub use rules::RULES;
         priority = 1
     ),
     printcolumn(
+        name = "Start",
+        type_ = "string",
+        json_path = ".status.estimatedStart.at",
+        priority = 1
+    ),
+    printcolumn(
         name = "Message",
         type_ = "string",
         json_path = ".status.message",
@@ -412,6 +418,13 @@ pub struct GPUWorkloadStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub queue_position: Option<i64>,
+    /// When it is expected to start, while it waits for GPUs. Told anew when it has moved by a tenth of the wait that is left,
+    /// and by more than a minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated_start: Option<EstimatedStart>,
+    /// What it waits for, in one sentence, while it waits for GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<String>,
     /// When the operator first saw it, while it waits: of equals made within one second the one that came
     /// first goes first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -462,6 +475,18 @@ pub struct GPUWorkloadStatus {
     /// `Ready` first, then `Placed` and `Succeeded`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+/// When a workload is expected to start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EstimatedStart {
+    /// As likely earlier as later.
+    pub at: Time,
+    /// Hardly earlier.
+    pub earliest: Time,
+    /// Hardly later; never earlier than what the `maxRuntime` of the work before it promises.
+    pub latest: Time,
 }
 
 /// A node the cluster's scheduler refused.

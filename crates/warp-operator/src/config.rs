@@ -18,6 +18,8 @@ pub struct Config {
     pub namespace: Option<String>,
     /// Name of this instance, unique among replicas.
     pub identity: String,
+    /// Namespace of what the operator keeps for itself (how long work has run); `None` keeps it in memory only.
+    pub home: Option<String>,
     /// Lease to hold while acting; `None` acts at once.
     pub leader: Option<LeaderConfig>,
     /// Where `/healthz` and `/readyz` answer.

@@ -14,6 +14,7 @@ use warp_runtime::cache::{Cache, Source};
 use warp_runtime::runtime::{Runtime, Wakes};
 
 use crate::config::Settings;
+use crate::estimates::Forecasts;
 use crate::metrics::Metrics;
 use crate::placement::{Arrivals, Verdicts};
 use crate::{queuedjob, shapes};
@@ -46,6 +47,8 @@ pub(crate) struct Context {
     pub(crate) verdicts: Verdicts,
     /// When workloads came.
     pub(crate) arrivals: Arc<Arrivals>,
+    /// When those that wait are expected to start.
+    pub(crate) forecasts: Forecasts,
 }
 
 impl Context {
@@ -112,6 +115,7 @@ impl Context {
             tenants: std::sync::OnceLock::new(),
             verdicts: Verdicts::default(),
             arrivals,
+            forecasts: Forecasts::default(),
         }
     }
 

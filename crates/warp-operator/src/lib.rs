@@ -9,6 +9,7 @@ mod clock;
 mod cloudprovider;
 mod config;
 mod context;
+mod estimates;
 pub mod foresight;
 mod gpurequest;
 mod inferenceservice;

@@ -41,7 +41,7 @@ use crate::{queuedjob, workload};
 use decide::work_id;
 
 pub(crate) use arrivals::Arrivals;
-pub(crate) use claim::{Claim, Claimant, Claimants, Open, Place, PodClaim};
+pub(crate) use claim::{Claim, Claimant, Claimants, Holder, Open, Place, PodClaim};
 pub(crate) use decide::{Decision, Desk, base_request, elsewhere, require};
 pub(crate) use evict::{Evictable, Runner, Runs};
 pub(crate) use explain::{KEPT, REFUSED};
@@ -304,7 +304,7 @@ impl Placement {
 
 /// Who is served first: higher priority, then older, then the first to come, then by name so that the
 /// order is total.
-fn in_order(wanted: &mut [Arc<dyn Claimant>], arrivals: &Arrivals) {
+pub(crate) fn in_order(wanted: &mut [Arc<dyn Claimant>], arrivals: &Arrivals) {
     wanted.sort_by_cached_key(|claimant| {
         let claim = claimant.claim();
         (

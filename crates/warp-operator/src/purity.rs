@@ -44,6 +44,12 @@ fn files_that_decide_do_no_io() {
         ("placement/explain.rs", include_str!("placement/explain.rs")),
         ("placement/quota.rs", include_str!("placement/quota.rs")),
         ("placement/tenancy.rs", include_str!("placement/tenancy.rs")),
+        (
+            "estimates/forecast.rs",
+            include_str!("estimates/forecast.rs"),
+        ),
+        ("estimates/runs.rs", include_str!("estimates/runs.rs")),
+        ("estimates/told.rs", include_str!("estimates/told.rs")),
         ("foresight.rs", include_str!("foresight.rs")),
         ("foresight/jobs.rs", include_str!("foresight/jobs.rs")),
         ("queuedjob/ask.rs", include_str!("queuedjob/ask.rs")),

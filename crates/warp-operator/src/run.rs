@@ -16,6 +16,7 @@ use crate::audit::Trail;
 use crate::cloudprovider;
 use crate::config::Config;
 use crate::context::Context;
+use crate::estimates;
 use crate::inferenceservice::InferenceServices;
 use crate::metrics::Metrics;
 use crate::modelcache::ModelCaches;
@@ -78,6 +79,9 @@ async fn run_parts(
     queuedjob::register(&mut runtime, &cx);
     let claimants = vec![workload::Claims::of(&cx), queuedjob::Claims::of(&cx)];
     placement::register(&mut runtime, &cx, claimants);
+    let claimants = vec![workload::Claims::of(&cx)];
+    let home = config.home.as_deref().map(|name| (client.clone(), name));
+    estimates::register(&mut runtime, &cx, claimants, home);
     // Tenants are the cluster's: an operator of one namespace has no business with them.
     if config.namespace.is_none() {
         Tenants::register(&mut runtime, &cx);

@@ -24,6 +24,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::{Resource, ResourceExt};
 use warp_api::{GPUWorkload, Phase, label};
+use warp_core::estimate::Features;
 use warp_runtime::cache::{Cache, Key};
 use warp_runtime::plan::Plan;
 use warp_runtime::reconcile::Reconcile;
@@ -44,7 +45,7 @@ pub(crate) use objects::{pin, shell};
 pub(crate) use pod::started;
 
 pub(crate) use observe::Seen;
-use observe::see;
+use observe::see_all;
 
 /// Names the controller in logs, metrics, readiness and wake-ups.
 pub(crate) const NAME: &str = "gpuworkload";
@@ -85,7 +86,7 @@ impl Reconcile for Workloads {
     const MANAGER: &'static str = MANAGER;
 
     async fn observe(&self, workload: &Arc<GPUWorkload>) -> Seen {
-        see(&self.cx, workload)
+        see_all(&self.cx, workload)
     }
 
     fn plan(&self, workload: &GPUWorkload, seen: &Seen, now: Timestamp) -> Plan {
@@ -117,6 +118,17 @@ pub(crate) fn line_matters(old: Option<&GPUWorkload>, new: Option<&GPUWorkload>)
         new.meta().generation != old.meta().generation || leaving(new) != leaving(old)
     });
     leaves && !phase.is_some_and(Phase::is_final)
+}
+
+/// What tells how long a workload runs.
+pub(crate) fn features(workload: &GPUWorkload) -> Features {
+    let spec = &workload.spec;
+    Features {
+        tenant: workload.namespace(),
+        model: Some(spec.model_name.clone()),
+        image: spec.image.clone(),
+        gpus: u32::try_from(spec.total_gpus()).unwrap_or(0),
+    }
 }
 
 /// Workloads that hear about a change of a node: those with pods on it.

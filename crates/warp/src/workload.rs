@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use std::sync::Arc;
+use warp_api::workload::EstimatedStart;
 use warp_api::{GPUWorkload, Phase, label};
 
 use crate::cluster::live::in_namespace;
@@ -146,6 +147,17 @@ pub(crate) fn since(then: Timestamp) -> String {
     span(Timestamp::now().duration_since(then))
 }
 
+/// A start as people say it: `in 40m (5m to 2h)`, counted from `now`.
+pub(crate) fn start(start: &EstimatedStart, now: Timestamp) -> String {
+    let away = |time: Timestamp| span(time.duration_since(now));
+    format!(
+        "in {} ({} to {})",
+        away(start.at.0),
+        away(start.earliest.0),
+        away(start.latest.0)
+    )
+}
+
 /// When a workload began to wait: it lost its place then, or never had one.
 pub(crate) fn waits_since(workload: &GPUWorkload) -> Option<Timestamp> {
     let status = workload.status.as_ref();
@@ -184,5 +196,20 @@ mod tests {
         assert_eq!(span(secs(-3)), "0s");
         assert_eq!(dollars(2_500_000), "$2.50");
         assert_eq!(dollars(999_999), "$1.00");
+    }
+
+    #[test]
+    fn a_start_is_told_with_its_band_and_never_in_the_past() {
+        let now: Timestamp = "2026-11-15T12:00:00Z".parse().unwrap();
+        let time = |minutes: i64| {
+            let at = now + SignedDuration::from_mins(minutes);
+            k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at)
+        };
+        let expected = EstimatedStart {
+            at: time(40),
+            earliest: time(-2),
+            latest: time(150),
+        };
+        assert_eq!(start(&expected, now), "in 40m (0s to 2h)");
     }
 }

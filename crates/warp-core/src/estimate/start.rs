@@ -4,7 +4,9 @@
 //! a random one of the last days. Durations of one group share a random scale in each replay: the
 //! learnt distribution itself is uncertain, and drawing every job independently would average
 //! that away and give bands far too narrow. What was submitted together shares its fate
-//! ([`Bursts`](super::Bursts)): work that is running or waiting is drawn from its burst.
+//! ([`Bursts`](super::Bursts)): work that is running or waiting is drawn from its burst. Work with a
+//! limit ends by then; in some replays all of it takes as long as it may, so that the band ends no
+//! earlier than what the limits alone promise.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -113,6 +115,11 @@ pub struct Forecaster {
     pub levels: [f64; 3],
     /// Replays end here at the latest.
     pub horizon: Seconds,
+    /// Replays in which everything with a limit runs until it is reached.
+    pub to_the_limit: u32,
+    /// Finished work that must have been seen before anything is made of it. Until then work with a
+    /// limit ends at any time until that, and work without one never.
+    pub least_seen: u64,
     pub seed: u64,
 }
 
@@ -124,6 +131,8 @@ impl Default for Forecaster {
             report_sigma: 0.15,
             levels: [0.02, 0.5, 0.98],
             horizon: 30.0 * DAY,
+            to_the_limit: 2,
+            least_seen: 0,
             seed: 42,
         }
     }
@@ -151,7 +160,8 @@ impl Forecaster {
         let fates = Fates::of(state, durations);
         for sample in 0..self.samples {
             let dice = Dice::of(self.seed, u64::from(sample));
-            Replay::new(self, state, policy, (durations, &fates), dice).run(
+            let fated = sample < self.to_the_limit;
+            Replay::new(self, state, policy, (durations, &fates), (dice, fated)).run(
                 durations,
                 history,
                 &mut starts,
@@ -225,6 +235,10 @@ struct Replay<'a> {
     forecaster: &'a Forecaster,
     engine: Engine,
     dice: Dice,
+    /// Everything with a limit runs until it is reached.
+    to_the_limit: bool,
+    /// Enough finished work has been seen to make something of it.
+    learnt: bool,
     scales: Vec<Option<f64>>,
     next_id: u64,
     begin: Seconds,
@@ -240,13 +254,15 @@ impl<'a> Replay<'a> {
         state: &State,
         policy: &dyn Policy,
         (durations, fates): (&mut Durations, &Fates),
-        dice: Dice,
+        (dice, to_the_limit): (Dice, bool),
     ) -> Self {
         let engine = Engine::with_state(state.clone(), policy.fork(), false);
         let mut replay = Self {
             forecaster,
             engine,
             dice,
+            to_the_limit,
+            learnt: durations.seen() >= forecaster.least_seen,
             scales: Vec::new(),
             next_id: u64::MAX,
             begin: state.now,
@@ -267,11 +283,27 @@ impl<'a> Replay<'a> {
     /// A total duration for a job, given how far it is.
     fn draw(&mut self, job: &Job, now: Seconds, fate: &Distribution) -> Seconds {
         let age = job.attained(now);
+        let total = self.guess(job, age, fate);
+        match job.limit {
+            Some(limit) if self.to_the_limit => limit.max(age),
+            Some(_) => age + job.within_limit(age, total - age),
+            None => total,
+        }
+    }
+
+    /// The same without regard to its limit.
+    fn guess(&mut self, job: &Job, age: Seconds, fate: &Distribution) -> Seconds {
         if let Some(progress) = job.progress
             && job.run.is_some()
         {
             let error = (self.forecaster.report_sigma * self.dice.normal()).exp();
             return age + progress.left(age) * error;
+        }
+        if !self.learnt {
+            return match job.limit {
+                Some(limit) => age + (limit - age).max(0.0) * self.dice.unit(),
+                None => age + 2.0 * self.forecaster.horizon,
+            };
         }
         let scale = self.scale(job.group);
         let total = fate.quantile_after(age, self.dice.unit());
@@ -365,3 +397,6 @@ impl<'a> Replay<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -103,6 +103,8 @@ pub struct Job {
     /// Who evicted it: it may never evict them in return.
     pub evicted_by: Vec<u64>,
     pub progress: Option<Progress>,
+    /// The longest it may run in all: it is ended then.
+    pub limit: Option<Seconds>,
 }
 
 impl Job {
@@ -124,7 +126,14 @@ impl Job {
             evictions: 0,
             evicted_by: Vec::new(),
             progress: None,
+            limit: None,
         }
+    }
+
+    /// What it may still run of `left`, having run for `attained`.
+    pub fn within_limit(&self, attained: Seconds, left: Seconds) -> Seconds {
+        self.limit
+            .map_or(left, |limit| left.min((limit - attained).max(0.0)))
     }
 
     /// Work done so far, saved or not.

@@ -64,7 +64,7 @@ pub fn view(fleet: &Fleet, asks: &[Ask<'_>], managed: &dyn Fn(&Work) -> bool) ->
         let claimed: u32 = fleet
             .works_on(id)
             .filter(|work| managed(work))
-            .map(held)
+            .map(|work| held(node, work))
             .sum();
         let idle = u32::try_from(idle).unwrap_or(u32::MAX);
         live.pool
@@ -107,13 +107,12 @@ fn gpus(node: &Node) -> u32 {
     u32::try_from(node.gpus.iter().map(count).sum::<u64>()).unwrap_or(u32::MAX)
 }
 
-/// Whole GPUs a piece of work holds.
-fn held(work: &Work) -> u32 {
+/// Whole GPUs of its node that a piece of work holds.
+pub fn held(node: &Node, work: &Work) -> u32 {
     let counted = || {
-        let named = work.request.resources.extended.iter();
-        let gpus = named
-            .filter(|(name, _)| name.ends_with("/gpu"))
-            .map(|(_, count)| *count);
+        let named = &work.request.resources.extended;
+        let pools = node.gpus.iter();
+        let gpus = pools.filter_map(|pool| named.get(&pool.resource));
         u32::try_from(gpus.sum::<i64>()).unwrap_or(0)
     };
     work.request

@@ -230,7 +230,10 @@ impl State {
             submit: job.submit,
             slot,
             need: job.need,
-            rest: durations.of(job.group).median_residual(job.saved),
+            rest: job.within_limit(
+                job.saved,
+                durations.of(job.group).median_residual(job.saved),
+            ),
         };
         let places = &self.waiting;
         let at = self
@@ -373,15 +376,21 @@ impl State {
         let now = self.now;
         let job = &mut self.jobs[slot.index()];
         let age = job.attained(now);
-        let (group, progress) = (job.group, job.progress);
+        let until = match &job.run {
+            None => return (now, now),
+            Some(run) => run.expected_until,
+        };
+        let left = (now >= until).then(|| {
+            let left = job.progress.map_or_else(
+                || durations.of(job.group).median_residual(age).max(1.0),
+                |progress| progress.left(age),
+            );
+            job.within_limit(age, left)
+        });
         let Some(run) = &mut job.run else {
             return (now, now);
         };
-        if now >= run.expected_until {
-            let left = progress.map_or_else(
-                || durations.of(group).median_residual(age).max(1.0),
-                |progress| progress.left(age),
-            );
+        if let Some(left) = left {
             let ready = now.max(run.warm);
             run.expected_end = ready + left;
             run.expected_until = (ready + distribution::bin_end(age) - age)

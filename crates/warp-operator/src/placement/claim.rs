@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodSpec;
 use kube::core::ObjectMeta;
 use warp_api::workload::{GpuAsk, Priority, SchedulingStrategy, TopologyLevel};
+use warp_core::estimate::Features;
 use warp_runtime::cache::Key;
 use warp_runtime::pass::Pass;
 use warp_runtime::plan::Plan;
@@ -88,6 +89,30 @@ pub(crate) trait Claimant: Debug + Send + Sync {
     fn taken(&self) -> Verdict;
     /// The API server refuses what the plan makes or changes.
     fn rejected(&self, message: &str) -> Verdict;
+    /// What is known about how long it will run.
+    fn features(&self) -> Features {
+        let claim = self.claim();
+        let gpus = claim.pods.iter().map(|pod| pod.gpus.count).sum();
+        Features {
+            tenant: Some(claim.key.namespace.to_string()),
+            gpus,
+            ..Features::default()
+        }
+    }
+}
+
+/// Work that holds GPUs and will end.
+#[derive(Clone, Debug)]
+pub(crate) struct Holder {
+    pub(crate) key: Key,
+    /// Its pods and promises, by their ids in the ledger.
+    pub(crate) works: Vec<String>,
+    pub(crate) priority: Priority,
+    /// What is known about how long it runs.
+    pub(crate) features: Features,
+    pub(crate) since: Timestamp,
+    /// The longest it may run, counted from `since`; none when it does not say.
+    pub(crate) longest_seconds: Option<i64>,
 }
 
 /// Everything of one kind that asks for places.
@@ -100,6 +125,10 @@ pub(crate) trait Claimants: Debug + Send + Sync {
     fn endings(&self) -> Endings;
     /// What runs and could make room.
     fn runners(&self) -> Vec<Arc<dyn Runner>>;
+    /// What holds GPUs and will end, for those who want to know when.
+    fn holders(&self) -> Vec<Holder> {
+        Vec::new()
+    }
 }
 
 #[derive(Debug, Default)]

@@ -10,6 +10,7 @@ use kube::core::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use warp_api::workload::{Topology, run_seconds};
 use warp_api::{GPUWorkload, Phase, label, reason};
+use warp_core::estimate::Features;
 use warp_core::random::Fingerprint;
 use warp_core::schedule::keep::Ending;
 use warp_runtime::cache::{Cache, Key};
@@ -21,11 +22,11 @@ use super::gang::{self, promise_id};
 use super::objects::{Shell, job_name, shell};
 use super::observe::{Seen, reserves, see};
 use super::plan::only_if_lost;
-use super::{NAME, Running, attempt, owns};
+use super::{NAME, Running, attempt, features, owns};
 use crate::context::Context;
 use crate::ledger::Promise;
 use crate::placement::{
-    self, Claim, Claimant, Claimants, Endings, Open, Place, PodClaim, Runner, Verdict,
+    self, Claim, Claimant, Claimants, Endings, Holder, Open, Place, PodClaim, Runner, Verdict,
 };
 use crate::shapes::{BY_MAKER, BY_OWNER};
 
@@ -121,6 +122,44 @@ impl Claimants for Claims {
         }
         endings
     }
+
+    fn holders(&self) -> Vec<Holder> {
+        let cx = &self.cx;
+        let all = cx.workloads.all();
+        let held = all.iter().filter_map(|workload| {
+            let uid = workload.uid()?;
+            let jobs = cx.jobs.by(BY_OWNER, &uid);
+            holder(workload, &cx.pods.by(BY_OWNER, &uid), &jobs)
+        });
+        held.collect()
+    }
+}
+
+/// What a workload that has a Job holds, if it is not over.
+pub(crate) fn holder(
+    workload: &GPUWorkload,
+    pods: &[Arc<Pod>],
+    jobs: &[Arc<Job>],
+) -> Option<Holder> {
+    let phase = workload.status.as_ref().and_then(|status| status.phase);
+    let own = jobs.iter().filter(|job| owns(workload, job));
+    let begun = own.filter_map(|job| {
+        let status = job.status.as_ref();
+        let started = status.and_then(|status| status.start_time.as_ref());
+        let made = job.meta().creation_timestamp.as_ref();
+        started.or(made).map(|time| time.0)
+    });
+    let since = begun
+        .max()
+        .filter(|_| !phase.is_some_and(Phase::is_final))?;
+    Some(Holder {
+        key: Key::of(workload),
+        works: ends_of(workload, pods, jobs).into_keys().collect(),
+        priority: workload.spec.priority,
+        features: features(workload),
+        since,
+        longest_seconds: workload.spec.max_runtime.as_deref().and_then(run_seconds),
+    })
 }
 
 /// When the pods and Jobs of a workload end, by uid: Jobs hold what their pods will.
@@ -287,6 +326,10 @@ impl Claimant for Asking {
                 "the API server refused the job made from it: {message}; correct the workload or the namespace's policy"
             ),
         }
+    }
+
+    fn features(&self) -> Features {
+        features(&self.workload)
     }
 }
 

@@ -14,6 +14,7 @@ use super::assess::{over, suspended};
 use super::objects::job_name;
 use super::{attempt, owner_key, owns};
 use crate::context::Context;
+use crate::estimates::Forecast;
 use crate::ledger::node_of;
 use crate::placement::Verdict;
 use crate::shapes::BY_OWNER;
@@ -39,8 +40,21 @@ pub(crate) struct Seen {
     pub(crate) position: Option<usize>,
     /// When it came.
     pub(crate) arrived: Option<Timestamp>,
+    /// When it is expected to start, once somebody has asked. Read for the workload's own pass only.
+    pub(crate) forecast: Option<Forecast>,
 }
 
+/// What a workload's own pass looks at.
+pub(super) fn see_all(cx: &Context, workload: &GPUWorkload) -> Seen {
+    let uid = workload.meta().uid.as_deref().unwrap_or_default();
+    let generation = workload.meta().generation.unwrap_or_default();
+    Seen {
+        forecast: cx.forecasts.get(uid, generation),
+        ..see(cx, workload)
+    }
+}
+
+/// What placement looks at too, of every workload in every pass.
 pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
     let uid = workload.uid().unwrap_or_default();
     let generation = workload.meta().generation.unwrap_or_default();
@@ -66,6 +80,7 @@ pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
         held_until: cx.verdicts.held_until(&uid, generation),
         position: cx.verdicts.position(&uid, generation),
         arrived: cx.arrivals.of(&uid),
+        forecast: None,
         jobs,
         strays,
         pods,

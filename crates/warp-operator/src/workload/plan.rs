@@ -32,6 +32,7 @@ use super::say::{Say, conditions, note, told};
 use super::{Seen, gang, shell};
 use crate::clock;
 use crate::config::Settings;
+use crate::estimates;
 
 /// Longest backoff before jitter, as in the first design.
 const MAX_BACKOFF: i64 = 300;
@@ -405,7 +406,7 @@ impl Pass<'_> {
 
     fn unplaced(mut self) -> Course {
         let vanished = self.status.job_name.clone();
-        let position = self.status.queue_position;
+        let before = self.status.clone();
         self.clear_place();
         // As long as a pod of it may be left behind: only the Job the status names can have orphans.
         if let Some(job) = &vanished
@@ -489,6 +490,11 @@ impl Pass<'_> {
             (_, Some(verdict)) => {
                 self.status.queue_position =
                     self.seen.position.and_then(|at| i64::try_from(at).ok());
+                if verdict.reason == reason::WAITING_FOR_CAPACITY {
+                    let namespace = self.workload.namespace().unwrap_or_default();
+                    let forecast = self.seen.forecast.as_ref();
+                    estimates::tell(forecast, &before, &mut self.status, &namespace, self.now);
+                }
                 let say = Say {
                     phase: Phase::Pending,
                     ready: false,
@@ -498,7 +504,9 @@ impl Pass<'_> {
                 self.transition(&say, Some(resync), true)
             }
             (_, None) => {
-                self.status.queue_position = position;
+                self.status.queue_position = before.queue_position;
+                self.status.estimated_start = before.estimated_start;
+                self.status.waiting_for = before.waiting_for;
                 self.queued(resync)
             }
         }
@@ -796,7 +804,14 @@ impl Pass<'_> {
         self.status.job_name = None;
         self.status.deadline = None;
         self.status.start_time = None;
+        self.leave_line();
+    }
+
+    /// It does not wait for GPUs any more.
+    fn leave_line(&mut self) {
         self.status.queue_position = None;
+        self.status.estimated_start = None;
+        self.status.waiting_for = None;
     }
 
     /// A state that is told when its reason is new.
@@ -815,6 +830,9 @@ impl Pass<'_> {
         place: bool,
     ) -> Course {
         let generation = self.workload.meta().generation.unwrap_or_default();
+        if say.phase != Phase::Pending {
+            self.leave_line();
+        }
         let states = conditions(say, self.placement().as_deref());
         let status = &mut self.status;
         status.conditions = condition::next(&status.conditions, &states, generation, self.now);
@@ -823,7 +841,6 @@ impl Pass<'_> {
         status.retry_count = Some(retries(self.workload).max(status.retry_count.unwrap_or(0)));
         status.observed_generation = Some(generation);
         if say.phase != Phase::Pending {
-            status.queue_position = None;
             status.queued_at = None;
         } else if status.queued_at.is_none() {
             status.queued_at = self.seen.arrived.map(MicroTime);

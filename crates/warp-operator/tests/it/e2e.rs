@@ -17,6 +17,7 @@ mod clouds;
 mod crash;
 mod crowd;
 mod delete;
+mod estimate;
 mod failure;
 mod faulty;
 mod gang;
@@ -80,6 +81,7 @@ const SHARED: &[Scenario] = &scenarios![
     place::providers_restrict_and_fall_back,
     place::waiting_costs_no_retry_and_priority_orders_it,
     place::small_work_does_not_hold_wide_work_up,
+    estimate::who_waits_is_told_when_it_starts_and_that_comes_true,
     place::work_of_higher_priority_takes_the_place_of_low_work,
     place::a_volume_is_followed_to_the_node_it_can_be_reached_from,
     gang::all_members_start_or_none,
@@ -150,6 +152,7 @@ fn shared_cluster(builder: Builder) -> Builder {
         .nodes(queued::single(), 1)
         .nodes(queued::taken(), 1)
         .nodes(queued::pair(), 2)
+        .nodes(estimate::waited_for(), 1)
 }
 
 /// What a part of the suite leaves for the last judgement.

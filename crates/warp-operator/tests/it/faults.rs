@@ -16,12 +16,26 @@ use warp_testkit::fault::world::Part;
 
 /// The operator as a part of a world.
 pub(crate) fn operator() -> Part {
-    Arc::new(|client: kube::Client, stop: CancellationToken| Box::pin(one(client, stop, "one")))
+    Arc::new(|client: kube::Client, stop: CancellationToken| {
+        Box::pin(one(client, stop, "one", None))
+    })
+}
+
+/// Where an operator keeps what it has learnt.
+pub(crate) const HOME: &str = "warp-system";
+
+/// One that keeps what it has learnt.
+pub(crate) fn keeper() -> Part {
+    Arc::new(|client: kube::Client, stop: CancellationToken| {
+        Box::pin(one(client, stop, "one", Some(HOME)))
+    })
 }
 
 /// One more, which believes to lead as well.
 pub(crate) fn rival() -> Part {
-    Arc::new(|client: kube::Client, stop: CancellationToken| Box::pin(one(client, stop, "other")))
+    Arc::new(|client: kube::Client, stop: CancellationToken| {
+        Box::pin(one(client, stop, "other", None))
+    })
 }
 
 /// Two operators that both believe to lead, as after a lease was lost without noticing.
@@ -29,17 +43,18 @@ pub(crate) fn two_leaders() -> Part {
     Arc::new(|client: kube::Client, stop: CancellationToken| {
         Box::pin(async move {
             tokio::select! {
-                () = one(client.clone(), stop.clone(), "one") => {}
-                () = one(client, stop, "other") => {}
+                () = one(client.clone(), stop.clone(), "one", None) => {}
+                () = one(client, stop, "other", None) => {}
             }
         })
     })
 }
 
-async fn one(client: kube::Client, stop: CancellationToken, identity: &str) {
+async fn one(client: kube::Client, stop: CancellationToken, identity: &str, home: Option<&str>) {
     let config = Config {
         namespace: None,
         identity: identity.to_owned(),
+        home: home.map(str::to_owned),
         leader: None,
         health_addr: None,
         metrics_addr: None,
@@ -57,7 +72,7 @@ async fn one(client: kube::Client, stop: CancellationToken, identity: &str) {
 }
 
 /// What every test run takes a sample of; the rest is for `make faults`.
-const DAILY: [&str; 20] = [
+const DAILY: [&str; 21] = [
     "gpuworkload runs_to_success",
     "gpuworkload exhausts_its_retries",
     "gpuworkload is_suspended_while_running_and_resumed",
@@ -68,6 +83,7 @@ const DAILY: [&str; 20] = [
     "gang starts_together_and_ends",
     "queuedjob makes_room_and_runs_again",
     "queuedjob starts_its_pods_together",
+    "estimates are_learnt_from_what_ends",
     "modelcache is_fetched_and_goes_when_nobody_mounts_it",
     "tenant counts_what_its_namespaces_use",
     "tenant is_contested_and_then_alone",

@@ -7,6 +7,7 @@
 )]
 
 mod e2e;
+mod estimates;
 mod events;
 mod faults;
 mod fit;

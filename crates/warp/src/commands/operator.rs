@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Act only while holding a Lease, so that several replicas may run
     #[arg(long)]
     leader_elect: bool,
-    /// Namespace of the Lease
+    /// Namespace of the Lease, and of what the operator keeps for itself
     #[arg(
         long,
         env = "POD_NAMESPACE",
@@ -157,6 +157,7 @@ fn config(args: Args, in_cluster: bool) -> Config {
     let by_default = |port| {
         Listen(in_cluster.then_some(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)))
     };
+    let home = args.leader_elect_namespace.clone();
     let leader = args.leader_elect.then_some(LeaderConfig {
         namespace: args.leader_elect_namespace,
         lease: args.leader_elect_lease,
@@ -164,6 +165,7 @@ fn config(args: Args, in_cluster: bool) -> Config {
     Config {
         namespace: args.namespace,
         identity: args.identity.unwrap_or_else(identity),
+        home: Some(home),
         leader,
         health_addr: args.health_addr.unwrap_or(by_default(8081)).endpoint(),
         metrics_addr: args.metrics_addr.unwrap_or(by_default(8080)).endpoint(),

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::ListParams;
 use serde::Serialize;
-use warp_api::workload::Priority;
+use warp_api::workload::{EstimatedStart, Priority};
 use warp_api::{GPUWorkload, Phase, Tenant, label, reason};
 use warp_operator::foresight::{Cluster, QueuedJob, Waiter, everybody, jobs_without_place};
 
@@ -50,6 +50,10 @@ struct Entry {
     waiting_since: Option<String>,
     #[serde(skip)]
     since: Option<Timestamp>,
+    /// When it is expected to start, where anybody can tell.
+    estimated_start: Option<EstimatedStart>,
+    /// What it waits for, in words.
+    waiting_for: Option<String>,
     reason: String,
     message: String,
 }
@@ -76,7 +80,8 @@ async fn queue(args: Args) -> anyhow::Result<ExitCode> {
             connection.namespace
         ));
     }
-    let mut entries = entries(&cluster, Timestamp::now());
+    let now = Timestamp::now();
+    let mut entries = entries(&cluster, now);
     if !args.all_namespaces {
         entries.retain(|entry| entry.namespace == connection.namespace);
     }
@@ -93,7 +98,7 @@ async fn queue(args: Args) -> anyhow::Result<ExitCode> {
         output::note(&format!("nothing waits{place}"));
         return Ok(ExitCode::SUCCESS);
     }
-    output::text(&table(&args, &entries).render(true));
+    output::text(&table(&args, &entries, now).render(true));
     // Who may not read tenants is shown the queue alone.
     let tenants = live::everywhere::<Tenant>(&connection.client).await;
     let tenants: Vec<Tenant> = tenants
@@ -184,6 +189,8 @@ fn job_entry(queued: &QueuedJob, position: Option<usize>) -> Entry {
         ask: queued.ask.clone(),
         waiting_since: since.map(|time| time.to_string()),
         since,
+        estimated_start: None,
+        waiting_for: said(label::WAITING_FOR),
         reason: said(label::QUEUE_REASON).unwrap_or_else(|| reason::QUEUED.to_owned()),
         message: said(label::WAITING_FOR).unwrap_or_default(),
     }
@@ -193,6 +200,7 @@ fn entry(workload: &GPUWorkload, position: Option<usize>) -> Entry {
     let since = workload::waits_since(workload);
     let said = workload::said(workload);
     let spec = &workload.spec;
+    let status = workload.status.as_ref().filter(|_| position.is_some());
     let suspended = spec.suspend.then_some(reason::SUSPENDED);
     Entry {
         position,
@@ -203,6 +211,8 @@ fn entry(workload: &GPUWorkload, position: Option<usize>) -> Entry {
         ask: spec.describe_ask(),
         waiting_since: since.map(|time| time.to_string()),
         since,
+        estimated_start: status.and_then(|status| status.estimated_start.clone()),
+        waiting_for: status.and_then(|status| status.waiting_for.clone()),
         reason: suspended
             .or(said.map(|(reason, _)| reason))
             .unwrap_or(reason::QUEUED)
@@ -211,11 +221,11 @@ fn entry(workload: &GPUWorkload, position: Option<usize>) -> Entry {
     }
 }
 
-fn table(args: &Args, entries: &[Entry]) -> Table {
+fn table(args: &Args, entries: &[Entry], now: Timestamp) -> Table {
     let wide = args.output == Format::Wide;
     let mut header = vec!["POSITION"];
     header.extend(args.all_namespaces.then_some("NAMESPACE"));
-    header.extend(["NAME", "PRIORITY", "GPUS", "WAITING", "REASON"]);
+    header.extend(["NAME", "PRIORITY", "GPUS", "WAITING", "START", "REASON"]);
     header.extend(wide.then_some("MESSAGE"));
     let mut table = Table::new(header);
     for entry in entries {
@@ -234,6 +244,10 @@ fn table(args: &Args, entries: &[Entry]) -> Table {
             priority.to_owned(),
             entry.ask.clone(),
             entry.since.map_or_else(String::new, workload::since),
+            entry
+                .estimated_start
+                .as_ref()
+                .map_or_else(|| "-".to_owned(), |start| workload::start(start, now)),
             entry.reason.clone(),
         ]);
         row.extend(wide.then(|| entry.message.clone()));

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 use serde::Serialize;
 use warp_api::Phase;
+use warp_api::workload::EstimatedStart;
 use warp_operator::Settings;
 use warp_operator::foresight::{Look, look};
 
@@ -51,6 +52,12 @@ struct Why {
     sentence: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     evidence: Vec<Evidence>,
+    /// When the operator expects it to start, as its status has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    estimated_start: Option<EstimatedStart>,
+    /// The same in words, with what it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expected: Option<String>,
     /// Those served before it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ahead: Vec<Ahead>,
@@ -172,6 +179,9 @@ fn print(told: &Why) {
         }
         output::line("");
         output::text(&table.render(true));
+    }
+    if let Some(expected) = &told.expected {
+        output::line(&format!("\n{expected}"));
     }
     if !told.ahead.is_empty() {
         let mut table = Table::new(["AHEAD", "NAMESPACE", "NAME", "GPUS", "OUTLOOK"]);

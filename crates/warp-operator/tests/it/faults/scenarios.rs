@@ -8,6 +8,7 @@
 
 mod caches;
 mod clouds;
+mod estimates;
 mod gangs;
 mod queued;
 mod services;
@@ -25,7 +26,7 @@ use serde_json::{Value, json};
 use warp_testkit::fault::campaign::{Scenario, Script};
 use warp_testkit::fault::world::{Setup, World};
 
-use super::{operator, rival, two_leaders};
+use super::{keeper, operator, rival, two_leaders};
 use caches::{
     changes_its_revision_while_it_is_fetched, fails_is_mended_and_fetched_again,
     follows_its_cache_to_another_model, is_fetched_and_goes_when_nobody_mounts_it,
@@ -37,6 +38,7 @@ use clouds::{
     is_rented_joins_and_is_deleted, is_told_that_its_credentials_are_refused,
     replaces_a_machine_that_is_taken_back, waits_for_its_price,
 };
+use estimates::{KEPT, are_learnt_from_what_ends};
 use gangs::{
     is_deleted_as_it_starts, is_suspended_as_it_starts_and_resumed,
     is_tried_again_when_a_member_fails, loses_a_node_of_one_member, starts_together_and_ends,
@@ -188,6 +190,9 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET starts_its_pods_together,
         ONE makes_room_and_runs_again,
         ONE goes_while_it_waits,
+    ]);
+    all.extend(scenarios![keeper "estimates ";
+        FLEET are_learnt_from_what_ends loose KEPT,
     ]);
     all.extend(scenarios![operator "tenant ";
         FLEET counts_what_its_namespaces_use,

@@ -245,6 +245,7 @@ impl Engine {
         let config = warp_operator::Config {
             namespace: None,
             identity: format!("warp-up-{}", std::process::id()),
+            home: Some(crate::commands::install::NAMESPACE.to_owned()),
             // The data directory's lock already makes this the only one.
             leader: None,
             health_addr: Some(pages.clone()),

@@ -58,7 +58,25 @@ pub(super) fn tell(
         Phase::Succeeded => subject.succeeded(&mut told, parts),
         Phase::Failed => subject.failed(&mut told, parts),
     }
+    if told.phase == Phase::Pending && !found.spec.suspend {
+        told.estimated_start.clone_from(&status.estimated_start);
+        told.expected = expected(&status, now);
+    }
     told
+}
+
+/// When it starts and what it waits for, as the operator told it last.
+fn expected(status: &GPUWorkloadStatus, now: Timestamp) -> Option<String> {
+    let waits = status.waiting_for.as_ref();
+    let waits = waits.map(|words| format!("waits for {words}"));
+    let Some(start) = &status.estimated_start else {
+        return waits.map(|waits| format!("It {waits}."));
+    };
+    let start = format!("Expected to start {}", workload::start(start, now));
+    Some(waits.map_or_else(
+        || format!("{start}."),
+        |waits| format!("{start}; it {waits}."),
+    ))
 }
 
 /// What every sentence is made of.

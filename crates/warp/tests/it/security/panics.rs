@@ -163,6 +163,7 @@ async fn in_a_pass(server: &ApiServer) -> Result<()> {
     let config = warp_operator::Config {
         namespace: None,
         identity: "brittle".to_owned(),
+        home: None,
         leader: None,
         health_addr: None,
         metrics_addr: None,
