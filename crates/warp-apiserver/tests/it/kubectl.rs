@@ -271,21 +271,30 @@ async fn kubectl_cannot_tell_the_servers_apart() {
 }
 
 /// Resource, API and manifests of what the script for custom resources runs on, in this order: each kind twice, as what
-/// was deleted and comes back is treated like what is new, and the kind with two versions in both.
-const CUSTOM: [[&str; 3]; 4] = [
+/// was deleted and comes back is treated like what is new, and the kind with two versions in both. Tenants belong to no
+/// namespace.
+const CUSTOM: [[&str; 3]; 8] = [
     ["gadgets", "example.com/v1/Gadget", "gadget"],
-    [
-        "gpuworkloads",
-        "gpu.warp.dev/v1alpha1/GPUWorkload",
-        "workload",
-    ],
+    WORKLOADS,
+    SERVICES,
+    TENANTS,
     ["gadgets.v1.example.com", "example.com/v1/Gadget", "gadget"],
-    [
-        "gpuworkloads",
-        "gpu.warp.dev/v1alpha1/GPUWorkload",
-        "workload",
-    ],
+    WORKLOADS,
+    SERVICES,
+    TENANTS,
 ];
+
+const WORKLOADS: [&str; 3] = [
+    "gpuworkloads",
+    "gpu.warp.dev/v1alpha1/GPUWorkload",
+    "workload",
+];
+const SERVICES: [&str; 3] = [
+    "inferenceservices",
+    "gpu.warp.dev/v1alpha1/InferenceService",
+    "service",
+];
+const TENANTS: [&str; 3] = ["tenants", "gpu.warp.dev/v1alpha1/Tenant", "tenant"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kubectl_cannot_tell_the_servers_apart_by_custom_resources() {
@@ -293,21 +302,34 @@ async fn kubectl_cannot_tell_the_servers_apart_by_custom_resources() {
     for line in [
         "create namespace shop",
         "apply -f - < gadget-definition",
-        "apply -f - < deploy/crds/gpuworkloads.gpu.warp.dev.yaml",
-        "wait crd/gadgets.example.com crd/gpuworkloads.gpu.warp.dev --for=condition=Established",
+        "wait crd/gadgets.example.com --for=condition=Established",
     ] {
         servers.compare(line).await;
+    }
+    for path in crate::published::own_definitions() {
+        let file = path.file_name().expect("a name").to_string_lossy();
+        let crd = file.strip_suffix(".yaml").expect("a definition");
+        servers
+            .compare(&format!("apply -f - < deploy/crds/{file}"))
+            .await;
+        servers
+            .compare(&format!("wait crd/{crd} --for=condition=Established"))
+            .await;
     }
     for side in [&servers.real, &servers.ours] {
         side.until("get --raw /openapi/v3/apis/example.com/v1", "GadgetList")
             .await;
         side.until("get --raw /openapi/v3/apis/example.com/v2", "GadgetList")
             .await;
-        let path = "get --raw /openapi/v3/apis/gpu.warp.dev/v1alpha1";
-        side.until(path, "GPUWorkloadList").await;
         let v2 = "get --raw /openapi/v2";
         side.until(v2, "com.example.v2.GadgetList").await;
-        side.until(v2, "dev.warp.gpu.v1alpha1.GPUWorkload").await;
+        for [_, api, _] in [WORKLOADS, SERVICES, TENANTS] {
+            let (_, kind) = api.rsplit_once('/').expect("a kind");
+            let path = "get --raw /openapi/v3/apis/gpu.warp.dev/v1alpha1";
+            side.until(path, &format!("{kind}List")).await;
+            side.until(v2, &format!("dev.warp.gpu.v1alpha1.{kind}List"))
+                .await;
+        }
     }
     let commands = commands(include_str!("requests/kubectl-custom.txt"));
     for [kind, api, file] in CUSTOM {

@@ -1,7 +1,7 @@
 //! The documents of custom resources beside those of a real server: the same definitions, in version 2 and 3, and the same
 //! operations. Texts are each server's own.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kube::Client;
 use serde_json::{Map, Value, json};
@@ -14,14 +14,27 @@ fn definitions() -> Vec<Value> {
     let mut all: Vec<Value> =
         serde_saphyr::from_str(include_str!("published/definitions.yaml")).expect("definitions");
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for path in [
-        "tests/it/requests/kubectl/gadget-definition.yaml",
-        "../../deploy/crds/gpuworkloads.gpu.warp.dev.yaml",
-    ] {
-        let text = std::fs::read_to_string(here.join(path)).expect("a definition");
+    let mut paths = vec![here.join("tests/it/requests/kubectl/gadget-definition.yaml")];
+    paths.extend(own_definitions());
+    for path in paths {
+        let text = std::fs::read_to_string(path).expect("a definition");
         all.push(serde_saphyr::from_str(&text).expect("a definition"));
     }
     all
+}
+
+/// The shipped definitions of all own kinds, in the order of their names.
+pub(crate) fn own_definitions() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/crds");
+    let entries = std::fs::read_dir(folder).expect("the shipped definitions");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let suffix = ".gpu.warp.dev.yaml";
+    let mut own: Vec<PathBuf> = paths
+        .filter(|path| path.to_string_lossy().ends_with(suffix))
+        .collect();
+    own.sort();
+    assert!(!own.is_empty(), "no definition ends in {suffix}");
+    own
 }
 
 /// Asks until the answer pleases.

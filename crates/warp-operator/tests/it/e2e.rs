@@ -84,6 +84,7 @@ const SHARED: &[Scenario] = &scenarios![
     estimate::who_waits_is_told_when_it_starts_and_that_comes_true,
     place::work_of_higher_priority_takes_the_place_of_low_work,
     place::a_volume_is_followed_to_the_node_it_can_be_reached_from,
+    place::nodes_closed_by_hand_are_said_and_used_once_open,
     gang::all_members_start_or_none,
     gang::what_ends_one_member_ends_all,
     queued::jobs_and_workloads_wait_in_one_line,
@@ -99,6 +100,7 @@ const SHARED: &[Scenario] = &scenarios![
     failure::a_missing_claim_keeps_no_gpu_from_others,
     failure::a_job_that_cannot_be_made_says_why,
     hands::an_evicted_workload_is_placed_again_without_a_retry,
+    hands::a_taint_that_evicts_uses_no_retry,
     hands::a_job_suspended_by_hand_gives_its_gpus_back,
     hands::a_job_or_pod_deleted_by_hand_is_called_that,
     hands::a_pod_left_by_its_job_is_followed_to_its_end,
@@ -107,6 +109,7 @@ const SHARED: &[Scenario] = &scenarios![
     retry::attempts_are_exhausted_and_no_more,
     stop::a_suspended_workload_gives_its_gpus_back_and_resumes,
     stop::a_workload_that_runs_too_long_fails_for_good,
+    stop::a_deadline_is_final_also_when_pods_vanish_at_once,
     stop::a_finished_workload_goes_after_its_ttl,
     delete::nothing_is_left_in_any_phase,
     tenant::a_tenant_counts_what_its_namespaces_use,
@@ -153,6 +156,8 @@ fn shared_cluster(builder: Builder) -> Builder {
         .nodes(queued::taken(), 1)
         .nodes(queued::pair(), 2)
         .nodes(estimate::waited_for(), 1)
+        .nodes(place::closed(), 1)
+        .nodes(hands::tainted(), 1)
 }
 
 /// What a part of the suite leaves for the last judgement.

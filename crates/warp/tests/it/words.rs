@@ -33,7 +33,7 @@ fn a_file_that_is_missing_is_named() {
         "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'https://127.0.0.1:1', certificate-authority: /no/ca.crt}}]\nusers: [{name: u, user: {client-certificate: /no/u.crt, client-key: /no/u.key}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n",
     )
     .unwrap();
-    let cases: [(&[&str], &str); 17] = [
+    let cases: [(&[&str], &str); 20] = [
         (&["apply", "-f", &none], &none),
         (&["delete", "-f", &none], &none),
         (&["get", "pods", "--kubeconfig", &none], &none),
@@ -77,23 +77,61 @@ fn a_file_that_is_missing_is_named() {
             &["apply", "-f", folder.path().to_str().unwrap(), "-f", &none],
             &none,
         ),
+        (&["restore", &none, "--data", &data], &none),
+        (&["snapshot", "--kubeconfig", &none], &none),
+        (&["model", "import", &none, "--to", &data], &none),
     ];
     for (arguments, subject) in cases {
-        let output = warp(arguments);
-        let told = said(&output);
-        assert!(!output.status.success(), "{arguments:?} succeeded");
-        assert!(told.contains(subject), "{arguments:?} said {told:?}");
-        assert_eq!(
-            told.trim_end().lines().count(),
-            1,
-            "{arguments:?} said {told:?}"
-        );
-        assert_eq!(
-            told.matches("os error").count(),
-            1,
-            "{arguments:?} said {told:?}"
-        );
+        names_it_once(arguments, subject);
     }
+    // A folder, or a name of the hub: what looks like a path is one.
+    let output = warp(&["model", "plan", &none]);
+    assert!(!output.status.success());
+    let told = said(&output);
+    assert!(
+        told.contains(&none) && told.contains("no such folder"),
+        "{told}"
+    );
+}
+
+/// One line, with the file and one reason of the system.
+fn names_it_once(arguments: &[&str], subject: &str) {
+    let output = warp(arguments);
+    let told = said(&output);
+    assert!(!output.status.success(), "{arguments:?} succeeded");
+    assert!(told.contains(subject), "{arguments:?} said {told:?}");
+    assert_eq!(
+        told.trim_end().lines().count(),
+        1,
+        "{arguments:?} said {told:?}"
+    );
+    assert_eq!(
+        told.matches("os error").count(),
+        1,
+        "{arguments:?} said {told:?}"
+    );
+}
+
+/// Every verb that writes a file of a Warp that runs names it when there is no place for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_cannot_be_written_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let up = Up::start(&folder.path().join("data"), &["--runtime", "none"]).await;
+    let data = up.data.display().to_string();
+    let file = "/no/such/file";
+    let verbs: [&[&str]; 4] = [
+        &["backup", file],
+        &["snapshot", "-o", file],
+        &["snapshot", "--jobs", file],
+        &["user", "create", "ada", "-o", file],
+    ];
+    for verb in verbs {
+        names_it_once(&[verb, &["--data", &data]].concat(), file);
+    }
+    // Whoever has no kubeconfig has no access.
+    let users = warp(&["user", "list", "--data", &data]);
+    assert!(said(&users).contains("no users but the administrator"));
+    up.stop();
 }
 
 #[test]

@@ -43,6 +43,23 @@ fn the_demo_fleet_mixes_vendors_and_every_node_names_its_provider() {
     }
 }
 
+/// `costOptimized` is part of the first tour, and means nothing without prices.
+#[test]
+fn every_gpu_of_the_demo_fleet_has_a_price() {
+    let fleet = Fleet::demo();
+    let with_gpus = fleet.nodes.iter().filter(|node| !node.devices.is_empty());
+    let mut asked = 0;
+    for shape in with_gpus {
+        let price = shape.labels.get(warp_api::label::GPU_HOUR_PRICE);
+        let price: f64 = price
+            .and_then(|price| price.parse().ok())
+            .unwrap_or_else(|| panic!("{} has no price", shape.name));
+        assert!(price > 0.0, "{}", shape.name);
+        asked += 1;
+    }
+    assert!(asked > 0);
+}
+
 #[test]
 fn a_wrong_file_is_answered_with_line_field_and_nearest_name() {
     let cases = [

@@ -119,6 +119,7 @@ async fn a_real_control_plane_takes_simulated_nodes_for_nodes() {
         failures_are_told_as_a_kubelet_tells_them(&client, namespace("fail").await),
         a_lost_gpu_ends_its_pod_and_shrinks_the_node(&client, namespace("gpu").await),
         a_lost_node_is_noticed_and_comes_back(&client, namespace("lost").await),
+        an_annotation_nobody_knows_is_told_on_its_node(&client),
     );
     // A pod under way when the process ends is picked up by the next one.
     let namespace = cluster.namespace("restart").await.unwrap();
@@ -234,6 +235,28 @@ async fn failures_are_told_as_a_kubelet_tells_them(client: &kube::Client, namesp
     })
     .await
     .unwrap();
+}
+
+async fn an_annotation_nobody_knows_is_told_on_its_node(client: &kube::Client) {
+    annotate(client, "plain-1", "node-lots", Some("true")).await;
+    // Events about what belongs to no namespace are in this one.
+    let events: Api<Event> = Api::namespaced(client.clone(), "default");
+    let of_node = ListParams::default()
+        .fields("involvedObject.kind=Node,involvedObject.name=plain-1,reason=UnknownAnnotation");
+    let told = until("the annotation to be told", PATIENCE, async || {
+        let found = events.list(&of_node).await?;
+        Ok(found.items.into_iter().next())
+    })
+    .await
+    .unwrap();
+    assert_eq!(told.type_.as_deref(), Some("Warning"));
+    assert_eq!(
+        told.message.as_deref(),
+        Some(
+            "annotation sim.gpu.warp.dev/node-lots means nothing on a simulated node and is ignored; did you mean \"node-lost\"?"
+        )
+    );
+    annotate(client, "plain-1", "node-lots", None).await;
 }
 
 async fn a_lost_gpu_ends_its_pod_and_shrinks_the_node(client: &kube::Client, namespace: String) {

@@ -7,7 +7,7 @@ use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams, Patch, PatchParams};
 use serde_json::{Value, json};
-use warp_testkit::{Behaviour, until, wait_gone};
+use warp_testkit::{Behaviour, NodeShape, until, wait_gone};
 
 use super::world::{DEADLINE, Scene, World, message, phase, reason, retries, spec, text, with};
 
@@ -94,6 +94,39 @@ pub(super) async fn an_evicted_workload_is_placed_again_without_a_retry(
         .await?;
     let object = scene.until_phase("drained", "Failed").await?;
     ensure!(reason(&object) == "Evicted" && message(&object).contains("maxDisruptions"));
+    Ok(())
+}
+
+/// A node of a model no other scenario asks for: to be emptied by a taint.
+pub(super) fn tainted() -> NodeShape {
+    NodeShape::nvidia("p40", "Tesla-P40", 24_576, "pascal", 1)
+}
+
+pub(super) async fn a_taint_that_evicts_uses_no_retry(world: &World) -> Result<()> {
+    let scene = world.scene("taint").await?;
+    let kubectl = world.cluster.kubectl();
+    let only = json!({"gpu": {"models": ["P40"]}, "retryPolicy": {"maxRetries": 0}});
+    scene
+        .submit("moved", with(spec(1, &Behaviour::hang()), only))
+        .await?;
+    scene.until_phase("moved", "Running").await?;
+    let taint = "maintenance=now:NoExecute";
+    kubectl.run(&["taint", "node", "p40-0", taint]).await?;
+    // There is no other node of its model.
+    let object = scene.until_reason("moved", "NodesTainted").await?;
+    ensure!(phase(&object) == "Pending", "{:?}", object.data["status"]);
+    ensure!(message(&object).contains(taint), "{}", message(&object));
+    told_of(&scene, "moved", "Evicted", "p40-0").await?;
+    let off = format!("{taint}-");
+    kubectl.run(&["taint", "node", "p40-0", &off]).await?;
+    let object = scene.until_phase("moved", "Running").await?;
+    ensure!(
+        retries(&object) == 0 && object.data["status"]["disruptions"] == 1,
+        "{:?}",
+        object.data["status"]
+    );
+    scene.release("moved", &Behaviour::succeed()).await?;
+    scene.until_phase("moved", "Succeeded").await?;
     Ok(())
 }
 

@@ -64,6 +64,40 @@ pub(super) async fn a_workload_that_runs_too_long_fails_for_good(world: &World) 
     Ok(())
 }
 
+/// A pod without grace is gone the moment its Job's deadline takes it, and cannot say so. Whether the operator looks
+/// before or after is a matter of luck, so there are several.
+pub(super) async fn a_deadline_is_final_also_when_pods_vanish_at_once(world: &World) -> Result<()> {
+    let scene = world.scene("vanish").await?;
+    let behaviour = Behaviour::hang().annotations();
+    let work = json!({
+        "modelName": "scenario", "gpuCount": 1, "gpu": {"models": ["H100"]},
+        "maxRuntime": "2s",
+        // Enough to be tried again, if it were.
+        "retryPolicy": {"maxRetries": 3, "backoffSeconds": 1},
+        "podTemplate": {
+            "metadata": {"annotations": behaviour},
+            "spec": {
+                "terminationGracePeriodSeconds": 0,
+                "containers": [{"name": "main", "image": "image:1"}],
+            },
+        },
+    });
+    let names: Vec<String> = (0..10).map(|number| format!("brief-{number}")).collect();
+    for name in &names {
+        scene.submit(name, work.clone()).await?;
+    }
+    for name in &names {
+        let object = scene.until_phase(name, "Failed").await?;
+        ensure!(
+            condition(&object, "Succeeded", "reason") == "MaxRuntimeExceeded",
+            "{:?}",
+            object.data["status"]
+        );
+        ensure!(retries(&object) == 0, "{name} was tried again");
+    }
+    Ok(())
+}
+
 pub(super) async fn a_finished_workload_goes_after_its_ttl(world: &World) -> Result<()> {
     let scene = world.scene("ttl").await?;
     let short = json!({"ttlSecondsAfterFinished": 1, "retryPolicy": {"maxRetries": 0}});
