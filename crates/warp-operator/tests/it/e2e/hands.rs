@@ -99,26 +99,26 @@ pub(super) async fn an_evicted_workload_is_placed_again_without_a_retry(
 
 /// A node of a model no other scenario asks for: to be emptied by a taint.
 pub(super) fn tainted() -> NodeShape {
-    NodeShape::nvidia("p40", "Tesla-P40", 24_576, "pascal", 1)
+    NodeShape::nvidia("p100", "Tesla-P100-PCIE-16GB", 16_384, "pascal", 1)
 }
 
 pub(super) async fn a_taint_that_evicts_uses_no_retry(world: &World) -> Result<()> {
     let scene = world.scene("taint").await?;
     let kubectl = world.cluster.kubectl();
-    let only = json!({"gpu": {"models": ["P40"]}, "retryPolicy": {"maxRetries": 0}});
+    let only = json!({"gpu": {"models": ["P100"]}, "retryPolicy": {"maxRetries": 0}});
     scene
         .submit("moved", with(spec(1, &Behaviour::hang()), only))
         .await?;
     scene.until_phase("moved", "Running").await?;
     let taint = "maintenance=now:NoExecute";
-    kubectl.run(&["taint", "node", "p40-0", taint]).await?;
+    kubectl.run(&["taint", "node", "p100-0", taint]).await?;
     // There is no other node of its model.
     let object = scene.until_reason("moved", "NodesTainted").await?;
     ensure!(phase(&object) == "Pending", "{:?}", object.data["status"]);
     ensure!(message(&object).contains(taint), "{}", message(&object));
-    told_of(&scene, "moved", "Evicted", "p40-0").await?;
+    told_of(&scene, "moved", "Evicted", "p100-0").await?;
     let off = format!("{taint}-");
-    kubectl.run(&["taint", "node", "p40-0", &off]).await?;
+    kubectl.run(&["taint", "node", "p100-0", &off]).await?;
     let object = scene.until_phase("moved", "Running").await?;
     ensure!(
         retries(&object) == 0 && object.data["status"]["disruptions"] == 1,

@@ -308,7 +308,7 @@ pub(super) async fn a_volume_is_followed_to_the_node_it_can_be_reached_from(
 
 /// A node of a model no other scenario asks for: to be closed by hand.
 pub(super) fn closed() -> NodeShape {
-    NodeShape::nvidia("v100", "Tesla-V100-SXM2-32GB", 32_768, "volta", 2)
+    NodeShape::nvidia("a5000", "NVIDIA-RTX-A5000", 24_564, "ampere", 2)
 }
 
 /// A cordon and a taint are what people do to nodes: each is its own reason with its own advice, and none means that
@@ -318,26 +318,26 @@ pub(super) async fn nodes_closed_by_hand_are_said_and_used_once_open(world: &Wor
     let kubectl = world.cluster.kubectl();
     let taint = "maintenance=today:NoSchedule";
     let taken_off = format!("{taint}-");
-    let tolerate = format!("tolerate {taint} in spec.podTemplate, or take the taint off v100-0");
+    let tolerate = format!("tolerate {taint} in spec.podTemplate, or take the taint off a5000-0");
     let cases: [(&str, &[&str], &[&str], &str, &str); 2] = [
         (
             "cordoned",
-            &["cordon", "v100-0"],
-            &["uncordon", "v100-0"],
+            &["cordon", "a5000-0"],
+            &["uncordon", "a5000-0"],
             "NodesCordoned",
-            "kubectl uncordon v100-0",
+            "kubectl uncordon a5000-0",
         ),
         (
             "tainted",
-            &["taint", "node", "v100-0", taint],
-            &["taint", "node", "v100-0", &taken_off],
+            &["taint", "node", "a5000-0", taint],
+            &["taint", "node", "a5000-0", &taken_off],
             "NodesTainted",
             &tolerate,
         ),
     ];
     for (name, close, open, why, advice) in cases {
         kubectl.run(close).await?;
-        let model = json!({"gpu": {"models": ["V100"]}});
+        let model = json!({"gpu": {"models": ["A5000"]}});
         scene
             .submit(name, with(spec(1, &Behaviour::hang()), model))
             .await?;
@@ -349,7 +349,7 @@ pub(super) async fn nodes_closed_by_hand_are_said_and_used_once_open(world: &Wor
         ensure!(!said.contains("unschedulable"), "{said}");
         kubectl.run(open).await?;
         let object = scene.until_phase(name, "Running").await?;
-        ensure!(text(&object, "/status/assignedNode") == "v100-0");
+        ensure!(text(&object, "/status/assignedNode") == "a5000-0");
         ensure!(retries(&object) == 0, "waiting used a retry of {name}");
         scene.release(name, &Behaviour::succeed()).await?;
         scene.until_phase(name, "Succeeded").await?;
