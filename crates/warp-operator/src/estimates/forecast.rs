@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use warp_api::label;
 use warp_api::workload::{EstimatedStart, Priority};
@@ -106,7 +106,9 @@ fn seconds(time: Timestamp) -> Seconds {
 }
 
 fn time(seconds: Seconds) -> Timestamp {
-    Timestamp::from_second(seconds as i64).unwrap_or(Timestamp::MAX)
+    let since = SignedDuration::try_from_secs_f64(seconds).unwrap_or(SignedDuration::MAX);
+    let time = Timestamp::UNIX_EPOCH.checked_add(since);
+    time.unwrap_or(Timestamp::MAX)
 }
 
 /// The fleet as the queue counts it, with what each in line could use and what each holder holds.
