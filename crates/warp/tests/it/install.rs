@@ -3,8 +3,10 @@
 
 use std::process::Command;
 
-use warp_testkit::Cluster;
+use warp_api::GROUP;
+use warp_api::kinds::KINDS;
 use warp_testkit::kubectl::Kubectl;
+use warp_testkit::{Cluster, PATIENCE, until};
 
 use crate::architecture::root;
 
@@ -26,9 +28,23 @@ async fn forget(kubectl: &Kubectl) {
         let delete = ["delete", kind, "-l", labelled];
         kubectl.run(&delete).await.unwrap();
     }
-    let definition = "customresourcedefinition/gpuworkloads.gpu.warp.dev";
-    let delete = ["delete", definition, "--timeout=120s"];
+    // A server that is still setting up what stores a new kind does not get its definition deleted for minutes: it lists
+    // each of them first.
+    let plurals = KINDS
+        .iter()
+        .map(|entry| format!("{}.{GROUP}", entry.plural));
+    let plurals: Vec<String> = plurals.collect();
+    let list = ["get", &plurals.join(","), "--all-namespaces"];
+    until("every kind to be served", PATIENCE, async || {
+        Ok(kubectl.run(&list).await.ok())
+    })
+    .await
+    .unwrap();
+    let mut delete = vec!["delete", "customresourcedefinitions", "--timeout=120s"];
+    delete.extend(plurals.iter().map(String::as_str));
     kubectl.run(&delete).await.unwrap();
+    let left = kubectl.run(&["get", "crds", "-o", "name"]).await.unwrap();
+    assert!(!left.contains(GROUP), "{left}");
 }
 
 /// Objects in what kubectl said, each with what became of it.

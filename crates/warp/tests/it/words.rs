@@ -222,6 +222,10 @@ fn what_does_not_fit_is_the_exit_code_of_a_simulation_too() {
     let nobody = write("nobody", nodes);
     let jobs = write("jobs.csv", "submit,duration,gpus\n0,60,1\n1,60,64\n");
     let no_jobs = write("none.csv", "");
+    let misspelt = write(
+        "misspelt.csv",
+        "submit,duration,gpus,gpu_type\n0,60,1,T4\n1,60,1,T4|A1O0\n2,60,1,A1O0\n",
+    );
     let code = |arguments: &[&str]| {
         let output = warp(arguments);
         (output.status.code(), said(&output))
@@ -250,6 +254,23 @@ fn what_does_not_fit_is_the_exit_code_of_a_simulation_too() {
     assert!(refusal == Some(1) && told.contains("no requests"), "{told}");
     let (refusal, told) = code(&["simulate", "queue", "--jobs", &jobs, "--nodes", "1"]);
     assert!(refusal == Some(1) && told.contains("line 3"), "{told}");
+    let queue = ["simulate", "queue", "--jobs", &misspelt, "--fleet"];
+    let (refusal, told) = code(&[&queue[..], &["1x4:T4,1x4:A100,2x8:RTX-409O"]].concat());
+    assert_eq!(refusal, Some(1), "{told}");
+    let doubts: Vec<&str> = told.lines().filter(|line| line.contains("GPU")).collect();
+    assert_eq!(
+        doubts[..2],
+        [
+            "warning: --fleet: the GPU catalogue knows no model \"RTX-409O\"; did you mean \"RTX-4090\"?",
+            "warning: line 3: no node of the fleet has the GPU type \"A1O0\"; did you mean \"A100\"?",
+        ],
+        "{told}"
+    );
+    // Said once, not for every job.
+    assert_eq!(told.matches("has the GPU type").count(), 1, "{told}");
+    let known = write("known.csv", "submit,duration,gpus,gpu_type\n0,60,1,T4\n");
+    let queue = ["simulate", "queue", "--jobs", &known, "--fleet", "1x4:T4"];
+    assert_eq!(code(&queue), (Some(0), String::new()));
     let (refusal, told) = code(&["simulate", "queue", "--jobs", &no_jobs, "--nodes", "1"]);
     assert!(refusal == Some(1) && told.contains("is empty"), "{told}");
 }

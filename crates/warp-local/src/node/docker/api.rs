@@ -172,7 +172,7 @@ impl Docker {
         if let Some(credentials) = credentials {
             request = request.header("X-Registry-Auth", credentials);
         }
-        if path.starts_with("/exec/") && path.ends_with("/start") {
+        if becomes_streams(&what()) {
             request = request
                 .header("Connection", "Upgrade")
                 .header("Upgrade", "tcp");
@@ -502,6 +502,13 @@ impl Docker {
             .and_then(|code| i32::try_from(code).ok())
             .unwrap_or(-1))
     }
+}
+
+/// Whether a call turns its connection into the streams of a program. An engine that is not asked to switch protocols
+/// answers such a call with a body, which goes one way only.
+fn becomes_streams(path: &str) -> bool {
+    (path.starts_with("/exec/") && path.ends_with("/start"))
+        || (path.starts_with("/containers/") && path.ends_with("/attach"))
 }
 
 /// A body of JSON messages, one a line.

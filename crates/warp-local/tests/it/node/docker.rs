@@ -235,7 +235,9 @@ async fn logs_and_exec(runtime: &Docker, pod: &Pod) {
     let pieces: Vec<bytes::Bytes> = stream.try_collect().await.unwrap();
     assert_eq!(pieces.concat(), b"out\nerr\n");
     let options = ExecOptions {
-        command: vec!["x".to_owned()],
+        command: ["sh", "-c", "echo said; echo whispered >&2; exit 5"]
+            .map(str::to_owned)
+            .to_vec(),
         stdout: true,
         stderr: true,
         ..ExecOptions::default()

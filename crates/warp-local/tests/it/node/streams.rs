@@ -1,5 +1,5 @@
-//! `exec`, `cp`, `attach` and `port-forward` by stock kubectl, over WebSocket and over SPDY, on a process
-//! node; and what a simulated node says to them.
+//! `exec`, `cp`, `attach` and `port-forward` by stock kubectl, over WebSocket and over SPDY, on a process node and on a
+//! Docker node (whose engine is a fake that has no terminals); and what a simulated node says to them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use warp_apiserver::{ApiServer, Options};
 use warp_local::controllers;
 use warp_local::node::access::{Access, Hooks};
+use warp_local::node::docker::{self, Docker, Search};
 use warp_local::node::process::{Cgroups, Process, machine};
 use warp_local::node::runtime::{Report, Runtime};
 use warp_local::node::{Host, Simulated, host};
@@ -186,11 +187,65 @@ async fn kubectl_reaches_into_the_pods_of_a_process_node() {
     start(&engine, "p", "local://", "sleep 600", &json!({})).await;
     for (number, kubectl) in every_way(&engine.kubeconfig).iter().enumerate() {
         commands_run_in_it(kubectl).await;
+        let absent = no_such_program(kubectl).await;
+        let err = String::from_utf8_lossy(&absent.stderr);
+        assert!(err.contains("no-such-program"), "{}: {err}", kubectl.way());
         several_commands_run_at_once(kubectl).await;
         a_terminal_has_the_size_of_the_clients(kubectl).await;
         files_are_copied_both_ways(kubectl, folder.path(), number).await;
-        output_and_input_are_attached_to(&engine, kubectl, number).await;
+        output_and_input_are_attached_to(&engine, "local://", kubectl, number).await;
         ports_are_forwarded(kubectl).await;
+        a_running_pod_gets_no_more_containers(kubectl).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kubectl_reaches_into_the_containers_of_a_docker_node() {
+    let folder = tempfile::tempdir().unwrap();
+    let (engine, hooks) = engine(folder.path(), "docker").await;
+    let socket = folder.path().join("docker.sock");
+    let _listening = super::docker::fake::Engine::new().listen(&socket);
+    let search = Search {
+        given: Some(socket),
+        ..Search::default()
+    };
+    let api = docker::find(&search).await.unwrap();
+    let (runtime, reports) = Docker::new(engine.client.clone(), api, &folder.path().join("data"));
+    node(&engine, &hooks, runtime, Some(reports));
+    start(&engine, "p", "app:1", "sleep 600", &json!({})).await;
+    for (number, kubectl) in every_way(&engine.kubeconfig).iter().enumerate() {
+        commands_run_in_it(kubectl).await;
+        // The engine says it where the command would have printed.
+        let absent = no_such_program(kubectl).await;
+        let out = String::from_utf8_lossy(&absent.stdout);
+        assert!(out.contains("no-such-program"), "{}: {out}", kubectl.way());
+        several_commands_run_at_once(kubectl).await;
+        files_are_copied_both_ways(kubectl, folder.path(), number).await;
+        output_and_input_are_attached_to(&engine, "app:1", kubectl, number).await;
+        ports_are_forwarded(kubectl).await;
+        a_running_pod_gets_no_more_containers(kubectl).await;
+    }
+}
+
+async fn no_such_program(kubectl: &Kubectl) -> Output {
+    let absent = kubectl
+        .run(&["exec", "p", "--", "no-such-program"], b"")
+        .await;
+    assert!(!absent.status.success(), "{}", kubectl.way());
+    absent
+}
+
+/// `kubectl debug` adds a container to a pod that runs, which is not served: it says what can be done instead.
+async fn a_running_pod_gets_no_more_containers(kubectl: &Kubectl) {
+    let debug = kubectl.run(&["debug", "p", "--image=x"], b"").await;
+    assert!(!debug.status.success(), "{}", kubectl.way());
+    let err = String::from_utf8_lossy(&debug.stderr);
+    for told in [
+        "ephemeral containers are not served by the embedded control plane",
+        "kubectl exec",
+        "kubectl debug POD --copy-to=NAME",
+    ] {
+        assert!(err.contains(told), "{}: {err}", kubectl.way());
     }
 }
 
@@ -231,12 +286,6 @@ async fn commands_run_in_it(kubectl: &Kubectl) {
     // Input nobody reads stops nothing.
     let quiet = kubectl.ok(&["exec", "-i", "p", "--", "echo", "done"], &much);
     assert_eq!(quiet.await, b"done\n", "{way}");
-    let absent = kubectl
-        .run(&["exec", "p", "--", "no-such-program"], b"")
-        .await;
-    assert!(!absent.status.success(), "{way}");
-    let err = String::from_utf8_lossy(&absent.stderr);
-    assert!(err.contains("no-such-program"), "{way}: {err}");
 }
 
 async fn several_commands_run_at_once(kubectl: &Kubectl) {
@@ -295,10 +344,15 @@ async fn files_are_copied_both_ways(kubectl: &Kubectl, folder: &Path, number: us
     );
 }
 
-async fn output_and_input_are_attached_to(engine: &Engine, kubectl: &Kubectl, number: usize) {
+async fn output_and_input_are_attached_to(
+    engine: &Engine,
+    image: &str,
+    kubectl: &Kubectl,
+    number: usize,
+) {
     let (talks, hears) = (format!("talks{number}"), format!("hears{number}"));
     let script = "while true; do echo tick; sleep 0.1; done";
-    start(engine, &talks, "local://", script, &json!({})).await;
+    start(engine, &talks, image, script, &json!({})).await;
     let mut child = kubectl.command(&["attach", &talks]).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let line = tokio::time::timeout(PATIENCE, lines.next_line()).await;
@@ -307,7 +361,7 @@ async fn output_and_input_are_attached_to(engine: &Engine, kubectl: &Kubectl, nu
     child.kill().await.unwrap();
     let input = json!({"stdin": true, "stdinOnce": true});
     let script = "while read line; do echo heard $line; done; echo over";
-    start(engine, &hears, "local://", script, &input).await;
+    start(engine, &hears, image, script, &input).await;
     let said = kubectl.ok(&["attach", "-i", &hears], b"one\ntwo\n").await;
     let said = String::from_utf8_lossy(&said);
     assert_eq!(said, "heard one\nheard two\nover\n", "{}", kubectl.way());
@@ -384,6 +438,7 @@ async fn a_simulated_node_says_that_nothing_runs_there() {
     node(&engine, &hooks, Simulated::default(), None);
     start(&engine, "p", "example/app:1", "sleep 600", &json!({})).await;
     for kubectl in every_way(&engine.kubeconfig) {
+        a_running_pod_gets_no_more_containers(&kubectl).await;
         let refused: [&[&str]; 6] = [
             &["exec", "p", "--", "nvidia-smi"],
             // What a simulated container would understand as its command is no exception.

@@ -3,15 +3,19 @@
 mod jobs;
 mod show;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Context as _;
 use serde::Serialize;
+use warp_core::gpu;
 use warp_core::queue::{self, Checkpoint, Policy, Pool};
 use warp_core::simulate::queue as simulate;
 use warp_core::simulate::queue::{Outcome, Report, Settings, Submission, trace};
+
+use warp_local::node::spelling::nearest;
 
 use super::Format;
 use crate::output;
@@ -90,6 +94,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let pool = pool(args)?;
     let mut settings = settings(args)?;
     let mut jobs = trace::in_order(&jobs::read(&args.jobs, args.strict)?);
+    for doubt in doubts(args.fleet.as_deref().unwrap_or_default(), &jobs) {
+        output::note(&format!("warning: {doubt}"));
+    }
     if let Some(days) = args.busiest_days {
         settings.window = Some(trace::busiest(&jobs, days));
     }
@@ -120,6 +127,38 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         // Which and why is said above; the figures are about the others.
         _ => ExitCode::FAILURE,
     })
+}
+
+/// GPU types of the fleet that nobody knows, and types of jobs that no node of it has: nothing is wrong with them here, but
+/// they are usually misspelt. Each is told once.
+fn doubts(fleet: &str, jobs: &[Submission]) -> Vec<String> {
+    let groups = fleet.split(',').filter_map(|group| group.split_once(':'));
+    let offered: BTreeSet<&str> = groups.map(|(_, kind)| kind.trim()).collect();
+    let hint = |near: Option<&str>| {
+        near.map_or_else(String::new, |near| format!("; did you mean \"{near}\"?"))
+    };
+    let unknown = offered.iter().filter(|kind| gpu::named(kind).is_empty());
+    let mut doubts: Vec<String> = unknown
+        .map(|kind| {
+            let near = nearest(kind, gpu::MODELS.iter().map(|model| model.name));
+            let near = hint(near);
+            format!("--fleet: the GPU catalogue knows no model \"{kind}\"{near}")
+        })
+        .collect();
+    let mut told = BTreeSet::new();
+    // A fleet without types has nodes that no typed job accepts, which is said of each of them.
+    for job in jobs.iter().filter(|_| !offered.is_empty()) {
+        for kind in job.types.iter().map(String::as_str) {
+            if !offered.contains(kind) && told.insert(kind) {
+                let near = hint(nearest(kind, offered.iter().copied()));
+                let line = job.line;
+                doubts.push(format!(
+                    "line {line}: no node of the fleet has the GPU type \"{kind}\"{near}"
+                ));
+            }
+        }
+    }
+    doubts
 }
 
 fn simulate_one(

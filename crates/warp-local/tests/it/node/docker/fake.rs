@@ -1,5 +1,7 @@
-//! A Docker engine that runs nothing but answers as one: states, errors and streams, by the calls of the
-//! public API description. Commands it knows: `run` (until stopped), `exit N`, `oom`.
+//! A Docker engine that answers as one: states, errors and streams, by the calls of the public API description.
+//! Commands it knows: `run` (until stopped), `exit N`, `oom`; `sh` really runs, as does what is run in a container.
+
+mod programs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -7,17 +9,15 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{Path as Segment, Query, Request, State};
-use axum::http::{StatusCode, header};
+use axum::extract::{Path as Segment, Query, State};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 use futures::StreamExt;
-use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
@@ -30,11 +30,14 @@ pub(crate) struct Container {
     pub(crate) exit_code: i64,
     oom: bool,
     pub(crate) stop_seconds: Option<String>,
+    /// Its main process, if it has one and it runs.
+    main: Option<programs::Main>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Inside {
     pub(crate) containers: BTreeMap<String, Container>,
+    execs: BTreeMap<String, programs::Exec>,
     images: BTreeSet<String>,
     /// How many pulls break off in the middle.
     pub(crate) broken_pulls: u32,
@@ -77,13 +80,11 @@ impl Engine {
             .route("/containers/{id}/start", post(start))
             .route("/containers/{id}/stop", post(stop))
             .route("/containers/{id}/logs", get(logs))
-            .route("/containers/{id}/exec", post(exec))
+            .route("/containers/{id}/attach", post(programs::attach))
+            .route("/containers/{id}/exec", post(programs::exec))
             .route("/containers/{id}", delete(remove))
-            .route("/exec/{id}/start", post(exec_start))
-            .route(
-                "/exec/{id}/json",
-                get(async || axum::Json(json!({"ExitCode": 5, "Running": false}))),
-            )
+            .route("/exec/{id}/start", post(programs::exec_start))
+            .route("/exec/{id}/json", get(programs::exec_json))
             .route("/events", get(events))
             .with_state(self.clone());
         let app = Router::new().nest("/v1.41", routes);
@@ -105,6 +106,9 @@ impl Engine {
         container.status = "exited";
         container.exit_code = code;
         container.oom = oom;
+        if let Some(main) = container.main.take() {
+            main.stop();
+        }
         let attributes = container.body["Labels"].clone();
         let event = json!({"Type": "container", "Action": "die", "Actor": {"ID": id, "Attributes": attributes}});
         self.events.send(event.to_string()).ok();
@@ -211,6 +215,7 @@ async fn create(
         exit_code: 0,
         oom: false,
         stop_seconds: None,
+        main: None,
     };
     inside.containers.insert(id.clone(), container);
     (
@@ -243,6 +248,14 @@ async fn start(State(engine): State<Engine>, Segment(id): Segment<String>) -> Re
     match (words.first().map(String::as_str), words.get(1)) {
         (Some("exit"), Some(code)) => engine.end(&id, code.parse().unwrap(), false),
         (Some("oom"), _) => engine.end(&id, 137, true),
+        (Some("sh"), _) => {
+            // Under the lock: its end is told only after its start.
+            let mut inside = engine.inside.lock();
+            let main = programs::run(&engine, &id, &words, &container.body);
+            if let Some(container) = inside.containers.get_mut(&id) {
+                container.main = Some(main);
+            }
+        }
         _ => {}
     }
     StatusCode::NO_CONTENT.into_response()
@@ -267,7 +280,10 @@ async fn remove(State(engine): State<Engine>, Segment(id): Segment<String>) -> R
     let Some((id, _)) = engine.find(&id) else {
         return missing(&id);
     };
-    engine.inside.lock().containers.remove(&id);
+    let removed = engine.inside.lock().containers.remove(&id);
+    if let Some(main) = removed.and_then(|container| container.main) {
+        main.stop();
+    }
     StatusCode::NO_CONTENT.into_response()
 }
 
@@ -279,7 +295,7 @@ async fn inspect(State(engine): State<Engine>, Segment(id): Segment<String>) -> 
         "Id": id,
         "State": {"Status": container.status, "Running": container.status == "running", "ExitCode": container.exit_code,
             "OOMKilled": container.oom, "Error": "", "StartedAt": "2026-11-15T10:00:00.5Z", "FinishedAt": "2026-11-15T10:00:01.5Z"},
-        "NetworkSettings": {"IPAddress": "172.17.0.2"}}))
+        "NetworkSettings": {"IPAddress": "127.0.0.1"}}))
     .into_response()
 }
 
@@ -304,10 +320,10 @@ async fn list(
 }
 
 /// One frame of the multiplexed stream.
-fn frame(stream: u8, text: &str) -> Vec<u8> {
+fn frame(stream: u8, text: &[u8]) -> Vec<u8> {
     let mut frame = vec![stream, 0, 0, 0];
     frame.extend(u32::try_from(text.len()).unwrap().to_be_bytes());
-    frame.extend(text.as_bytes());
+    frame.extend(text);
     frame
 }
 
@@ -315,33 +331,11 @@ async fn logs(State(engine): State<Engine>, Segment(id): Segment<String>) -> Res
     if engine.find(&id).is_none() {
         return missing(&id);
     }
-    let whole: Vec<u8> = [frame(1, "out\n"), frame(2, "err\n")].concat();
+    let whole: Vec<u8> = [frame(1, b"out\n"), frame(2, b"err\n")].concat();
     // Cut where no frame ends, as a socket may.
     let (first, second) = whole.split_at(5);
     let pieces = [first.to_vec(), second.to_vec()].map(Ok::<_, std::io::Error>);
     Body::from_stream(futures::stream::iter(pieces)).into_response()
-}
-
-async fn exec(State(engine): State<Engine>, Segment(id): Segment<String>) -> Response {
-    if engine.find(&id).is_none() {
-        return missing(&id);
-    }
-    (StatusCode::CREATED, axum::Json(json!({"Id": "e1"}))).into_response()
-}
-
-async fn exec_start(mut request: Request) -> Response {
-    let upgrade = hyper::upgrade::on(&mut request);
-    tokio::spawn(async move {
-        let mut streams = TokioIo::new(upgrade.await.unwrap());
-        streams.write_all(&frame(1, "said\n")).await.unwrap();
-        streams.write_all(&frame(2, "whispered\n")).await.unwrap();
-        streams.shutdown().await.ok();
-    });
-    (
-        StatusCode::SWITCHING_PROTOCOLS,
-        [(header::CONNECTION, "Upgrade"), (header::UPGRADE, "tcp")],
-    )
-        .into_response()
 }
 
 async fn events(State(engine): State<Engine>) -> Response {
