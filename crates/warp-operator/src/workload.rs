@@ -13,6 +13,7 @@ mod objects;
 mod observe;
 mod plan;
 mod pod;
+mod rent;
 mod say;
 #[cfg(test)]
 mod tests;
@@ -40,6 +41,7 @@ pub(crate) use claim::promise;
 pub(crate) use claim::{Asking, Claims, ends_of, promises};
 pub(crate) use evict::Running;
 pub(crate) use objects::shell;
+pub(crate) use rent::tenant_of;
 
 pub(crate) use observe::Seen;
 use observe::see;

@@ -12,6 +12,7 @@ use warp_runtime::cache::Key;
 
 use super::assess::{over, suspended};
 use super::objects::job_name;
+use super::rent::{self, Rented};
 use super::{attempt, owner_key, owns};
 use crate::context::Context;
 use crate::ledger::node_of;
@@ -39,6 +40,8 @@ pub(crate) struct Seen {
     pub(crate) position: Option<usize>,
     /// When it came.
     pub(crate) arrived: Option<Timestamp>,
+    /// What is rented for it.
+    pub(crate) rented: Rented,
 }
 
 pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
@@ -66,6 +69,7 @@ pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
         held_until: cx.verdicts.held_until(&uid, generation),
         position: cx.verdicts.position(&uid, generation),
         arrived: cx.arrivals.of(&uid),
+        rented: rent::see(cx, workload),
         jobs,
         strays,
         pods,

@@ -10,6 +10,7 @@ mod objects;
 mod plan;
 mod reading;
 mod refusals;
+mod rent;
 
 use std::sync::Arc;
 
