@@ -57,7 +57,7 @@ async fn one(client: kube::Client, stop: CancellationToken, identity: &str) {
 }
 
 /// What every test run takes a sample of; the rest is for `make faults`.
-const DAILY: [&str; 18] = [
+const DAILY: [&str; 20] = [
     "gpuworkload runs_to_success",
     "gpuworkload exhausts_its_retries",
     "gpuworkload is_suspended_while_running_and_resumed",
@@ -65,12 +65,14 @@ const DAILY: [&str; 18] = [
     "gpuworkload is_made_again_under_its_name",
     "gpuworkload loses_its_node",
     "gpuworkload takes_the_place_of_low_work",
+    "gpuworkload rents_runs_and_gives_back",
     "gang starts_together_and_ends",
     "modelcache is_fetched_and_goes_when_nobody_mounts_it",
     "tenant counts_what_its_namespaces_use",
     "tenant is_contested_and_then_alone",
     "gpurequest is_rented_joins_and_is_deleted",
     "gpurequest is_deleted_before_the_cloud_shows_it",
+    "gpurequest is_held_by_a_budget_until_that_is_raised",
     "cloudprovider is_held_while_machines_exist",
     "inferenceservice is_changed_without_a_spare_gpu",
     "inferenceservice waits_for_its_cache_and_holds_it",

@@ -9,6 +9,7 @@
 mod caches;
 mod clouds;
 mod gangs;
+mod rentals;
 mod services;
 mod tenants;
 
@@ -40,6 +41,10 @@ use gangs::{
     is_deleted_as_it_starts, is_suspended_as_it_starts_and_resumed,
     is_tried_again_when_a_member_fails, loses_a_node_of_one_member, starts_together_and_ends,
     waits_whole_until_there_is_room,
+};
+use rentals::{
+    is_deleted_while_its_machine_joins, is_held_by_a_budget_until_that_is_raised,
+    rents_runs_and_gives_back,
 };
 use services::{
     is_changed_without_a_spare_gpu, is_corrected_while_it_is_wrong, is_served_and_deleted,
@@ -200,6 +205,11 @@ pub(super) fn all() -> Vec<Scenario> {
         NONE falls_back_to_another_region loose MONEY,
         NONE replaces_a_machine_that_is_taken_back loose MONEY,
         NONE waits_for_its_price loose MONEY,
+        NONE is_held_by_a_budget_until_that_is_raised loose MONEY,
+    ]);
+    all.extend(scenarios![operator "gpuworkload ";
+        NONE rents_runs_and_gives_back loose MONEY,
+        NONE is_deleted_while_its_machine_joins loose MONEY,
     ]);
     all.extend(scenarios![operator "cloudprovider ";
         NONE is_held_while_machines_exist loose MONEY,
