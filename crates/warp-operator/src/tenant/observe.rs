@@ -9,7 +9,7 @@ use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
 use warp_api::{GPUWorkload, Tenant, label};
 use warp_core::gpu::{self, Vendor};
-use warp_runtime::cache::Key;
+use warp_runtime::cache::{Cache, Key};
 
 use super::Tenants;
 use crate::budget::Purse;
@@ -38,7 +38,7 @@ pub(super) fn see(kind: &Tenants) -> Seen {
     let limited = tenants.iter().any(|tenant| tenant.spec.budget.is_some());
     let purse = if limited {
         let requests = kind.cx.requests.get();
-        let requests = requests.map(|cache| cache.all()).unwrap_or_default();
+        let requests = requests.map(Cache::all).unwrap_or_default();
         Purse::read(&kind.cx, &requests, kind.cx.clock.now())
     } else {
         Purse::Nobodys

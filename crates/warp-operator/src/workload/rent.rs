@@ -264,10 +264,7 @@ struct Waiting<'a> {
 
 impl Waiting<'_> {
     fn go_on(&self, steps: &mut Plan, state: &mut RentStatus) {
-        let since = state
-            .waiting_since
-            .get_or_insert_with(|| Time(self.now))
-            .clone();
+        let since = state.waiting_since.get_or_insert(Time(self.now)).clone();
         state.rents_at = None;
         let next = state.requests.max(1);
         let number = match self.current {
