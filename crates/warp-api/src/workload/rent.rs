@@ -74,6 +74,9 @@ pub struct RentStatus {
     /// The GPURequest of its machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
+    /// The GPURequest of another workload whose machine has room for it: nothing is rented meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<String>,
     /// How many there were.
     #[serde(default)]
     #[schemars(range(min = 0))]

@@ -1,3 +1,5 @@
+//! What budgets allow, whom they stop, and that they are never passed whatever is wanted.
+
 use jiff::SignedDuration;
 use proptest::prelude::*;
 use serde_json::json;

@@ -4,6 +4,8 @@
 //! A workload has one request at a time, under a name that follows from the workload and a number. The number is in its
 //! status; a request that is made and not yet written down is found again under the same name.
 
+mod beside;
+
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -23,6 +25,9 @@ use warp_core::gpu::Vendor;
 use warp_runtime::cache::{Health, Key};
 use warp_runtime::plan::{Plan, as_json, is_controlled_by, merge_difference};
 
+pub(crate) use self::beside::Beside;
+#[cfg(test)]
+pub(super) use self::beside::look;
 use super::course::Course;
 use super::objects::owned_by;
 use super::say::note;
@@ -58,6 +63,10 @@ const DECISIVE: [&str; 4] = [
 ];
 /// A node tells less memory than the data sheet: at least so many hundredths of it.
 const REPORTED: u64 = 94;
+/// Seconds that each who came before gets to rent first: what it gets may have room.
+const TURN: i64 = 2;
+/// Seconds after which it is looked again whether another's machine still has room.
+const LOOK: i64 = 30;
 /// The longest name of a request.
 const NAME: usize = 63;
 
@@ -70,6 +79,8 @@ pub(crate) struct Rented {
     pub(crate) closed: Option<String>,
     /// The first list is still to come: what was said before holds.
     pub(crate) unread: bool,
+    /// What others of its namespace rent.
+    pub(crate) beside: Beside,
 }
 
 /// Reads the requests of a workload that rents or has rented.
@@ -91,6 +102,8 @@ pub(super) fn see(cx: &Context, workload: &GPUWorkload) -> Rented {
     let uid = workload.uid().unwrap_or_default();
     let namespace = workload.namespace().unwrap_or_default();
     let mut requests = cache.in_namespace(&namespace);
+    let others = cx.workloads.in_namespace(&namespace);
+    let beside = beside::look(workload, &requests, &others, cx.clock.now());
     requests.retain(|request| is_controlled_by(&**request, &uid));
     let closed = match cache.health() {
         Health::Current => None,
@@ -100,6 +113,7 @@ pub(super) fn see(cx: &Context, workload: &GPUWorkload) -> Rented {
         requests,
         closed,
         unread: cache.health() == Health::Starting,
+        beside,
     }
 }
 
@@ -173,6 +187,7 @@ pub(super) fn arrange(
         return;
     }
     state.rents_at = None;
+    state.beside = None;
     state.message = None;
     if !(waits && PASSING.contains(&said.as_str())) {
         state.waiting_since = None;
@@ -266,6 +281,7 @@ impl Waiting<'_> {
     fn go_on(&self, steps: &mut Plan, state: &mut RentStatus) {
         let since = state.waiting_since.get_or_insert(Time(self.now)).clone();
         state.rents_at = None;
+        state.beside = None;
         let next = state.requests.max(1);
         let number = match self.current {
             None => next,
@@ -277,7 +293,23 @@ impl Waiting<'_> {
                 None => next + 1,
             },
         };
+        let Beside { room, before } = &self.rented.beside;
+        if let Some(request) = room {
+            state.beside = Some(request.clone());
+            state.message = Some(format!(
+                "the machine of GPURequest {request}, rented for another workload of the namespace, has room for it"
+            ));
+            steps.look_again(clock::after(self.now, LOOK));
+            return;
+        }
         let due = clock::after(since.0, self.rent.after_seconds());
+        let turn = clock::after(due, before.saturating_mul(TURN));
+        if self.now >= due && self.now < turn {
+            state.rents_at = Some(Time(turn));
+            state.message = Some(format!("{before} that came before it rent first"));
+            steps.look_again(clock::after(self.now, TURN));
+            return;
+        }
         if self.now < due {
             state.rents_at = Some(Time(due));
             state.message = Some(format!(

@@ -9,9 +9,9 @@ use warp_runtime::plan::Action;
 
 use super::super::Seen;
 use super::super::course::Course;
-use super::super::rent::Rented;
+use super::super::rent::{Beside, Rented, look};
 use super::reading::{deletes, message, one_pod, planned, said};
-use super::{pod, workload};
+use super::{now, pod, workload};
 use crate::placement::Verdict;
 
 const NAME: &str = "train-01234567-rent-1";
@@ -327,4 +327,79 @@ fn it_remembers_that_the_machine_held_it() {
     seen.rented.requests = vec![request(NAME, json!({"phase": "Ready", "attempts": [on]}))];
     let course = planned(&running, &seen);
     assert!(state(&course).used && deletes(&course).is_empty());
+}
+
+/// Workloads of one shape, the oldest first, each with what its status says of renting.
+fn crowd(rents: &[Value]) -> Vec<Arc<GPUWorkload>> {
+    let each = rents.iter().enumerate().map(|(number, state)| {
+        let mut one = asks(json!({}), state.clone());
+        one.metadata.name = Some(format!("w-{number}"));
+        one.metadata.uid = Some(format!("uid-{number}"));
+        Arc::new(one)
+    });
+    each.collect()
+}
+
+/// A machine with eight GPUs, rented for the first of them.
+fn eight() -> Arc<GPURequest> {
+    let mut attempt = attempt(Value::Null);
+    attempt["gpus"] = json!(8);
+    let mut request = (*request("r", json!({"phase": "Booting", "attempts": [attempt]}))).clone();
+    request.metadata.owner_references = serde_json::from_value(json!([{
+        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPUWorkload", "name": "w-0", "uid": "uid-0", "controller": true,
+    }]))
+    .unwrap();
+    Arc::new(request)
+}
+
+#[test]
+fn those_that_fit_on_a_machine_that_comes_buy_none() {
+    let first = json!({"waitingSince": "2026-11-15T11:00:00Z", "request": "r", "requests": 1});
+    let counts_on_it = json!({"waitingSince": "2026-11-15T11:00:00Z", "beside": "r"});
+    let nothing = json!({"waitingSince": "2026-11-15T11:00:00Z"});
+    // Two GPUs each: four fit.
+    let mut states = vec![first];
+    states.extend(vec![counts_on_it; 3]);
+    states.extend(vec![nothing; 2]);
+    let all = crowd(&states);
+    let looks = |at: usize| look(&all[at], &[eight()], &all, now());
+    assert_eq!(looks(0), Beside::default(), "its own machine");
+    for place in 1..=3 {
+        assert_eq!(looks(place).room.as_deref(), Some("r"), "{place}");
+    }
+    assert_eq!(
+        looks(4),
+        Beside {
+            room: None,
+            before: 0
+        }
+    );
+    assert_eq!(
+        looks(5),
+        Beside {
+            room: None,
+            before: 1
+        }
+    );
+}
+
+#[test]
+fn who_has_room_elsewhere_or_is_not_first_waits_and_says_so() {
+    let since = json!({"waitingSince": "2026-11-15T11:00:00Z"});
+    let mut other = seen(reason::WAITING_FOR_CAPACITY, &[]);
+    other.rented.beside.room = Some("r".to_owned());
+    let course = planned(&asks(json!({}), since.clone()), &other);
+    assert!(made(&course).is_empty() && message(&course).contains("has room for it"));
+    assert_eq!(state(&course).beside.as_deref(), Some("r"));
+    let mut later = seen(reason::WAITING_FOR_CAPACITY, &[]);
+    later.rented.beside.before = 3000;
+    let course = planned(&asks(json!({}), since.clone()), &later);
+    assert!(made(&course).is_empty() && message(&course).contains("rent first"));
+    later.rented.beside.before = 1;
+    let course = planned(&asks(json!({}), since), &later);
+    assert_eq!(
+        made(&course).len(),
+        1,
+        "nobody waits for ever for those before it"
+    );
 }
