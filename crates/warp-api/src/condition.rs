@@ -12,6 +12,9 @@ pub const ACCEPTED: &str = "Accepted";
 /// GPUWorkload: it finished well. `Unknown` until it is finished.
 pub const SUCCEEDED: &str = "Succeeded";
 
+/// Tenant: no limit of its budget is reached.
+pub const WITHIN_BUDGET: &str = "WithinBudget";
+
 /// One condition as a plan states it, without times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {

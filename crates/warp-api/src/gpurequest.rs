@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::crd::Rule;
 use crate::price::{self, Price};
+use crate::workload::GpuVendor;
 
 /// Rent a machine with GPUs from a cloud, within a price, and give it back.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -73,6 +74,9 @@ pub struct GPURequestSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 63)))]
     pub gpu_models: Vec<String>,
+    /// Whose GPUs, where no model is named. Absent: anybody's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_vendor: Option<GpuVendor>,
     /// Least memory of one GPU in GiB, such as `40Gi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 3, max = 16), regex(pattern = r"^[0-9]+Gi$"))]
@@ -249,6 +253,9 @@ pub struct RequestAttempt {
     pub price: String,
     /// The most it may cost an hour when it is bought.
     pub price_limit: String,
+    /// The tenant whose money it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
     /// When this was written, before the cloud was asked.
     pub intended_at: Time,
     /// The cloud's id of the machine, once there is one.
@@ -292,13 +299,18 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         at: "spec",
-        rule: "has(self.gpuType) || (has(self.gpuModels) && size(self.gpuModels) > 0) || has(self.minMemory)",
-        message: "gpuType, gpuModels or minMemory must be given: which GPU is wanted",
+        rule: "has(self.gpuType) || (has(self.gpuModels) && size(self.gpuModels) > 0) || has(self.minMemory) || has(self.gpuVendor)",
+        message: "gpuType, gpuModels, gpuVendor or minMemory must be given: which GPU is wanted",
     },
     Rule {
         at: "spec",
         rule: "!(has(self.gpuType) && has(self.gpuModels) && size(self.gpuModels) > 0)",
         message: "gpuType and gpuModels say the same: give one of them",
+    },
+    Rule {
+        at: "spec",
+        rule: "!has(self.gpuVendor) || (!has(self.gpuType) && !(has(self.gpuModels) && size(self.gpuModels) > 0))",
+        message: "gpuVendor belongs to a request without models: a model has one vendor",
     },
     Rule {
         at: "spec",

@@ -131,6 +131,9 @@ pub const NAME_TAKEN: &str = "NameTaken";
 /// InferenceService: vLLM does not run on the GPUs asked for.
 pub const UNSUPPORTED_GPU: &str = "UnsupportedGpu";
 
+/// Event: a machine is rented for a workload that waits.
+pub const RENTING: &str = "Renting";
+
 /// CloudProvider: the cloud has said what it offers.
 pub const OFFERS_KNOWN: &str = "OffersKnown";
 /// CloudProvider: the cloud has not answered yet.
@@ -155,6 +158,14 @@ pub const NO_PROVIDER: &str = "NoProvider";
 pub const PRICE_TOO_LOW: &str = "PriceTooLow";
 /// GPURequest: the limits of the CloudProvider leave no room.
 pub const PROVIDER_LIMIT: &str = "ProviderLimit";
+/// GPURequest: a budget of its tenant leaves too little; as an ending: the budget asked for it. Tenant: a limit is reached.
+pub const BUDGET_REACHED: &str = "BudgetReached";
+/// Tenant: most of a limit of its budget is spent.
+pub const BUDGET_WARNING: &str = "BudgetWarning";
+/// Tenant: its spending is within its budget.
+pub const BUDGET_KEPT: &str = "BudgetKept";
+/// Tenant and GPURequest: a limit of a budget cannot be read.
+pub const INVALID_BUDGET: &str = "InvalidBudget";
 /// GPURequest: none of the providers sells what they may take back.
 pub const SPOT_NOT_SOLD: &str = "SpotNotSold";
 /// GPURequest: a spot machine is waited for until `spec.spotWait` is over.

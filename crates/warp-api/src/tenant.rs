@@ -6,6 +6,7 @@
 // The lint takes the columns of one `#[kube]` for one attribute said twice.
 #![allow(clippy::duplicated_attributes)]
 
+mod budget;
 mod limits;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::crd::Rule;
 use crate::workload::{Priority, SchedulingStrategy};
 
+pub use budget::{AtLimit, BudgetStatus, TenantBudget};
 pub use limits::covers;
 
 /// Namespaces that belong together, and the GPUs they use and wait for.
@@ -89,6 +91,9 @@ pub struct TenantSpec {
         regex(pattern = r"^([0-9]{1,9}h)?([0-9]{1,9}m)?([0-9]{1,9}s)?$")
     )]
     pub max_runtime: Option<String>,
+    /// What it may spend on rented machines. Absent: what its parents may, else anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<TenantBudget>,
     /// What its work gets where it does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub defaults: Option<TenantDefaults>,
@@ -165,6 +170,9 @@ pub struct TenantStatus {
     /// Where it stands under each line of a quota that binds it, its own and its parents'.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quota: Vec<TenantStanding>,
+    /// What it has spent on rented machines and what is reserved, where it has a budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<BudgetStatus>,
     /// GPUs in use, of all models.
     #[serde(default)]
     pub gpus_in_use: i64,
@@ -174,7 +182,7 @@ pub struct TenantStatus {
     /// What needs attention, in one sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// `Ready`: the tenant has namespaces and shares none of them.
+    /// `Ready`: the tenant has namespaces and shares none of them. `WithinBudget`: no limit of its budget is reached.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }

@@ -8,6 +8,7 @@
 
 mod ask;
 mod gang;
+mod rent;
 mod rules;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use warp_core::schedule::{Policy, strategy::UnknownPolicy};
 
 pub use ask::{BadSpec, GpuAsk, Name, run_seconds};
 pub use gang::{AssignedNode, Closeness, Topology, TopologyLevel, fold_nodes, fold_ranks};
+pub use rent::{Rent, RentStatus};
 pub use rules::RULES;
 
 /// Run a job on n GPUs, on one node or as a gang on several, follow it to its end, try again when it fails.
@@ -157,6 +159,9 @@ pub struct GPUWorkloadSpec {
     /// retry is used.
     #[serde(default)]
     pub suspend: bool,
+    /// Rent a machine for it when it has waited for room too long. For work that is one pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rent: Option<Rent>,
     /// Delete the finished workload, with its Jobs, this many seconds after its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 31_536_000))]
@@ -411,7 +416,7 @@ pub struct GPUWorkloadStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<String>,
     /// When a node was last chosen. From then on only suspend, maxRuntime, retryPolicy, priority,
-    /// preemptible and ttlSecondsAfterFinished may change.
+    /// preemptible, rent and ttlSecondsAfterFinished may change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_schedule_time: Option<Time>,
     /// Its place in line among all that wait, from 1. Behind the tenth it is told anew when it has moved by a tenth.
@@ -469,6 +474,9 @@ pub struct GPUWorkloadStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub refusals: Option<i32>,
+    /// What is rented for it, or when something will be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rent: Option<RentStatus>,
     /// Generation of the spec this status speaks about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,

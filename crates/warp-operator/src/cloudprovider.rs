@@ -16,6 +16,7 @@ mod tests;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Client, ResourceExt};
 use warp_api::{CloudProvider, GPURequest};
 use warp_cloud::Kind;
@@ -30,6 +31,7 @@ use self::clouds::Clouds;
 use self::observe::Seen;
 use crate::context::Context;
 use crate::gpurequest::{self, GpuRequests};
+use crate::workload;
 
 /// Names the controller in logs, metrics, readiness and wake-ups.
 pub(crate) const NAME: &str = "cloudprovider";
@@ -62,6 +64,24 @@ pub(crate) fn register(
         shape(),
     );
     let requests = runtime.cache(Source::all::<GPURequest>().with_managed_fields(), shape());
+    cx.requests.set(requests.clone()).ok();
+    let wakes = runtime.wakes();
+    requests.listen(move |old, new| {
+        // Who waits for a machine follows what becomes of the request for it.
+        let changed = new.or(old).and_then(workload::tenant_of);
+        if let Some((key, _)) = changed {
+            wakes.wake(workload::NAME, key);
+        }
+    });
+    let costs = Source::within::<ConfigMap>(Some(home)).labels(gpurequest::LEDGER);
+    let ledgers = Shape {
+        // Own writes come here whatever they carry.
+        keep: |object: &ConfigMap| object.labels().contains_key(gpurequest::LEDGER),
+        ..shape()
+    };
+    let costs = runtime.cache(costs, ledgers);
+    cx.costs.set(costs).ok();
+    gpurequest::follow_money(cx, &requests, &runtime.wakes());
     let clock = cx.clock.clone();
     let clouds = Arc::new(Clouds::new(
         client,

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{
-    Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota,
+    ConfigMap, Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota,
 };
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -43,6 +43,10 @@ pub(crate) struct Context {
     pub(crate) quotas: Cache<ResourceQuota>,
     /// Set where the operator serves the whole cluster.
     pub(crate) tenants: std::sync::OnceLock<Cache<warp_api::Tenant>>,
+    /// Set where the operator rents machines.
+    pub(crate) requests: std::sync::OnceLock<Cache<warp_api::GPURequest>>,
+    /// The ledger of what rented machines cost; set with it.
+    pub(crate) costs: std::sync::OnceLock<Cache<ConfigMap>>,
     /// What the scheduler last found out about workloads it could not place.
     pub(crate) verdicts: Verdicts,
     /// When workloads came.
@@ -113,6 +117,8 @@ impl Context {
                 shapes::as_it_is(),
             ),
             tenants: std::sync::OnceLock::new(),
+            requests: std::sync::OnceLock::new(),
+            costs: std::sync::OnceLock::new(),
             verdicts: Verdicts::default(),
             arrivals,
             forecasts: Forecasts::default(),

@@ -5,6 +5,7 @@
 //! (chooses nothing). Placement is one global loop in `placement`.
 
 mod audit;
+mod budget;
 mod clock;
 mod cloudprovider;
 mod config;

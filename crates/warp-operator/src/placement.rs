@@ -10,6 +10,7 @@ mod explain;
 mod gang;
 mod line;
 mod quota;
+mod rented;
 mod tenancy;
 mod verdict;
 
@@ -27,7 +28,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 use warp_api::workload::Priority;
 use warp_api::{Tenant, reason};
-use warp_runtime::cache::Cache;
+use warp_runtime::cache::{Cache, Health};
 use warp_runtime::driver::later;
 use warp_runtime::execute::{ExecuteError, status_of};
 use warp_runtime::plan::Plan;
@@ -47,6 +48,7 @@ pub(crate) use evict::{Evictable, Runner, Runs};
 pub(crate) use explain::{KEPT, REFUSED};
 pub(crate) use line::{Endings, Held, Line};
 pub(crate) use quota::Quotas;
+pub(crate) use rented::Rented;
 pub(crate) use tenancy::Tenancy;
 pub(crate) use verdict::{Verdict, Verdicts};
 
@@ -76,6 +78,8 @@ struct Placement {
     tenants: Mutex<Vec<(Option<String>, Option<i64>)>>,
     /// The room kept in the last pass.
     held: Mutex<Vec<Held>>,
+    /// The nodes that were rented for somebody, as of the last pass.
+    rented: Mutex<Rented>,
     /// Volumes, or quotas, have changed since the last pass.
     storage_changed: Arc<AtomicBool>,
     quotas_changed: Arc<AtomicBool>,
@@ -127,6 +131,7 @@ pub(crate) fn register(
         answers: Mutex::default(),
         tenants: Mutex::default(),
         held: Mutex::default(),
+        rented: Mutex::default(),
         storage_changed,
         quotas_changed,
     };
@@ -181,8 +186,11 @@ impl Placement {
             cx.metrics.placed(started.elapsed(), held);
             return false;
         }
-        // What has not been listed yet may limit everything.
-        let Some(tenants) = tenancy::listed(cx.tenants.get()) else {
+        // What has not been listed yet may limit everything, and be rented for somebody.
+        let listed = |requests: &Cache<_>| requests.health() != Health::Starting;
+        let listed = cx.requests.get().is_none_or(listed);
+        let tenants = tenancy::listed(cx.tenants.get()).filter(|_| listed);
+        let Some(tenants) = tenants else {
             cx.wakes.wake_sweep(NAME);
             return true;
         };
@@ -232,6 +240,10 @@ impl Placement {
             books.outdated();
         }
         drop(before);
+        let rented = self.rented(tenants);
+        if std::mem::replace(&mut *self.rented.lock(), rented.clone()) != rented {
+            books.outdated();
+        }
         let promises = self.claimants.iter().flat_map(|all| all.promises());
         let promises: Vec<_> = promises.collect();
         books.catch_up(&promises);
@@ -257,7 +269,9 @@ impl Placement {
         };
         let evictable = Evictable::new(runners, now, cx.settings.min_run_time);
         let who = evictable.fingerprint();
-        let mut desk = Desk::new(wanted, quotas, tenancy, line, &cx.settings).evicting(evictable);
+        let mut desk = Desk::new(wanted, quotas, tenancy, line, &cx.settings)
+            .evicting(evictable)
+            .keeping(rented);
         let mut answers = self.answers.lock();
         let mut decisions = Vec::new();
         for claimant in wanted {
@@ -299,6 +313,16 @@ impl Placement {
         self.held.lock().clone_from(desk.line().held());
         books.settle();
         decisions
+    }
+}
+
+impl Placement {
+    /// The nodes that were rented for somebody.
+    fn rented(&self, tenants: &[Arc<Tenant>]) -> Rented {
+        let cx = &*self.cx;
+        let requests = cx.requests.get().map(Cache::all).unwrap_or_default();
+        let workload = |key: &_| cx.workloads.get(key);
+        Rented::new(&requests, workload, tenants, &cx.namespaces.all())
     }
 }
 

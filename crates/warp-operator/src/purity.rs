@@ -64,6 +64,16 @@ fn files_that_decide_do_no_io() {
         ),
         ("foresight/meeting.rs", include_str!("foresight/meeting.rs")),
         ("ledger.rs", include_str!("ledger.rs")),
+        ("budget.rs", include_str!("budget.rs")),
+        ("budget/period.rs", include_str!("budget/period.rs")),
+        ("gpurequest/money.rs", include_str!("gpurequest/money.rs")),
+        ("placement/rented.rs", include_str!("placement/rented.rs")),
+        ("tenant/plan/money.rs", include_str!("tenant/plan/money.rs")),
+        (
+            "workload/rent/beside.rs",
+            include_str!("workload/rent/beside.rs"),
+        ),
+        ("workload/rent.rs", include_str!("workload/rent.rs")),
         ("workload/course.rs", include_str!("workload/course.rs")),
     ];
     for (name, text) in files {

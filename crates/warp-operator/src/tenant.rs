@@ -29,7 +29,7 @@ pub(crate) use plan::claims;
 /// Names the controller in logs, metrics, readiness and wake-ups.
 pub(crate) const NAME: &str = "tenant";
 /// Pods come and go in crowds; what they use is told once for all of them.
-const GATHER: Duration = Duration::from_secs(1);
+pub(crate) const GATHER: Duration = Duration::from_secs(1);
 
 /// The kind as the runtime runs it.
 #[derive(Debug)]
@@ -88,6 +88,13 @@ fn claimable(
     namespace: Option<&Namespace>,
 ) -> Option<(String, &std::collections::BTreeMap<String, String>)> {
     namespace.map(|namespace| (namespace.name_any(), namespace.labels()))
+}
+
+/// Tenants whose money is counted.
+pub(crate) fn with_budgets(tenants: &Cache<Tenant>) -> Vec<Key> {
+    let all = tenants.all();
+    let limited = all.iter().filter(|tenant| tenant.spec.budget.is_some());
+    limited.map(|tenant| Key::of(&**tenant)).collect()
 }
 
 fn keys(tenants: &Cache<Tenant>) -> Vec<Key> {

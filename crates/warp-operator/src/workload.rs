@@ -13,6 +13,7 @@ mod objects;
 mod observe;
 mod plan;
 mod pod;
+mod rent;
 mod say;
 #[cfg(test)]
 mod tests;
@@ -43,6 +44,7 @@ pub(crate) use evict::Running;
 pub(crate) use gang::{is_gated, let_go};
 pub(crate) use objects::{pin, shell};
 pub(crate) use pod::started;
+pub(crate) use rent::tenant_of;
 
 pub(crate) use observe::Seen;
 use observe::see_all;

@@ -4,6 +4,7 @@ pub(crate) mod apiserver;
 pub(crate) mod apply;
 pub(crate) mod backup;
 pub(crate) mod bench;
+pub(crate) mod budget;
 pub(crate) mod cancel;
 pub(crate) mod chat;
 pub(crate) mod costs;

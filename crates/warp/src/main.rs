@@ -96,6 +96,8 @@ enum Command {
     Machines(commands::machines::Args),
     /// Show what rented machines have cost
     Costs(commands::costs::Args),
+    /// Show what tenants may spend on rented machines, and what they have spent
+    Budget(commands::budget::Args),
     /// Run nodes
     Node(commands::node::Args),
     /// Make, show and remove tenants: a team's namespaces, its owners, how they are shut off
@@ -161,6 +163,7 @@ fn main() -> ExitCode {
         Command::Rent(args) => commands::rent::run(args),
         Command::Machines(args) => commands::machines::run(args),
         Command::Costs(args) => commands::costs::run(args),
+        Command::Budget(args) => commands::budget::run(args),
         Command::Node(args) => commands::node::run(args),
         Command::Tenant(args) => commands::tenant::run(args),
         Command::User(args) => commands::user::run(args),

@@ -23,7 +23,7 @@ macro_rules! frozen {
             ),
             message: concat!(
                 $field,
-                " may not change after placement: only suspend, maxRuntime, retryPolicy, priority, preemptible and ttlSecondsAfterFinished may"
+                " may not change after placement: only suspend, maxRuntime, retryPolicy, priority, preemptible, rent and ttlSecondsAfterFinished may"
             ),
         }
     };
@@ -45,6 +45,11 @@ pub const RULES: &[Rule] = &[
         at: "spec",
         rule: "!has(self.podTemplate) || !(has(self.command) || has(self.args) || has(self.env) || has(self.resources) || has(self.volumes) || has(self.securityContext) || has(self.podSecurityContext))",
         message: "command, args, env, resources, volumes, securityContext and podSecurityContext belong to image; write them in podTemplate",
+    },
+    Rule {
+        at: "spec",
+        rule: "!has(self.rent) || !has(self.replicas) || self.replicas <= 1",
+        message: "rent is for work that is one pod: a gang would need several machines at once; take rent or replicas out",
     },
     Rule {
         at: "spec.topology.level",
@@ -84,7 +89,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         at: "",
         rule: "!has(oldSelf.status) || !has(oldSelf.status.lastScheduleTime) || (self.spec.modelName == oldSelf.spec.modelName && self.spec.gpuCount == oldSelf.spec.gpuCount)",
-        message: "after placement only suspend, maxRuntime, retryPolicy, priority, preemptible and ttlSecondsAfterFinished may change",
+        message: "after placement only suspend, maxRuntime, retryPolicy, priority, preemptible, rent and ttlSecondsAfterFinished may change",
     },
     frozen!("replicas"),
     frozen!("topology"),

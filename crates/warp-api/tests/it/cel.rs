@@ -84,6 +84,12 @@ fn value_examples() -> Vec<Example> {
             ),
         },
         Example {
+            message: "rent is for work that is one pod",
+            old: None,
+            accepted: workload(&json!({"image": "a", "replicas": 1, "rent": {"maxPrice": "3"}})),
+            refused: workload(&json!({"image": "a", "replicas": 2, "rent": {"maxPrice": "3"}})),
+        },
+        Example {
             message: "the key of a node label",
             old: None,
             accepted: workload(

@@ -69,6 +69,10 @@ fn every_rule_of_a_request_refuses_its_example_and_no_other() {
             "region and regionPreference",
         ),
         (
+            request("r", json!({"gpuType": "L4", "gpuVendor": "nvidia"})),
+            "gpuVendor belongs",
+        ),
+        (
             request("r", json!({"gpuType": "L4", "spotWait": "10m"})),
             "spotWait belongs",
         ),

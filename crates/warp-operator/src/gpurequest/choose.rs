@@ -285,10 +285,11 @@ fn read(offer: &CloudOffer) -> Option<Offer> {
 
 /// How good the place of an offer is, if the offer will do at all.
 fn fits(wanted: &Wanted, offer: &Offer, rejected: &mut Rejected) -> Option<usize> {
-    let memory = gpu::named(&offer.gpu)
-        .first()
-        .map_or(0, |model| model.memory_gib);
-    let right = wanted.models.is_empty() || wanted.models.contains(&offer.gpu.as_str());
+    let model = gpu::named(&offer.gpu).into_iter().next();
+    let memory = model.map_or(0, |model| model.memory_gib);
+    let theirs = |vendor| model.is_some_and(|model| model.vendor == vendor);
+    let right = (wanted.models.is_empty() || wanted.models.contains(&offer.gpu.as_str()))
+        && wanted.vendor.is_none_or(theirs);
     if !right || memory < wanted.min_memory_gib || offer.gpus < wanted.gpus {
         rejected.models += 1;
         return None;

@@ -1,4 +1,4 @@
-//! What machines cost, and the ledger: one ConfigMap a month in the operator's namespace, one entry per machine. An
+//! What machines cost, and the ledger: one ConfigMap a tenant and month in the operator's namespace, one entry per machine. An
 //! entry is written before its attempt is over, so no crash loses it, and writing it twice changes nothing. Pure.
 
 use jiff::Timestamp;
@@ -14,7 +14,7 @@ use warp_runtime::plan::{Action, Encoding, Kind, Plan};
 use super::{Ledger, costs_key};
 
 /// On the ConfigMaps of the ledger.
-const LABEL: &str = "gpu.warp.dev/costs";
+pub(crate) const LABEL: &str = "gpu.warp.dev/costs";
 
 /// Dollars for `price` an hour from `from` to `until`, billed by the second, to the hundredth of a cent.
 pub(super) fn cost(price: Decimal, from: Timestamp, until: Timestamp) -> Decimal {
@@ -50,6 +50,7 @@ pub(super) fn enter(plan: &mut Plan, home: &str, request: &GPURequest, attempt: 
         "namespace": request.namespace().unwrap_or_default(),
         "request": request.name_any(),
         "uid": request.meta().uid,
+        "tenant": attempt.tenant,
         "provider": attempt.provider,
         "machine": attempt.machine,
         "instanceId": attempt.instance_id,
@@ -64,7 +65,7 @@ pub(super) fn enter(plan: &mut Plan, home: &str, request: &GPURequest, attempt: 
         "cost": until.map(|until| cost(price(attempt), from.0, until).to_string()),
     });
     let month = from.0.strftime("%Y-%m").to_string();
-    let key = costs_key(home, &month);
+    let key = costs_key(home, &month, attempt.tenant.as_deref());
     plan.create_or_find(&Ledger {
         metadata: ObjectMeta {
             name: Some(key.name.to_string()),

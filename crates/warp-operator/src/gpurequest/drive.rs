@@ -17,7 +17,7 @@ use super::observe::{Open, Seen};
 use super::plan::money;
 use super::say::Said;
 use super::wanted::Wanted;
-use super::{costs, outside_name};
+use super::{costs, money as purse, outside_name};
 use crate::cloudprovider::calls::Answer;
 
 /// A machine that does not run this long after it was bought is given back.
@@ -62,6 +62,7 @@ pub(super) fn drive(
     };
     learn(&mut attempt, status, machine, now);
     let wanted = Wanted::of(&request.spec).ok();
+    let stopped = purse::is_stopped(plan, &attempt, seen, now);
     limits(
         &mut attempt,
         status,
@@ -69,6 +70,7 @@ pub(super) fn drive(
         open,
         machine,
         request,
+        stopped,
         now,
     );
     let said = match answer {
@@ -135,7 +137,8 @@ fn learn(
     status.price_per_hour = Some(money(costs::price(attempt)));
 }
 
-/// Decides whether the machine is to go, and when it goes at the latest.
+/// Decides whether the machine is to go, and when it goes at the latest. `stopped`: a budget wants it to.
+#[expect(clippy::too_many_arguments, reason = "one pass over one machine")]
 fn limits(
     attempt: &mut RequestAttempt,
     status: &mut GPURequestStatus,
@@ -143,6 +146,7 @@ fn limits(
     open: &Open,
     machine: Option<&Machine>,
     request: &GPURequest,
+    stopped: bool,
     now: Timestamp,
 ) {
     if let (Some(wanted), Some(_)) = (wanted, &attempt.billed_from) {
@@ -174,6 +178,8 @@ fn limits(
         Some(reason::MACHINE_LOST)
     } else if let Some((_, why)) = due.filter(|(at, _)| *at <= now) {
         Some(why)
+    } else if stopped {
+        Some(reason::BUDGET_REACHED)
     } else if idle.is_some_and(|(limit, since)| later(since.0, limit) <= now) {
         Some(reason::IDLE_TIMEOUT)
     } else if ready {
@@ -195,7 +201,7 @@ fn limits(
 }
 
 /// When the machine must go for its time or its money, and which of them it is.
-fn ends(
+pub(super) fn ends(
     attempt: &RequestAttempt,
     status: &GPURequestStatus,
     wanted: &Wanted,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use warp_api::{CloudProvider, GPURequest};
@@ -11,6 +12,7 @@ use warp_core::gpu::Vendor;
 use warp_runtime::outside::Sight;
 
 use super::{GpuRequests, outside_name};
+use crate::budget::Purse;
 use crate::cloudprovider::clouds::mark;
 use crate::ledger;
 
@@ -20,6 +22,8 @@ pub(crate) struct Seen {
     pub(crate) providers: Vec<Arc<CloudProvider>>,
     pub(crate) requests: Vec<Arc<GPURequest>>,
     pub(crate) mark: Option<Mark>,
+    /// The money of tenants.
+    pub(crate) purse: Purse,
     /// Where costs are kept.
     pub(crate) home: String,
     /// The machine of the attempt that is open; none when none is.
@@ -37,12 +41,14 @@ pub(crate) struct Open {
     pub(crate) used: bool,
 }
 
-pub(super) fn see(kind: &GpuRequests, request: &GPURequest) -> Seen {
+pub(super) fn see(kind: &GpuRequests, request: &GPURequest, now: Timestamp) -> Seen {
     let providers = kind.providers.all();
+    let requests = kind.all.all();
     Seen {
         open: open(kind, request, &providers),
         providers,
-        requests: kind.all.all(),
+        purse: Purse::read(&kind.cx, &requests, now),
+        requests,
         mark: mark(&kind.cx),
         home: kind.home.clone(),
     }

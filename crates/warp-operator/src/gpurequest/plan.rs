@@ -12,7 +12,8 @@ use super::choose::{Candidate, Choice, Market, choose, later};
 use super::observe::Seen;
 use super::say::{self, Said};
 use super::wanted::Wanted;
-use super::{FINALIZER, costs, drive};
+use super::{FINALIZER, costs, drive, money as purse};
+use crate::budget::Purse;
 
 /// Machines that may come to nothing before a request is given up.
 const MOST_MACHINES: usize = 5;
@@ -20,10 +21,11 @@ const MOST_MACHINES: usize = 5;
 const REMEMBERED: usize = 16;
 
 /// Endings after which nothing more is rented.
-const FINAL: [&str; 4] = [
+const FINAL: [&str; 5] = [
     reason::IDLE_TIMEOUT,
     reason::MAX_LIFETIME,
     reason::MAX_TOTAL_PRICE,
+    reason::BUDGET_REACHED,
     reason::DELETED,
 ];
 
@@ -55,6 +57,11 @@ pub(super) fn plan(request: &GPURequest, seen: &Seen, now: Timestamp) -> Plan {
     if !held {
         "a request goes only when its machine is gone".clone_into(&mut plan.why);
         plan.add_finalizer(request, FINALIZER);
+        return plan;
+    }
+    // Whose money it is comes with the first lists.
+    if matches!(seen.purse, Purse::NotYet) {
+        plan.look_again(later(now, jiff::SignedDuration::from_secs(1)));
         return plan;
     }
     let said = next(&mut plan, &mut status, request, seen, now);
@@ -150,10 +157,15 @@ fn next(
             Said::new(RequestPhase::Pending, "False", reason, message)
         }
         Choice::Buy(candidate) => {
+            let tenant = purse::payer(plan, request, &wanted, status, &candidate, seen, now);
+            let tenant = match tenant {
+                Ok(tenant) => tenant,
+                Err(held) => return held,
+            };
             let uid = request.uid().unwrap_or_default();
             let number = status.attempt_count + 1;
             let machine = machine_name(mark, &uid, number);
-            begin(status, *candidate, number, machine, now)
+            begin(status, *candidate, tenant, number, machine, now)
         }
     }
 }
@@ -175,6 +187,7 @@ fn over(wanted: &Wanted, status: &GPURequestStatus, now: Timestamp) -> Option<Sa
 fn begin(
     status: &mut GPURequestStatus,
     candidate: Candidate,
+    tenant: Option<String>,
     number: u32,
     machine: String,
     now: Timestamp,
@@ -209,6 +222,7 @@ fn begin(
         spot,
         price: money(price),
         price_limit: money(limit),
+        tenant,
         intended_at: Time(now),
         instance_id: None,
         billed_from: None,

@@ -1,6 +1,8 @@
 //! A request from its first pass to its last, decided without a cluster: what is written, when the cloud is called, and
 //! that neither happens in the wrong order.
 
+mod budgets;
+
 use std::sync::Arc;
 use std::time::Duration;
 

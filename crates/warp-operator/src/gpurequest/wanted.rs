@@ -5,13 +5,14 @@ use warp_api::GPURequestSpec;
 use warp_api::price::Price;
 use warp_api::workload::run_seconds;
 use warp_cloud::Decimal;
-use warp_core::gpu;
+use warp_core::gpu::{self, Vendor};
 
 /// A spec that makes sense.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Wanted {
     /// Models any of which will do; empty for any.
     pub(super) models: Vec<&'static str>,
+    pub(super) vendor: Option<Vendor>,
     pub(super) min_memory_gib: u32,
     pub(super) gpus: u32,
     /// The best first; empty for any.
@@ -61,6 +62,7 @@ impl Wanted {
         let wait = time("spotWait", spec.spot_wait.as_deref())?;
         Ok(Self {
             models,
+            vendor: spec.gpu_vendor.map(Vendor::from),
             min_memory_gib: gibibytes(spec.min_memory.as_deref())?,
             gpus: u32::try_from(spec.gpu_count).unwrap_or(1).max(1),
             regions: spec
@@ -89,7 +91,9 @@ impl Wanted {
     /// The GPUs in words.
     pub(super) fn gpu(&self) -> String {
         let models = if self.models.is_empty() {
-            format!("GPU with {} GiB", self.min_memory_gib)
+            let vendor = self.vendor.map(|vendor| format!("{vendor} "));
+            let memory = self.min_memory_gib;
+            format!("{}GPU with {memory} GiB", vendor.unwrap_or_default())
         } else {
             self.models.join(" or ")
         };

@@ -13,7 +13,7 @@ use super::explain::{LeftOut, explain, fold, hint};
 use super::gang::{self, alternatives};
 use super::quota::Quotas;
 use super::tenancy::Tenancy;
-use super::{Claim, Claimant, Evictable, Line, Place, PodClaim, Runner, Verdict};
+use super::{Claim, Claimant, Evictable, Line, Place, PodClaim, Rented, Runner, Verdict};
 use crate::config::Settings;
 use crate::ledger::{Ledger, model_name, provider_of};
 
@@ -49,6 +49,8 @@ pub(crate) struct Desk<'a> {
     line: Line<'a>,
     /// Who may be evicted for others.
     evictable: Evictable,
+    /// Nodes that were rented for somebody.
+    rented: Rented,
     settings: &'a Settings,
 }
 
@@ -69,6 +71,7 @@ impl<'a> Desk<'a> {
             tenancy,
             line,
             evictable: Evictable::default(),
+            rented: Rented::default(),
             settings,
         }
     }
@@ -76,6 +79,12 @@ impl<'a> Desk<'a> {
     /// Lets running work be evicted.
     pub(crate) fn evicting(mut self, evictable: Evictable) -> Self {
         self.evictable = evictable;
+        self
+    }
+
+    /// Keeps rented nodes for those they were rented for.
+    pub(crate) fn keeping(mut self, rented: Rented) -> Self {
+        self.rented = rented;
         self
     }
 
@@ -95,7 +104,8 @@ impl<'a> Desk<'a> {
             Ok(asked) => asked,
             Err(verdict) => return Decision::Wait(verdict),
         };
-        let kept = self.line.off_limits(claim);
+        let mut kept = self.line.off_limits(claim);
+        kept.extend(self.rented.off_limits(claim));
         let mut tried = Vec::new();
         for provider in &claim.providers {
             let found = match asked.as_slice() {
@@ -192,7 +202,14 @@ impl<'a> Desk<'a> {
         claim: &Claim,
         asked: &[Request],
     ) -> Option<String> {
-        let asked = by_provider(ledger, claim, asked);
+        let mut asked = by_provider(ledger, claim, asked);
+        let rented = self.rented.off_limits(claim);
+        if !rented.is_empty() {
+            // No room is kept where it may never be.
+            for request in asked.iter_mut().flatten() {
+                require(request, None, Some(&elsewhere(&rented)));
+            }
+        }
         let nodes = self.line.waits(&ledger.fleet, claim, &asked)?;
         Some(match nodes.as_slice() {
             [node] => {

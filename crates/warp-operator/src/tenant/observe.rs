@@ -10,9 +10,10 @@ use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
 use warp_api::{GPUWorkload, Tenant, label};
 use warp_core::gpu::{self, Vendor};
-use warp_runtime::cache::Key;
+use warp_runtime::cache::{Cache, Key};
 
 use super::Tenants;
+use crate::budget::Purse;
 use crate::context::Context;
 use crate::ledger::{self, finished, node_of};
 use crate::queuedjob;
@@ -23,6 +24,8 @@ pub(crate) struct Seen {
     pub(crate) tenants: Vec<Arc<Tenant>>,
     pub(crate) namespaces: Vec<Arc<Namespace>>,
     pub(crate) usage: Arc<BTreeMap<String, Usage>>,
+    /// The money of tenants; nobody's where none of them has a budget.
+    pub(crate) purse: Purse,
 }
 
 /// GPUs of one namespace by model.
@@ -33,8 +36,18 @@ pub(crate) struct Usage {
 }
 
 pub(super) fn see(kind: &Tenants) -> Seen {
+    let tenants = kind.all.all();
+    let limited = tenants.iter().any(|tenant| tenant.spec.budget.is_some());
+    let purse = if limited {
+        let requests = kind.cx.requests.get();
+        let requests = requests.map(Cache::all).unwrap_or_default();
+        Purse::read(&kind.cx, &requests, kind.cx.clock.now())
+    } else {
+        Purse::Nobodys
+    };
     Seen {
-        tenants: kind.all.all(),
+        purse,
+        tenants,
         namespaces: kind.cx.namespaces.all(),
         usage: kind.usage.get(&kind.cx),
     }

@@ -1,24 +1,29 @@
 //! What a tenant's status should say. Pure and total.
 
+mod money;
 mod standing;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::core::{Selector, SelectorExt};
 use kube::{Resource, ResourceExt};
 use serde_json::Value;
 use warp_api::tenant::{TenantGpus, TenantNamespaces};
 use warp_api::{Tenant, TenantStatus, condition, reason};
+use warp_runtime::driver::later;
 use warp_runtime::plan::{Plan, about};
 
 use super::observe::{Seen, Usage};
 use super::{NAME, Tenants};
+use crate::budget::Purse;
 use warp_runtime::reconcile::Reconcile;
 
 /// Namespaces a message names before it counts the rest.
 const NAMED: usize = 3;
+/// How often it is looked whether what was spent is known.
+const NOT_YET: SignedDuration = SignedDuration::from_secs(1);
 
 pub(super) fn plan(tenant: &Tenant, seen: &Seen, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
@@ -26,11 +31,15 @@ pub(super) fn plan(tenant: &Tenant, seen: &Seen, now: Timestamp) -> Plan {
     if tenant.meta().deletion_timestamp.is_some() {
         return plan;
     }
+    if matches!(seen.purse, Purse::NotYet) {
+        plan.look_again(later(now, NOT_YET));
+        return plan;
+    }
     let before = tenant.status.clone().unwrap_or_default();
-    let after = status(tenant, &before, seen, now);
-    let ready = |status: &TenantStatus| {
-        let found = condition::find(&status.conditions, condition::READY);
-        found.map(|ready| (ready.reason.clone(), ready.message.clone()))
+    let after = status(&mut plan, tenant, &before, seen, now);
+    let said = |status: &TenantStatus, kind: &str| {
+        let found = condition::find(&status.conditions, kind);
+        found.map(|said| (said.reason.clone(), said.message.clone()))
     };
     plan.why = after
         .message
@@ -42,10 +51,23 @@ pub(super) fn plan(tenant: &Tenant, seen: &Seen, now: Timestamp) -> Plan {
         tenant.status.as_ref().map(own).unwrap_or_default(),
         own(&after),
     );
-    let (was, is) = (ready(&before), ready(&after));
+    let (was, is) = (
+        said(&before, condition::READY),
+        said(&after, condition::READY),
+    );
     if was != is
         && let Some((reason, message)) = is
         && reason != reason::NAMESPACES_FOUND
+    {
+        plan.note(about(tenant), true, &reason, message);
+    }
+    // Its figures move all the time; people hear when it means something else.
+    let was = said(&before, condition::WITHIN_BUDGET).map(|(reason, _)| reason);
+    let is = said(&after, condition::WITHIN_BUDGET);
+    if let Some((reason, message)) = is
+        && was.as_ref() != Some(&reason)
+        && reason != reason::BUDGET_KEPT
+        && reason != reason::NOT_ASKED
     {
         plan.note(about(tenant), true, &reason, message);
     }
@@ -57,11 +79,17 @@ fn own(status: &TenantStatus) -> Value {
     let mut status = status.clone();
     status
         .conditions
-        .retain(|found| found.type_ == condition::READY);
+        .retain(|found| [condition::READY, condition::WITHIN_BUDGET].contains(&&*found.type_));
     serde_json::to_value(status).unwrap_or_default()
 }
 
-fn status(tenant: &Tenant, before: &TenantStatus, seen: &Seen, now: Timestamp) -> TenantStatus {
+fn status(
+    plan: &mut Plan,
+    tenant: &Tenant,
+    before: &TenantStatus,
+    seen: &Seen,
+    now: Timestamp,
+) -> TenantStatus {
     let generation = tenant.meta().generation.unwrap_or_default();
     let claims = claims(&tenant.spec.namespaces, &seen.namespaces);
     let (namespaces, ready) = match &claims {
@@ -77,6 +105,14 @@ fn status(tenant: &Tenant, before: &TenantStatus, seen: &Seen, now: Timestamp) -
         Some(problem) => unready(reason::INVALID_PARENT, problem),
         None => ready,
     };
+    let money = money::of(plan, tenant, before.budget.as_ref(), &seen.purse, now);
+    let (budget, within) = money.map_or((None, None), |(figures, state)| (figures, Some(state)));
+    let mut old = before.conditions.clone();
+    if within.is_none() {
+        old.retain(|found| found.type_ != condition::WITHIN_BUDGET);
+    }
+    let message = (ready.status != "True").then(|| ready.message.clone());
+    let states: Vec<condition::State> = std::iter::once(ready).chain(within).collect();
     let total = |of: fn(&TenantGpus) -> i64| gpus.iter().map(of).sum();
     TenantStatus {
         observed_generation: Some(generation),
@@ -86,8 +122,9 @@ fn status(tenant: &Tenant, before: &TenantStatus, seen: &Seen, now: Timestamp) -
         gpus_waiting: total(|gpus| gpus.waiting),
         gpus,
         quota,
-        message: (ready.status != "True").then(|| ready.message.clone()),
-        conditions: condition::next(&before.conditions, &[ready], generation, now),
+        budget,
+        message,
+        conditions: condition::next(&old, &states, generation, now),
     }
 }
 

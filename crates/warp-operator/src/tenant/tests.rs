@@ -1,5 +1,7 @@
 //! What a tenant says of its namespaces and their GPUs.
 
+mod budgets;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -42,6 +44,7 @@ fn seen(tenants: &[&Tenant], usage: BTreeMap<String, Usage>) -> Seen {
             namespace("c", &json!({"team": "blue"})),
         ],
         usage: Arc::new(usage),
+        ..Seen::default()
     }
 }
 

@@ -12,6 +12,7 @@ use warp_runtime::cache::Key;
 
 use super::assess::{over, suspended};
 use super::objects::job_name;
+use super::rent::{self, Rented};
 use super::{attempt, owner_key, owns};
 use crate::context::Context;
 use crate::estimates::Forecast;
@@ -42,6 +43,8 @@ pub(crate) struct Seen {
     pub(crate) arrived: Option<Timestamp>,
     /// When it is expected to start, once somebody has asked. Read for the workload's own pass only.
     pub(crate) forecast: Option<Forecast>,
+    /// What is rented for it.
+    pub(crate) rented: Rented,
 }
 
 /// What a workload's own pass looks at.
@@ -81,6 +84,7 @@ pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
         position: cx.verdicts.position(&uid, generation),
         arrived: cx.arrivals.of(&uid),
         forecast: None,
+        rented: rent::see(cx, workload),
         jobs,
         strays,
         pods,

@@ -29,7 +29,7 @@ use super::evict::{evict_pod, evicted_for};
 use super::failure::{Failure, Next};
 use super::pod::{ended, made_by};
 use super::say::{Say, conditions, note, told};
-use super::{Seen, gang, shell};
+use super::{Seen, gang, rent, shell};
 use crate::clock;
 use crate::config::Settings;
 use crate::estimates;
@@ -63,6 +63,7 @@ pub(super) fn plan(
     now: Timestamp,
 ) -> Course {
     let mut course = decide(workload, seen, settings, now);
+    rent::arrange(&mut course, workload, &seen.rented, now);
     // Whoever is behind takes the Job of a newer attempt for one that was given up: the status that
     // says which attempt this is must be the newest.
     if course.deletes_a_job() {

@@ -30,6 +30,7 @@ mod modelcache;
 mod operator;
 mod place;
 mod queued;
+mod rent;
 mod retry;
 mod role;
 mod run;
@@ -122,6 +123,8 @@ const SHARED: &[Scenario] = &scenarios![
     tenant::a_quota_holds_until_it_is_raised,
     clouds::a_machine_is_rented_joins_and_is_given_back,
     clouds::a_cloud_with_a_key_is_asked_with_it_and_without_it_nothing_is_bought,
+    rent::a_workload_that_waits_is_placed_on_a_machine_rented_for_it,
+    rent::a_budget_holds_what_could_pass_it_until_it_is_raised,
     input::what_cannot_work_is_explained_once,
     input::bad_objects_are_refused_by_the_api,
 ];

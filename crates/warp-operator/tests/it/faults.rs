@@ -72,7 +72,7 @@ async fn one(client: kube::Client, stop: CancellationToken, identity: &str, home
 }
 
 /// What every test run takes a sample of; the rest is for `make faults`.
-const DAILY: [&str; 21] = [
+const DAILY: [&str; 23] = [
     "gpuworkload runs_to_success",
     "gpuworkload exhausts_its_retries",
     "gpuworkload is_suspended_while_running_and_resumed",
@@ -80,6 +80,7 @@ const DAILY: [&str; 21] = [
     "gpuworkload is_made_again_under_its_name",
     "gpuworkload loses_its_node",
     "gpuworkload takes_the_place_of_low_work",
+    "gpuworkload rents_runs_and_gives_back",
     "gang starts_together_and_ends",
     "queuedjob makes_room_and_runs_again",
     "queuedjob starts_its_pods_together",
@@ -89,6 +90,7 @@ const DAILY: [&str; 21] = [
     "tenant is_contested_and_then_alone",
     "gpurequest is_rented_joins_and_is_deleted",
     "gpurequest is_deleted_before_the_cloud_shows_it",
+    "gpurequest is_held_by_a_budget_until_that_is_raised",
     "cloudprovider is_held_while_machines_exist",
     "inferenceservice is_changed_without_a_spare_gpu",
     "inferenceservice waits_for_its_cache_and_holds_it",

@@ -47,12 +47,13 @@ use verdict::{Load, judged, no_storm};
 use walker::{Answer, User, Walker, frozen};
 
 /// Fields that may change after placement.
-const FREE: [&str; 6] = [
+const FREE: [&str; 7] = [
     "suspend",
     "maxRuntime",
     "retryPolicy",
     "priority",
     "preemptible",
+    "rent",
     "ttlSecondsAfterFinished",
 ];
 /// Longer than any backoff, shorter than giving up on a start.
@@ -100,9 +101,9 @@ impl Covered {
         }
     }
 
-    fn field(&self, path: &str, settable: bool) -> bool {
+    fn field(&self, path: &str, settable: bool, refusable: bool) -> bool {
         (self.allowed.contains(path) || !settable)
-            && self.forbidden.contains(path)
+            && (self.forbidden.contains(path) || !refusable)
             && self.placed.contains(path)
     }
 }
@@ -126,14 +127,20 @@ fn every_field_may_be_changed_taken_back_and_mistyped() {
             panic!("WARP_WALK_SEED={seed}: {error:#}");
         }
     }
-    let mut fields: BTreeMap<String, bool> = leaves
+    // Which values a field has that are accepted, and that are refused.
+    let mut fields: BTreeMap<String, (bool, bool)> = leaves
         .iter()
-        .map(|leaf| (leaf.path.clone(), !leaf.allowed().is_empty()))
+        .map(|leaf| {
+            let refusable = !leaf.forbidden().is_empty() || !leaf.ruled().is_empty();
+            (leaf.path.clone(), (!leaf.allowed().is_empty(), refusable))
+        })
         .collect();
-    fields.extend(provider::all().iter().map(|chooser| (chooser.path(), true)));
+    let choosers = provider::all();
+    let choosers = choosers.iter().map(|one| (one.path(), (true, true)));
+    fields.extend(choosers);
     let missed: Vec<&String> = fields
         .iter()
-        .filter(|(path, settable)| !covered.field(path, **settable))
+        .filter(|(path, (settable, refusable))| !covered.field(path, *settable, *refusable))
         .map(|(path, _)| path)
         .collect();
     let broken = rules::ALL

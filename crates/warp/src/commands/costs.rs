@@ -34,6 +34,7 @@ pub(crate) enum By {
     Machine,
     Request,
     Namespace,
+    Tenant,
     Provider,
     Gpu,
 }
@@ -51,6 +52,8 @@ pub(crate) enum Form {
 struct Entry {
     namespace: String,
     request: String,
+    #[serde(default)]
+    tenant: Option<String>,
     provider: String,
     machine: String,
     gpu: String,
@@ -79,6 +82,7 @@ impl Entry {
             By::Machine => self.machine.clone(),
             By::Request => format!("{}/{}", self.namespace, self.request),
             By::Namespace => self.namespace.clone(),
+            By::Tenant => self.tenant.clone().unwrap_or_else(|| "-".to_owned()),
             By::Provider => self.provider.clone(),
             By::Gpu => self.gpu.clone(),
         }
@@ -154,6 +158,7 @@ fn table(sums: &[Sum], by: By) -> Table {
         By::Machine => "MACHINE",
         By::Request => "REQUEST",
         By::Namespace => "NAMESPACE",
+        By::Tenant => "TENANT",
         By::Provider => "PROVIDER",
         By::Gpu => "GPU",
     };

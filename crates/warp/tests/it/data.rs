@@ -127,6 +127,7 @@ const AFTERWARDS: &[&[&str]] = &[
     &["rent", "H100", "--max-price", "3.50", "--yes"],
     &["machines"],
     &["costs"],
+    &["budget"],
     &["serve", "org/name", "--engine", "simulated", "--yes"],
     &["chat", "only-here"],
     &["bench", "only-here"],

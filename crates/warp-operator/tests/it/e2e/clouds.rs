@@ -13,19 +13,19 @@ use warp_vendor::{Brand, KEY, Vendor};
 
 use super::world::{DEADLINE, SYSTEM, World, condition, message, reason};
 
-fn clouds(world: &World) -> Api<DynamicObject> {
+pub(super) fn clouds(world: &World) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("gpu.warp.dev", "v1alpha1", "CloudProvider");
     let resource = ApiResource::from_gvk_with_plural(&kind, "cloudproviders");
     Api::all_with(world.client.clone(), &resource)
 }
 
-fn requests(world: &World, namespace: &str) -> Api<DynamicObject> {
+pub(super) fn requests(world: &World, namespace: &str) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("gpu.warp.dev", "v1alpha1", "GPURequest");
     let resource = ApiResource::from_gvk_with_plural(&kind, "gpurequests");
     Api::namespaced_with(world.client.clone(), namespace, &resource)
 }
 
-async fn until(
+pub(super) async fn until(
     api: &Api<DynamicObject>,
     name: &str,
     what: &str,
@@ -38,7 +38,7 @@ async fn until(
     seen.context("an object that was there is missing")
 }
 
-async fn gone(api: &Api<DynamicObject>, name: &str) -> Result<()> {
+pub(super) async fn gone(api: &Api<DynamicObject>, name: &str) -> Result<()> {
     wait_for(api, name, "gone", DEADLINE, |object| object.is_none()).await?;
     Ok(())
 }

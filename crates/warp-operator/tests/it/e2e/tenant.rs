@@ -10,7 +10,7 @@ use warp_testkit::{Behaviour, wait_for};
 
 use super::world::{DEADLINE, World, condition, message, reason, spec};
 
-fn tenants(world: &World) -> Api<DynamicObject> {
+pub(super) fn tenants(world: &World) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("gpu.warp.dev", "v1alpha1", "Tenant");
     let resource = ApiResource::from_gvk_with_plural(&kind, "tenants");
     Api::all_with(world.client.clone(), &resource)

@@ -11,6 +11,7 @@ mod clouds;
 mod estimates;
 mod gangs;
 mod queued;
+mod rentals;
 mod services;
 mod tenants;
 
@@ -47,6 +48,10 @@ use gangs::{
 use queued::{
     goes_while_it_waits, makes_room_and_runs_again, starts_its_pods_together,
     waits_its_turn_among_workloads,
+};
+use rentals::{
+    is_deleted_while_its_machine_joins, is_held_by_a_budget_until_that_is_raised,
+    rents_runs_and_gives_back,
 };
 use services::{
     is_changed_without_a_spare_gpu, is_corrected_while_it_is_wrong, is_served_and_deleted,
@@ -216,6 +221,11 @@ pub(super) fn all() -> Vec<Scenario> {
         NONE falls_back_to_another_region loose MONEY,
         NONE replaces_a_machine_that_is_taken_back loose MONEY,
         NONE waits_for_its_price loose MONEY,
+        NONE is_held_by_a_budget_until_that_is_raised loose MONEY,
+    ]);
+    all.extend(scenarios![operator "gpuworkload ";
+        NONE rents_runs_and_gives_back loose MONEY,
+        NONE is_deleted_while_its_machine_joins loose MONEY,
     ]);
     all.extend(scenarios![operator "cloudprovider ";
         NONE is_held_while_machines_exist loose MONEY,

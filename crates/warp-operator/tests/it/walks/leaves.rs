@@ -46,6 +46,10 @@ const TEMPLATE: &[&str] = &[
 const HINTS: &[(&str, &[&str])] = &[
     ("maxRuntime", &["90m", "1h30m", "7s"]),
     ("minMemory", &["10Gi", "16384Mi"]),
+    ("maxPrice", &["2.50", "3"]),
+    ("maxTotalPrice", &["20", "1.5"]),
+    ("after", &["90m", "2h"]),
+    ("idleTimeout", &["10m", "1h30m"]),
     ("models[]", &["H100", "A100-80GB"]),
     ("image", &["walk:2", "registry.example/walk/deep:3"]),
     ("mountPath", &["/walk", "/walk/deep"]),
@@ -173,8 +177,11 @@ impl Leaf {
         self.schema["additionalProperties"]["x-kubernetes-int-or-string"] == true
     }
 
-    /// Values the schema forbids.
+    /// Values the schema forbids; none of a price, which is a number or a text: the controller judges it.
     pub(crate) fn forbidden(&self) -> Vec<Value> {
+        if self.schema["x-kubernetes-preserve-unknown-fields"] == true {
+            return Vec::new();
+        }
         let number = |name: &str| self.schema[name].as_f64();
         let length = |name: &str| {
             self.schema[name]

@@ -69,6 +69,7 @@ fn breaches() -> Vec<Breach> {
     let belongs = "podSecurityContext belong to image";
     let memory = "minMemory must be a positive quantity";
     let time = "maxRuntime must be a time of at least 1s such as 90m or 1h30m";
+    let rent = "rent is for work that is one pod";
     let level = "level must be host, rack, zone, region";
     let pod = "podTemplate needs a spec";
     let node = "nodeName goes around the scheduler";
@@ -103,6 +104,11 @@ fn breaches() -> Vec<Breach> {
         changed(false, time, json!({"maxRuntime": "999ms"})),
         changed(true, time, json!({"maxRuntime": "-1h"})),
         changed(true, time, json!({"maxRuntime": "long"})),
+        changed(
+            false,
+            rent,
+            json!({"replicas": 2, "rent": {"maxPrice": "3"}}),
+        ),
         changed(
             false,
             level,

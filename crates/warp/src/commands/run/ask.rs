@@ -48,6 +48,21 @@ pub(crate) struct Ask {
     /// Memory, such as 16Gi
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
+    /// Rent a machine for it when it has waited for room too long
+    #[arg(long, requires = "max_price")]
+    rent: bool,
+    /// Most dollars an hour for that machine
+    #[arg(long, value_name = "DOLLARS", requires = "rent")]
+    max_price: Option<String>,
+    /// Most dollars for all machines rented for it
+    #[arg(long, value_name = "DOLLARS", requires = "rent")]
+    max_total_price: Option<String>,
+    /// How long it waits before a machine is rented, such as 30m; 0s rents at once
+    #[arg(long, value_name = "TIME", requires = "rent")]
+    rent_after: Option<String>,
+    /// Rent a machine that the cloud may take back
+    #[arg(long, requires = "rent")]
+    spot: bool,
     /// The program and its arguments
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -97,6 +112,9 @@ impl Ask {
         if let Some(retries) = self.retries {
             spec["retryPolicy"] = json!({"maxRetries": retries});
         }
+        if let Some(rent) = self.renting() {
+            spec["rent"] = rent;
+        }
         let mut env = Vec::new();
         for pair in &self.env {
             match pair.split_once('=') {
@@ -118,6 +136,27 @@ impl Ask {
             "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPUWorkload",
             "metadata": {"name": name}, "spec": spec,
         }))
+    }
+
+    /// What may be rented for it.
+    fn renting(&self) -> Option<Value> {
+        if !self.rent {
+            return None;
+        }
+        let mut rent = json!({});
+        for (key, value) in [
+            ("maxPrice", &self.max_price),
+            ("maxTotalPrice", &self.max_total_price),
+            ("after", &self.rent_after),
+        ] {
+            if let Some(value) = value {
+                rent[key] = json!(value);
+            }
+        }
+        if self.spot {
+            rent["spot"] = json!(true);
+        }
+        Some(rent)
     }
 
     /// A name nobody has used: what is run, and when.
@@ -159,6 +198,9 @@ mod tests {
             env: vec!["A=b=c".to_owned()],
             cpu: Some("4".to_owned()),
             retries: Some(0),
+            rent: true,
+            max_price: Some("3.50".to_owned()),
+            rent_after: Some("5m".to_owned()),
             command: vec!["python".to_owned(), "-u".to_owned()],
             ..Ask::default()
         };
@@ -166,7 +208,7 @@ mod tests {
         assert_eq!(
             object["spec"],
             json!({"modelName": "train", "gpuCount": 4, "replicas": 2, "topology": {"level": "rack"}, "image": "registry/train:1", "command": ["python", "-u"],
-                "gpu": {"models": ["H100"]}, "retryPolicy": {"maxRetries": 0}, "env": [{"name": "A", "value": "b=c"}],
+                "gpu": {"models": ["H100"]}, "retryPolicy": {"maxRetries": 0}, "rent": {"maxPrice": "3.50", "after": "5m"}, "env": [{"name": "A", "value": "b=c"}],
                 "resources": {"requests": {"cpu": "4"}}})
         );
     }

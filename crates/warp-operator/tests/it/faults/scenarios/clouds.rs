@@ -31,7 +31,7 @@ fn provider() -> Value {
     })
 }
 
-fn request(name: &str, spec: &Value) -> Value {
+pub(super) fn request(name: &str, spec: &Value) -> Value {
     let mut it = json!({
         "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPURequest",
         "metadata": {"name": name, "namespace": "default"},
@@ -48,7 +48,7 @@ fn books(world: &World) -> Api<ConfigMap> {
 }
 
 /// A cloud with this script, whose machines join as nodes.
-async fn open(world: &World, script: &Script) -> Result<Value> {
+pub(super) async fn open(world: &World, script: &Script) -> Result<Value> {
     let home = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}});
     world.create(home).await?;
     // Its uid is in every machine's name: a change makes it known to whoever compares two runs.
@@ -126,10 +126,12 @@ async fn cloud_does(world: &World, change: impl Fn(&mut Books)) -> Result<()> {
     }
 }
 
-/// What is in the ledger, by machine.
-async fn ledger(world: &World) -> Result<BTreeMap<String, Value>> {
+/// What is in a ledger, by machine: that of a tenant, or of what is no tenant's.
+async fn ledger(world: &World, whose: &str) -> Result<BTreeMap<String, Value>> {
     let month = world.clock.now().strftime("%Y-%m").to_string();
-    let found = books(world).get_opt(&format!("costs-{month}")).await?;
+    let found = books(world)
+        .get_opt(&format!("costs-{month}{whose}"))
+        .await?;
     let data = found.and_then(|found| found.data).unwrap_or_default();
     let each = data
         .into_iter()
@@ -139,24 +141,9 @@ async fn ledger(world: &World) -> Result<BTreeMap<String, Value>> {
 
 /// Every machine was bought once, is gone, and costs in the ledger what the cloud bills; together at most `cap`,
 /// what was billed after its end was asked for left out.
-async fn accounts_are_right(world: &World, cap: Option<Decimal>) -> Result<()> {
-    // What ends now is billed until the moment it is gone.
-    world.pass(Duration::from_mins(5)).await;
+pub(super) async fn accounts_are_right(world: &World, cap: Option<Decimal>) -> Result<()> {
+    let ledger = machines_end(world, "").await?;
     let (books, now) = (read(world).await?, world.clock.now());
-    let mut bought: BTreeMap<&str, u32> = BTreeMap::new();
-    for machine in &books.machines {
-        *bought.entry(&machine.name).or_default() += 1;
-    }
-    let twice: Vec<_> = bought.iter().filter(|(_, count)| **count > 1).collect();
-    ensure!(twice.is_empty(), "bought twice: {twice:?}");
-    ensure!(books.running(now) == 0, "left behind: {:?}", books.machines);
-    let ledger = ledger(world).await?;
-    ensure!(
-        ledger.len() == books.machines.len(),
-        "{} machines and {} entries",
-        books.machines.len(),
-        ledger.len()
-    );
     let mut total = Decimal::ZERO;
     for machine in &books.machines {
         let entry = ledger.get(&machine.name).context("no entry")?;
@@ -173,6 +160,28 @@ async fn accounts_are_right(world: &World, cap: Option<Decimal>) -> Result<()> {
         ensure!(total <= cap, "{total} spent of {cap}");
     }
     Ok(())
+}
+
+/// Every machine was bought once, is gone, and is in the ledger.
+pub(super) async fn machines_end(world: &World, whose: &str) -> Result<BTreeMap<String, Value>> {
+    // What ends now is billed until the moment it is gone.
+    world.pass(Duration::from_mins(5)).await;
+    let (books, now) = (read(world).await?, world.clock.now());
+    let mut bought: BTreeMap<&str, u32> = BTreeMap::new();
+    for machine in &books.machines {
+        *bought.entry(&machine.name).or_default() += 1;
+    }
+    let twice: Vec<_> = bought.iter().filter(|(_, count)| **count > 1).collect();
+    ensure!(twice.is_empty(), "bought twice: {twice:?}");
+    ensure!(books.running(now) == 0, "left behind: {:?}", books.machines);
+    let ledger = ledger(world, whose).await?;
+    ensure!(
+        ledger.len() == books.machines.len(),
+        "{} machines and {} entries",
+        books.machines.len(),
+        ledger.len()
+    );
+    Ok(ledger)
 }
 
 /// What a machine cost until the cloud was to end it.

@@ -1,0 +1,174 @@
+//! Nodes of machines that were rented for one workload: nobody has them before it, and then only those it shares a tenant
+//! or a namespace with. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Resource, ResourceExt};
+use warp_api::{GPURequest, GPUWorkload, Phase, Tenant};
+use warp_runtime::cache::Key;
+
+use super::Claim;
+use crate::tenant::claims;
+use crate::workload::tenant_of;
+
+/// Rented nodes, each with whom it is for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rented(BTreeMap<Arc<str>, Tenure>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Tenure {
+    /// Uid of the workload it was rented for.
+    first: String,
+    /// Whose work may have what the first one leaves; nobody's before that has its place.
+    namespaces: BTreeSet<String>,
+}
+
+impl Rented {
+    /// `workload` finds one by its key. Requests that people make are for everybody.
+    pub(crate) fn new(
+        requests: &[Arc<GPURequest>],
+        workload: impl Fn(&Key) -> Option<Arc<GPUWorkload>>,
+        tenants: &[Arc<Tenant>],
+        namespaces: &[Arc<Namespace>],
+    ) -> Self {
+        let mut nodes = BTreeMap::new();
+        for request in requests {
+            let Some((key, uid)) = tenant_of(request) else {
+                continue;
+            };
+            let attempts = request.status.iter().flat_map(|status| &status.attempts);
+            let open: Vec<_> = attempts
+                .filter(|attempt| attempt.outcome.is_none())
+                .collect();
+            if open.is_empty() {
+                continue;
+            }
+            let served = workload(&key)
+                .filter(|one| one.uid().as_deref() == Some(uid.as_str()))
+                .is_some_and(|one| has_place(&one));
+            let sharing = if served {
+                sharing(&key.namespace, tenants, namespaces)
+            } else {
+                BTreeSet::new()
+            };
+            for attempt in open {
+                let tenure = Tenure {
+                    first: uid.clone(),
+                    namespaces: sharing.clone(),
+                };
+                nodes.insert(Arc::from(attempt.machine.as_str()), tenure);
+            }
+        }
+        Self(nodes)
+    }
+
+    /// The nodes a claim has to keep off.
+    pub(super) fn off_limits(&self, claim: &Claim) -> Vec<Arc<str>> {
+        let namespace: &str = &claim.key.namespace;
+        let kept = self.0.iter().filter(|(_, tenure)| {
+            tenure.first != claim.uid && !tenure.namespaces.contains(namespace)
+        });
+        kept.map(|(node, _)| Arc::clone(node)).collect()
+    }
+}
+
+/// Whether a workload has its place, or has had it and wants none any more.
+fn has_place(workload: &GPUWorkload) -> bool {
+    let phase = workload.status.as_ref().and_then(|status| status.phase);
+    phase.is_some_and(|phase| phase != Phase::Pending)
+}
+
+/// The namespaces that share machines with this one: those of its tenant, else itself.
+fn sharing(
+    namespace: &str,
+    tenants: &[Arc<Tenant>],
+    namespaces: &[Arc<Namespace>],
+) -> BTreeSet<String> {
+    let there = tenants
+        .iter()
+        .filter(|tenant| tenant.meta().deletion_timestamp.is_none());
+    let own = there.filter_map(|tenant| {
+        let own = claims(&tenant.spec.namespaces, namespaces).ok()?;
+        own.contains(namespace).then_some(own)
+    });
+    let own: Vec<_> = own.collect();
+    // One that two tenants claim counts for neither.
+    match own.as_slice() {
+        [only] => only.clone(),
+        _ => BTreeSet::from([namespace.to_owned()]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn request() -> Arc<GPURequest> {
+        let object = json!({
+            "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPURequest",
+            "metadata": {"name": "r", "namespace": "team", "ownerReferences": [{
+                "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPUWorkload", "name": "train", "uid": "u",
+                "controller": true,
+            }]},
+            "spec": {"gpuType": "H100"},
+            "status": {"attempts": [{
+                "number": 1, "machine": "m-1", "provider": "fake", "gpu": "H100-80GB", "gpus": 1, "region": "r",
+                "instanceType": "t", "price": "2.90", "priceLimit": "3", "intendedAt": "2026-11-15T12:00:00Z",
+            }]},
+        });
+        Arc::new(serde_json::from_value(object).expect("a request"))
+    }
+
+    fn workload(phase: &str) -> Arc<GPUWorkload> {
+        let object = json!({
+            "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPUWorkload",
+            "metadata": {"name": "train", "namespace": "team", "uid": "u"},
+            "spec": {"modelName": "m", "gpuCount": 1, "image": "i"},
+            "status": {"phase": phase},
+        });
+        Arc::new(serde_json::from_value(object).expect("a workload"))
+    }
+
+    fn tenure(phase: &str, tenants: &[Arc<Tenant>]) -> Vec<String> {
+        let spaces: Vec<Arc<Namespace>> = ["team", "team-b", "other"]
+            .into_iter()
+            .map(|name| {
+                let object = json!({"metadata": {"name": name}});
+                Arc::new(serde_json::from_value(object).expect("a namespace"))
+            })
+            .collect();
+        let rented = Rented::new(&[request()], |_| Some(workload(phase)), tenants, &spaces);
+        let tenure = &rented.0["m-1"];
+        assert_eq!(tenure.first, "u");
+        tenure.namespaces.iter().cloned().collect()
+    }
+
+    #[test]
+    fn nobody_has_a_rented_node_before_the_workload_it_is_for() {
+        assert!(tenure("Pending", &[]).is_empty());
+        assert_eq!(tenure("Running", &[]), ["team"]);
+        assert_eq!(tenure("Succeeded", &[]), ["team"]);
+    }
+
+    #[test]
+    fn what_it_leaves_is_for_its_tenant() {
+        let tenant = json!({
+            "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "t"},
+            "spec": {"namespaces": {"names": ["team", "team-b"]}},
+        });
+        let tenant: Tenant = serde_json::from_value(tenant).expect("a tenant");
+        assert_eq!(tenure("Running", &[Arc::new(tenant)]), ["team", "team-b"]);
+    }
+
+    #[test]
+    fn a_request_that_people_make_is_for_everybody() {
+        let mut request = (*request()).clone();
+        request.metadata.owner_references = None;
+        let rented = Rented::new(&[Arc::new(request)], |_| None, &[], &[]);
+        assert_eq!(rented, Rented::default());
+    }
+}

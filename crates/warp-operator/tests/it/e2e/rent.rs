@@ -1,0 +1,229 @@
+//! A workload that waits long enough gets a machine of its own, and a tenant's budget decides whether anything is
+//! bought. The scenarios play the machine's kubelet: they make the node the cloud's machine would have registered.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::Api;
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use warp_testkit::{Behaviour, wait_for};
+
+use super::clouds::{clouds, gone, requests, until};
+use super::tenant::tenants;
+use super::world::{DEADLINE, SYSTEM, World, condition, message, phase, reason, spec, with};
+
+/// A cloud for one scenario. Others that rent from anybody take another at the same price.
+async fn open(world: &World, name: &str) -> Result<()> {
+    let cloud: DynamicObject = serde_json::from_value(json!({
+        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "CloudProvider", "metadata": {"name": name},
+        "spec": {"type": "fake", "priority": 100, "regions": ["us-west-1"]},
+    }))?;
+    clouds(world).create(&PostParams::default(), &cloud).await?;
+    until(&clouds(world), name, "ready", |cloud| {
+        condition(cloud, "Ready", "status") == "True"
+    })
+    .await?;
+    Ok(())
+}
+
+async fn close(world: &World, name: &str) -> Result<()> {
+    clouds(world).delete(name, &DeleteParams::default()).await?;
+    gone(&clouds(world), name).await
+}
+
+/// What the kubelet of a machine with two H200 would register.
+async fn join(world: &World, name: &str) -> Result<()> {
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let node: Node = serde_json::from_value(json!({"metadata": {"name": name, "labels": {
+        "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
+        "nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/gpu.memory": "143771", "nvidia.com/gpu.count": "2",
+    }}}))?;
+    nodes.create(&PostParams::default(), &node).await?;
+    let has = json!({"cpu": "32", "memory": "128Gi", "pods": "110", "nvidia.com/gpu": "2"});
+    let ready = json!({"status": {"capacity": has, "allocatable": has, "conditions": [{
+        "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "",
+        "lastHeartbeatTime": jiff::Timestamp::now(), "lastTransitionTime": jiff::Timestamp::now(),
+    }]}});
+    nodes
+        .patch_status(name, &PatchParams::default(), &Patch::Strategic(ready))
+        .await?;
+    Ok(())
+}
+
+fn h200(rent: Value) -> Value {
+    let gpu = json!({"gpu": {"models": ["H200"]}, "rent": rent});
+    with(spec(1, &Behaviour::hang()), gpu)
+}
+
+pub(super) async fn a_workload_that_waits_is_placed_on_a_machine_rented_for_it(
+    world: &World,
+) -> Result<()> {
+    let scene = world.scene("waits-and-rents").await?;
+    let others = world.scene("waits-beside").await?;
+    open(world, "for-waiting").await?;
+    let asks = |price: &str, after: &str| {
+        h200(json!({"maxPrice": price, "after": after, "providers": ["for-waiting"]}))
+    };
+    // Nobody has such a GPU.
+    others
+        .submit(
+            "beside",
+            with(
+                spec(1, &Behaviour::hang()),
+                json!({"gpu": {"models": ["H200"]}}),
+            ),
+        )
+        .await?;
+    scene.submit("patient", asks("5", "8h")).await?;
+    let told = scene
+        .until("patient", "told when a machine is rented", |object| {
+            message(object).contains("a machine is rented for it at")
+        })
+        .await?;
+    ensure!(
+        told.data["status"]["rent"]["request"].is_null()
+            && told.data["status"]["rent"]["rentsAt"].is_string(),
+        "{:?}",
+        told.data
+    );
+    scene.submit("train", asks("5", "0s")).await?;
+    let rents = scene
+        .until("train", "renting", |object| {
+            object.data["status"]["rent"]["request"].is_string()
+        })
+        .await?;
+    let name = rents.data["status"]["rent"]["request"]
+        .as_str()
+        .context("no request")?;
+    let api = requests(world, &scene.namespace);
+    let joining = until(&api, name, "joining", |request| {
+        request.data["status"]["phase"] == "Joining"
+    })
+    .await?;
+    let node = joining.data["status"]["nodeName"]
+        .as_str()
+        .context("no node name")?;
+    join(world, node).await?;
+    let placed = scene
+        .until("train", "on its machine", |object| {
+            object.data["status"]["assignedNode"] == node
+        })
+        .await?;
+    ensure!(
+        placed.data["status"]["rent"]["pricePerHour"] == "4.64",
+        "{:?}",
+        placed.data
+    );
+    // What it leaves is for its own namespace: the other one is looked at and waits.
+    scene
+        .until("patient", "beside it", |object| {
+            object.data["status"]["assignedNode"] == node
+        })
+        .await?;
+    let waits = others.get("beside").await?;
+    ensure!(phase(&waits) == "Pending", "{waits:?}");
+    scene.delete("patient").await?;
+    scene.delete("train").await?;
+    gone(&api, name).await?;
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    ensure!(
+        nodes.get_opt(node).await?.is_none(),
+        "the node goes with its machine"
+    );
+    others.delete("beside").await?;
+    // What was not bought is taken back when it is not wanted any more.
+    scene.submit("poor", asks("0.10", "0s")).await?;
+    let held = scene
+        .until("poor", "told why nothing is bought", |object| {
+            message(object).contains("above maxPrice 0.10")
+        })
+        .await?;
+    let name = held.data["status"]["rent"]["request"]
+        .as_str()
+        .context("no request")?;
+    scene.change("poor", json!({"suspend": true})).await?;
+    gone(&api, name).await?;
+    scene.delete("poor").await?;
+    close(world, "for-waiting").await
+}
+
+pub(super) async fn a_budget_holds_what_could_pass_it_until_it_is_raised(
+    world: &World,
+) -> Result<()> {
+    let scene = world.scene("budget").await?;
+    open(world, "for-budgets").await?;
+    let tenant: DynamicObject = serde_json::from_value(json!({
+        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "thrifty"},
+        "spec": {"namespaces": {"names": [scene.namespace]}, "budget": {"perDay": 10}},
+    }))?;
+    tenants(world)
+        .create(&PostParams::default(), &tenant)
+        .await?;
+    until(&tenants(world), "thrifty", "its budget known", |tenant| {
+        condition(tenant, "WithinBudget", "reason") == "BudgetKept"
+    })
+    .await?;
+    let api = requests(world, &scene.namespace);
+    let request: DynamicObject = serde_json::from_value(json!({
+        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPURequest", "metadata": {"name": "h200"},
+        "spec": {"provider": "for-budgets", "gpuType": "H200", "maxPrice": 5, "maxLifetime": "4h"},
+    }))?;
+    api.create(&PostParams::default(), &request).await?;
+    let held = until(&api, "h200", "held", |request| {
+        reason(request) == "BudgetReached"
+    })
+    .await?;
+    let said = message(&held);
+    ensure!(
+        said.contains("tenant thrifty may spend 10.00 a day")
+            && said.contains("may cost 20.00 (5.00 an hour for 4 h)"),
+        "{said}"
+    );
+    ensure!(held.data["status"]["attempts"].is_null(), "{:?}", held.data);
+    let raise = json!({"spec": {"budget": {"perDay": "100"}}});
+    tenants(world)
+        .patch("thrifty", &PatchParams::default(), &Patch::Merge(&raise))
+        .await?;
+    let joining = until(&api, "h200", "bought", |request| {
+        request.data["status"]["phase"] == "Joining"
+    })
+    .await?;
+    let machine = joining.data["status"]["nodeName"]
+        .as_str()
+        .context("no node name")?;
+    until(&tenants(world), "thrifty", "one machine", |tenant| {
+        let budget = &tenant.data["status"]["budget"];
+        budget["machines"] == 1 && budget["pricePerHour"] == "4.64"
+    })
+    .await?;
+    api.delete("h200", &DeleteParams::default()).await?;
+    gone(&api, "h200").await?;
+    until(&tenants(world), "thrifty", "nothing reserved", |tenant| {
+        let budget = &tenant.data["status"]["budget"];
+        budget["machines"] == 0 && budget["reservedThisMonth"] == "0.00"
+    })
+    .await?;
+    let month = joining.data["status"]["attempts"][0]["billedFrom"]
+        .as_str()
+        .and_then(|from| from.get(..7))
+        .context("no start")?;
+    let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), SYSTEM);
+    let ledger = wait_for(
+        &maps,
+        &format!("costs-{month}-thrifty"),
+        "the ledger",
+        DEADLINE,
+        |map| map.is_some(),
+    )
+    .await?;
+    let entries = ledger.and_then(|map| map.data).unwrap_or_default();
+    let entry: Value = serde_json::from_str(entries.get(machine).context("no entry")?)?;
+    ensure!(
+        entry["tenant"] == "thrifty" && entry["cost"].is_string(),
+        "{entry}"
+    );
+    tenants(world)
+        .delete("thrifty", &DeleteParams::default())
+        .await?;
+    close(world, "for-budgets").await
+}

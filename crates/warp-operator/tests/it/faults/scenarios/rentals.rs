@@ -1,0 +1,89 @@
+//! What workloads that rent and tenants with a budget go through, and the accounts at the end.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use warp_cloud::fake::Script;
+use warp_testkit::fault::world::World;
+
+use super::clouds::{accounts_are_right, machines_end, open, request};
+use super::{behaves, delete, submit, until_phase, until_reason, workload};
+
+fn rents(name: &str, run_time: &str, rent: Value) -> Value {
+    let template = behaves(json!({"run-time": run_time}));
+    let spec = json!({"gpu": {"models": ["H100"]}, "podTemplate": template, "rent": rent});
+    workload(name, spec)
+}
+
+/// Waits until renting stands so.
+async fn until_rent(world: &World, it: &Value, phase: &str) -> Result<Value> {
+    world
+        .until(it, phase, |object| {
+            object.is_some_and(|object| object["status"]["rent"]["phase"] == phase)
+        })
+        .await?;
+    let name = it["metadata"]["name"].as_str().unwrap_or_default();
+    let object = world.api_of(it)?.get(name).await?;
+    let request = object.data["status"]["rent"]["request"].clone();
+    Ok(json!({
+        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPURequest",
+        "metadata": {"name": request, "namespace": "default"},
+    }))
+}
+
+pub(super) async fn rents_runs_and_gives_back(world: &World) -> Result<()> {
+    open(world, &Script::default()).await?;
+    let rent = json!({"maxPrice": 3.5, "after": "5m", "idleTimeout": "10m"});
+    let it = rents("w", "60s", rent);
+    submit(world, &it).await?;
+    until_phase(world, &it, "Succeeded").await?;
+    until_rent(world, &it, "Ended").await?;
+    accounts_are_right(world, None).await
+}
+
+pub(super) async fn is_deleted_while_its_machine_joins(world: &World) -> Result<()> {
+    open(world, &Script::default()).await?;
+    let it = rents("w", "15m", json!({"maxPrice": 3.5, "after": "0s"}));
+    submit(world, &it).await?;
+    world
+        .until(&it, "bought", |object| {
+            object.is_some_and(|object| object["status"]["rent"]["pricePerHour"].is_string())
+        })
+        .await?;
+    let api = world.api_of(&it)?;
+    let name = api.get("w").await?.data["status"]["rent"]["request"].clone();
+    let its = json!({
+        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPURequest",
+        "metadata": {"name": name, "namespace": "default"},
+    });
+    delete(world, &it).await?;
+    world.until(&its, "gone", |object| object.is_none()).await?;
+    accounts_are_right(world, None).await
+}
+
+pub(super) async fn is_held_by_a_budget_until_that_is_raised(world: &World) -> Result<()> {
+    open(world, &Script::default()).await?;
+    let tenant = json!({
+        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "team"},
+        "spec": {"namespaces": {"names": ["default"]}, "budget": {"perDay": 5}},
+    });
+    world.create(tenant.clone()).await?;
+    let it = request("r", &json!({"maxLifetime": "4h"}));
+    world.create(it.clone()).await?;
+    until_reason(world, &it, "BudgetReached").await?;
+    world
+        .patch(&tenant, json!({"spec": {"budget": {"perDay": 50}}}))
+        .await?;
+    until_phase(world, &it, "Ready").await?;
+    delete(world, &it).await?;
+    let ledger = machines_end(world, "-team").await?;
+    let [entry] = ledger.values().collect::<Vec<_>>()[..] else {
+        anyhow::bail!("{ledger:?}");
+    };
+    let cost = entry["cost"].as_str().context("no cost")?;
+    ensure!(entry["tenant"] == "team" && cost != "0", "{entry}");
+    world
+        .until(&tenant, "nothing reserved", |object| {
+            object.is_some_and(|object| object["status"]["budget"]["machines"] == 0)
+        })
+        .await
+}
