@@ -28,6 +28,8 @@ pub const SUSPENDED: &str = "Suspended";
 pub const RETRY_BACKOFF: &str = "RetryBackoff";
 /// Waiting: the cluster took the last attempt off its node; it is placed again without a retry.
 pub const DISRUPTED: &str = "Disrupted";
+/// Waiting: its spec changed before its Job had started; it is placed anew without a retry.
+pub const SPEC_CHANGED: &str = "SpecChanged";
 /// Waiting: its Job was suspended by hand; its GPUs are given back.
 pub const JOB_SUSPENDED: &str = "JobSuspended";
 /// Waiting: its Job was deleted by hand; it is placed again without a retry.

@@ -22,7 +22,7 @@ use warp_core::schedule::{Policy, strategy::UnknownPolicy};
 
 pub use ask::{BadSpec, GpuAsk, Name, run_seconds};
 pub use gang::{AssignedNode, Closeness, Topology, TopologyLevel, fold_nodes, fold_ranks};
-pub use rules::RULES;
+pub use rules::{PLACED_FIELDS, RULES};
 
 /// Run a job on n GPUs, on one node or as a gang on several, follow it to its end, try again when it fails.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -404,8 +404,7 @@ pub struct GPUWorkloadStatus {
     /// Members of a gang that run, of how many, such as `3/4`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<String>,
-    /// When a node was last chosen. From then on only suspend, maxRuntime, retryPolicy, priority,
-    /// preemptible and ttlSecondsAfterFinished may change.
+    /// When a node was last chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_schedule_time: Option<Time>,
     /// Its place in line among all that wait, from 1. Behind the tenth it is told anew when it has moved by a tenth.

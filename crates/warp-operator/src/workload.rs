@@ -14,6 +14,7 @@ mod observe;
 mod plan;
 mod pod;
 mod say;
+mod spec_hash;
 #[cfg(test)]
 mod tests;
 

@@ -19,6 +19,7 @@ use warp_api::{GPUWorkload, label};
 use warp_core::gpu::Vendor;
 
 use super::gang;
+use super::spec_hash::spec_hash;
 use crate::placement::Place;
 
 /// Container that gets the GPUs.
@@ -333,6 +334,7 @@ pub(super) fn attempt_job(
     let annotations = [
         (label::CREATED_BY, workload.name_any()),
         nodes,
+        (label::SPEC_HASH, spec_hash(&workload.spec)),
         (label::STRATEGY, place.strategy.to_owned()),
         (label::PROVIDER, place.provider.clone()),
         (label::PLACEMENT, place.why.clone()),

@@ -2,6 +2,7 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod disruptions;
+mod edits;
 mod evictions;
 mod failures;
 mod gangs;
