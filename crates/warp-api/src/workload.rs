@@ -9,6 +9,7 @@
 mod ask;
 mod gang;
 mod rules;
+mod timeline;
 
 use std::collections::BTreeMap;
 
@@ -23,6 +24,7 @@ use warp_core::schedule::{Policy, strategy::UnknownPolicy};
 pub use ask::{BadSpec, GpuAsk, Name, run_seconds};
 pub use gang::{AssignedNode, Closeness, Topology, TopologyLevel, fold_nodes, fold_ranks};
 pub use rules::{PLACED_FIELDS, RULES};
+pub use timeline::{TIMELINE_ENTRIES, TimelineEntry};
 
 /// Run a job on n GPUs, on one node or as a gang on several, follow it to its end, try again when it fails.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -455,6 +457,11 @@ pub struct GPUWorkloadStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub refusals: Option<i32>,
+    /// What happened to it, the latest last: changes of phase or reason, of the Job, and of the spec. `warp timeline`
+    /// shows it with the Events. More than this is in the operator's log.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20))]
+    pub timeline: Vec<TimelineEntry>,
     /// Generation of the spec this status speaks about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,

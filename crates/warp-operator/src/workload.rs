@@ -17,6 +17,7 @@ mod say;
 mod spec_hash;
 #[cfg(test)]
 mod tests;
+mod timeline;
 
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::{Resource, ResourceExt};
 use warp_api::{GPUWorkload, Phase, label};
 use warp_runtime::cache::{Cache, Key};
+use warp_runtime::pass::Pass;
 use warp_runtime::plan::Plan;
 use warp_runtime::reconcile::Reconcile;
 use warp_runtime::runtime::{Registration, Runtime};
@@ -88,7 +90,11 @@ impl Reconcile for Workloads {
     }
 
     fn plan(&self, workload: &GPUWorkload, seen: &Seen, now: Timestamp) -> Plan {
-        plan::plan(workload, seen, &self.cx.settings, now).into_plan(workload)
+        plan::plan(workload, seen, &self.cx.settings, now).into_plan(workload, now)
+    }
+
+    fn sign(&self, pass: &Pass, plan: &mut Plan) {
+        timeline::sign(pass, plan);
     }
 }
 

@@ -11,6 +11,7 @@ mod objects;
 mod plan;
 mod reading;
 mod refusals;
+mod timeline;
 
 use std::sync::Arc;
 

@@ -124,6 +124,9 @@ const FIRST_ATTEMPT: &[&str] = &["Job default/w-uid-0", "Pod default/w-uid-0-*"]
 /// The same of a gang.
 const GIVEN_UP: &[&str] = &["Job default/g-uid-0", "Pod default/g-uid-0-*"];
 
+/// What a workload remembers of what happened depends on what was seen on the way.
+const TRAIL: &[&str] = &["/status/timeline"];
+
 /// How long a step took is a time like any other: a fault may cost some.
 const TOOK: &[&str] = &["/seconds"];
 
@@ -231,6 +234,9 @@ pub(super) fn all() -> Vec<Scenario> {
         scenario.setup.rival = Some(rival());
         scenario
     }));
+    for scenario in &mut all {
+        scenario.loose = Vec::leak([scenario.loose, TRAIL].concat());
+    }
     all
 }
 
