@@ -20,6 +20,7 @@ use kube::{Resource, ResourceExt};
 use warp_api::workload::{Phase, fold_nodes};
 use warp_api::{GPUWorkload, Tenant, label};
 use warp_core::explain::{Change, Nearest};
+use warp_core::gpu::Catalogue;
 use warp_runtime::cache::Cache;
 
 use crate::config::Settings;
@@ -45,6 +46,8 @@ pub struct Cluster {
     pub classes: Vec<Arc<StorageClass>>,
     pub quotas: Vec<Arc<ResourceQuota>>,
     pub tenants: Vec<Arc<Tenant>>,
+    /// The GPU models that are known.
+    pub catalogue: Arc<Catalogue>,
 }
 
 /// What would become of one workload now.
@@ -209,8 +212,16 @@ impl Cluster {
             volumes: self.volumes.clone(),
             classes: self.classes.clone(),
         };
-        ledger::build(&self.nodes, &self.pods, promised)
+        ledger::build_among(&self.catalogue, &self.nodes, &self.pods, promised)
             .with_surroundings(&self.namespaces, storage)
+    }
+
+    /// What is known of a workload that has nothing yet.
+    fn seen(&self) -> Seen {
+        Seen {
+            catalogue: Arc::clone(&self.catalogue),
+            ..Seen::default()
+        }
     }
 
     /// Every workload with its Jobs and pods, by their labels.
@@ -269,7 +280,7 @@ impl Cluster {
         // Nothing is made here, so nothing made is looked for.
         let jobs = Cache::new(&[]);
         let asking = |workload: &Arc<GPUWorkload>| {
-            let asking = Asking::new(&jobs, Arc::clone(workload), Seen::default(), now);
+            let asking = Asking::new(&jobs, Arc::clone(workload), self.seen(), now);
             asking.map(|asking| Arc::new(asking) as Arc<dyn Claimant>)
         };
         let all: Vec<Option<Arc<dyn Claimant>>> = line.iter().map(asking).collect();
@@ -283,7 +294,7 @@ impl Cluster {
                 desk.decide(&mut ledger, &**claimant)
             });
             InLine {
-                outlook: outlook(&ledger, workload, decision),
+                outlook: outlook(&self.catalogue, &ledger, workload, decision),
                 workload: Arc::clone(workload),
             }
         });
@@ -293,13 +304,18 @@ impl Cluster {
     }
 }
 
-fn outlook(ledger: &Ledger, workload: &GPUWorkload, decision: Decision) -> Outlook {
+fn outlook(
+    known: &Catalogue,
+    ledger: &Ledger,
+    workload: &GPUWorkload,
+    decision: Decision,
+) -> Outlook {
     match decision {
         Decision::Wait(verdict) | Decision::Evict(_, verdict) => Outlook::Waits {
             reason: verdict.reason,
             message: verdict.message,
         },
-        Decision::Skip => Outlook::Invalid(match shell(workload) {
+        Decision::Skip => Outlook::Invalid(match shell(workload, known) {
             Err(problem) => problem.0,
             Ok(_) => "the place chosen for it is gone again; ask once more".to_owned(),
         }),
@@ -355,7 +371,7 @@ pub fn look(
     settings: &Settings,
     now: Timestamp,
 ) -> Result<Look, String> {
-    shell(workload).map_err(|problem| problem.0)?;
+    shell(workload, &cluster.catalogue).map_err(|problem| problem.0)?;
     let mut own = workload.clone();
     own.meta_mut().uid.get_or_insert_with(|| "planned".into());
     let created = &mut own.meta_mut().creation_timestamp;
@@ -375,7 +391,7 @@ pub fn look(
         || Outlook::Invalid("it is not in line".to_owned()),
         |own| own.outlook,
     );
-    let asking = Asking::new(&Cache::new(&[]), Arc::clone(&own), Seen::default(), now);
+    let asking = Asking::new(&Cache::new(&[]), Arc::clone(&own), cluster.seen(), now);
     let asking = asking.ok_or("its spec cannot be carried out")?;
     let claim = asking.claim();
     // What it meets when its turn comes: those ahead are served.

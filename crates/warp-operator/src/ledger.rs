@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod, PodSpec};
 use kube::core::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use warp_core::fleet::{Fleet, Request, Work, WorkState};
-use warp_core::gpu::{Device, NodeGpus};
+use warp_core::gpu::{Catalogue, Device, NodeGpus};
 
 pub(crate) use books::{Books, Sources};
 pub(crate) use node::{model_name, provider_of};
@@ -90,16 +90,27 @@ impl Ledger {
 /// Terminating ones included; a promise holds what its pod will until that is there. A pod that waits for
 /// a volume claim holds nothing: nobody knows when it comes, and kube-scheduler keeps nothing for it.
 pub fn build(nodes: &[Arc<Node>], pods: &[Arc<Pod>], promises: &[Promise]) -> Ledger {
+    build_among(&Catalogue::default(), nodes, pods, promises)
+}
+
+/// The same with the GPU models that are known on a cluster.
+pub(crate) fn build_among(
+    known: &Catalogue,
+    nodes: &[Arc<Node>],
+    pods: &[Arc<Pod>],
+    promises: &[Promise],
+) -> Ledger {
     let owners = pods.iter().flat_map(|pod| pod.owner_references());
     let with_pods: BTreeSet<&str> = owners.map(|owner| owner.uid.as_str()).collect();
     let coming = promises
         .iter()
         .filter(|promise| !with_pods.contains(promise.owner.as_str()));
-    assemble(nodes, pods, coming)
+    assemble(known, nodes, pods, coming)
 }
 
 /// The same, with every promise taken for one whose pod is still to come.
 fn assemble<'a>(
+    known: &Catalogue,
     nodes: &[Arc<Node>],
     pods: &[Arc<Pod>],
     coming: impl IntoIterator<Item = &'a Promise>,
@@ -107,7 +118,7 @@ fn assemble<'a>(
     let mut fleet = Fleet::new();
     let mut gpus = BTreeMap::new();
     for node in nodes {
-        let (node, devices) = node::translate(node);
+        let (node, devices) = node::translate(node, known);
         gpus.insert(node.name.to_string(), devices);
         fleet.set_node(node);
     }
@@ -124,8 +135,10 @@ fn assemble<'a>(
 
 /// Whether a node's change can change a decision: heartbeats cannot.
 pub(crate) fn node_matters(old: Option<&Node>, new: Option<&Node>) -> bool {
+    // What a label says of its GPUs shows in it whether the model is known or not.
+    let known = Catalogue::default();
     let form = |node: &Node| {
-        let (described, gpus) = node::translate(node);
+        let (described, gpus) = node::translate(node, &known);
         (described, gpus, node.meta().deletion_timestamp.is_some())
     };
     old.map(form) != new.map(form)

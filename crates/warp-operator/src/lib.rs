@@ -11,6 +11,7 @@ mod config;
 mod context;
 pub mod foresight;
 mod gpurequest;
+mod gpus;
 mod inferenceservice;
 pub mod ledger;
 mod metrics;

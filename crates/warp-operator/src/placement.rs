@@ -220,6 +220,7 @@ impl Placement {
         if self.quotas_changed.swap(false, atomic::Ordering::SeqCst) {
             books.outdated();
         }
+        books.set_catalogue(&cx.gpus.catalogue());
         let known = tenants
             .iter()
             .map(|tenant| (tenant.meta().uid.clone(), tenant.meta().generation));

@@ -40,7 +40,7 @@ impl Cluster {
         }
         let jobs = Cache::new(&[]);
         for workload in waiting(self, now) {
-            let asking = Asking::new(&jobs, Arc::clone(&workload), Seen::default(), now);
+            let asking = Asking::new(&jobs, Arc::clone(&workload), self.seen(), now);
             let pod = asking
                 .as_ref()
                 .and_then(|asking| asking.claim().pods.first());

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::ResourceExt;
 use parking_lot::Mutex;
 use warp_core::fleet::{Fleet, Work};
+use warp_core::gpu::Catalogue;
 use warp_runtime::cache::{Cache, Key};
 
 use super::{
@@ -52,6 +53,8 @@ impl Noted {
 pub(crate) struct Books {
     sources: Sources,
     noted: Arc<Mutex<Noted>>,
+    /// The GPU models that are known.
+    catalogue: Arc<Catalogue>,
     ledger: Ledger,
     /// The work each pod is entered as.
     pods: BTreeMap<Key, Arc<str>>,
@@ -92,6 +95,7 @@ impl Books {
         Self {
             sources,
             noted,
+            catalogue: Arc::default(),
             ledger: Ledger::default(),
             pods: BTreeMap::new(),
             promises: BTreeMap::new(),
@@ -129,6 +133,15 @@ impl Books {
     pub(crate) fn set_storage(&mut self, storage: Storage) {
         self.ledger.storage = storage;
         self.epoch += 1;
+    }
+
+    /// Other GPU models are known: every node is read anew.
+    pub(crate) fn set_catalogue(&mut self, catalogue: &Arc<Catalogue>) {
+        if self.catalogue != *catalogue {
+            self.catalogue = Arc::clone(catalogue);
+            let mut noted = self.noted.lock();
+            (noted.everything, noted.namespaces) = (true, true);
+        }
     }
 
     /// Something that decisions depend on and the ledger does not hold has changed.
@@ -242,7 +255,7 @@ impl Books {
     }
 
     fn set_node(&mut self, found: &Node) {
-        let (described, devices) = node::translate(found);
+        let (described, devices) = node::translate(found, &self.catalogue);
         let name = Arc::clone(&described.name);
         self.ledger.gpus.insert(name.to_string(), devices);
         self.ledger.fleet.set_node(described);
@@ -283,7 +296,7 @@ impl Books {
     fn agrees(&mut self, promises: &[Promise]) -> bool {
         for _ in 0..100 {
             let (nodes, pods) = (self.sources.nodes.all(), self.sources.pods.all());
-            let mut built = assemble(&nodes, &pods, promises);
+            let mut built = assemble(&self.catalogue, &nodes, &pods, promises);
             for namespace in self.sources.namespaces.all() {
                 built.set_namespace(&namespace);
             }

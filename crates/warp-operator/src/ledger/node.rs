@@ -7,13 +7,13 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use warp_api::{label, pod};
 use warp_core::fleet::{self, Cards, DEFAULT_PODS, GpuPool, Topology};
-use warp_core::gpu::{self, Device, NodeGpus, Sharing};
+use warp_core::gpu::{self, Catalogue, Device, NodeGpus, Sharing};
 use warp_core::resources::Resources;
 
-pub(super) fn translate(node: &Node) -> (fleet::Node, NodeGpus) {
+pub(super) fn translate(node: &Node, known: &Catalogue) -> (fleet::Node, NodeGpus) {
     let spec = node.spec.as_ref();
     let allocatable = allocatable(node);
-    let gpus = gpu::read(node.labels(), &counts(&allocatable));
+    let gpus = known.read(node.labels(), &counts(&allocatable));
     let mut labels = pod::labels(node.metadata.labels.as_ref());
     // A node that names no provider has one all the same; requests restrict it by this label.
     labels

@@ -191,7 +191,7 @@ impl Asking {
         seen: Seen,
         now: Timestamp,
     ) -> Option<Self> {
-        let shell = shell(&workload).ok()?;
+        let shell = shell(&workload, &seen.catalogue).ok()?;
         Some(Self {
             jobs: jobs.clone(),
             claim: claim(&workload, &shell, now),

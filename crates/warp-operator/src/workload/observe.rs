@@ -8,6 +8,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::{Resource, ResourceExt};
 use warp_api::GPUWorkload;
+use warp_core::gpu::Catalogue;
 use warp_runtime::cache::Key;
 
 use super::assess::{over, suspended};
@@ -39,6 +40,8 @@ pub(crate) struct Seen {
     pub(crate) position: Option<usize>,
     /// When it came.
     pub(crate) arrived: Option<Timestamp>,
+    /// The GPU models that are known.
+    pub(crate) catalogue: Arc<Catalogue>,
 }
 
 pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
@@ -66,6 +69,7 @@ pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
         held_until: cx.verdicts.held_until(&uid, generation),
         position: cx.verdicts.position(&uid, generation),
         arrived: cx.arrivals.of(&uid),
+        catalogue: cx.gpus.catalogue(),
         jobs,
         strays,
         pods,

@@ -415,7 +415,7 @@ impl Pass<'_> {
         {
             self.status.job_name = Some(job.clone());
         }
-        if let Err(bad) = shell(self.workload) {
+        if let Err(bad) = shell(self.workload, &self.seen.catalogue) {
             let say = Say {
                 phase: Phase::Pending,
                 ready: false,

@@ -10,7 +10,7 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use warp_operator::foresight::Cluster;
 
-use super::told;
+use super::{gpus, told};
 
 /// Objects asked for at once.
 const PAGE: u32 = 500;
@@ -37,6 +37,12 @@ impl Live {
             classes: wanted(client, "storageclasses", &mut left_out).await?,
             quotas: wanted(client, "resourcequotas", &mut left_out).await?,
             tenants: wanted(client, "tenants", &mut left_out).await?,
+            catalogue: Arc::default(),
+        };
+        let added = gpus::added(client, &mut left_out).await?;
+        let cluster = Cluster {
+            catalogue: Arc::new(added.catalogue),
+            ..cluster
         };
         Ok(Self { cluster, left_out })
     }

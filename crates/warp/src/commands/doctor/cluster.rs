@@ -14,10 +14,11 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
+use warp_api::gpus::CONFIG_MAP;
 use warp_core::gpu::{self, Vendor};
 
 use super::{Finding, Verdict, finding};
-use crate::cluster::{Connection, told};
+use crate::cluster::{Connection, gpus, told};
 use crate::commands::{install, operator};
 use crate::output;
 
@@ -42,7 +43,32 @@ pub(super) async fn check(connection: &Connection, own: bool) -> Vec<Finding> {
     }
     findings.push(you(connection).await);
     findings.extend(nodes(client).await);
+    findings.extend(added_gpus(client).await);
     findings
+}
+
+/// GPU models an administrator has added, and those of them the operator leaves out.
+async fn added_gpus(client: &Client) -> Vec<Finding> {
+    let what = "added GPUs";
+    let mut hidden = Vec::new();
+    let added = match gpus::added(client, &mut hidden).await {
+        Ok(added) => added,
+        Err(error) => return vec![finding(what, Verdict::Less, output::words(&error))],
+    };
+    if added.entries == 0 {
+        return Vec::new();
+    }
+    let used = added.entries - added.bad.len();
+    let told = format!(
+        "{used} of {} models of ConfigMap {CONFIG_MAP} are used",
+        added.entries
+    );
+    if added.bad.is_empty() {
+        return vec![finding(what, Verdict::Fine, told)];
+    }
+    let bad: Vec<String> = added.bad.iter().map(ToString::to_string).collect();
+    let told = format!("{told}; left out: {}", bad.join("; "));
+    vec![finding(what, Verdict::Less, told)]
 }
 
 /// Whether a kind is served as this Warp knows it.
