@@ -18,6 +18,8 @@ pub const QUOTA_EXCEEDED: &str = "QuotaExceeded";
 pub const OPERATOR_FORBIDDEN: &str = "OperatorForbidden";
 /// Waiting: no node has a GPU of the kind asked for.
 pub const NO_SUCH_GPU: &str = "NoSuchGpu";
+/// Waiting: no node says where it is on the topology level the workload requires.
+pub const NO_SUCH_LEVEL: &str = "NoSuchLevel";
 /// Waiting: no node belongs to the providers the workload names.
 pub const NO_SUCH_PROVIDER: &str = "NoSuchProvider";
 /// Waiting: the scheduler has not looked at it yet.

@@ -8,6 +8,7 @@
 
 mod ask;
 mod gang;
+mod levels;
 mod rules;
 mod timeline;
 
@@ -22,7 +23,8 @@ use serde::{Deserialize, Serialize};
 use warp_core::schedule::{Policy, strategy::UnknownPolicy};
 
 pub use ask::{BadSpec, GpuAsk, Name, run_seconds};
-pub use gang::{AssignedNode, Closeness, Topology, TopologyLevel, fold_nodes, fold_ranks};
+pub use gang::{AssignedNode, Closeness, Topology, fold_nodes, fold_ranks};
+pub use levels::{BadLevels, TopologyLevel, TopologyLevels};
 pub use rules::{PLACED_FIELDS, RULES};
 pub use timeline::{TIMELINE_ENTRIES, TimelineEntry};
 

@@ -24,7 +24,7 @@ use warp_core::gpu::Catalogue;
 use warp_runtime::cache::Cache;
 
 use crate::config::Settings;
-use crate::ledger::{self, Ledger, Promise, provider_of};
+use crate::ledger::{self, Ledger, Promise, Reading, provider_of};
 use crate::placement::{
     Claim, Claimant, Decision, Desk, Endings, Evictable, Line, Place, Quotas, Runner, Tenancy,
 };
@@ -206,20 +206,25 @@ impl Cluster {
         kept.collect()
     }
 
-    fn ledger(&self, promised: &[Promise]) -> Ledger {
+    fn ledger(&self, promised: &[Promise], settings: &Settings) -> Ledger {
+        let reading = Reading {
+            catalogue: Arc::clone(&self.catalogue),
+            levels: Arc::clone(&settings.topology_levels),
+        };
         let storage = ledger::Storage {
             claims: self.claims.clone(),
             volumes: self.volumes.clone(),
             classes: self.classes.clone(),
         };
-        ledger::build_among(&self.catalogue, &self.nodes, &self.pods, promised)
+        ledger::build_among(&reading, &self.nodes, &self.pods, promised)
             .with_surroundings(&self.namespaces, storage)
     }
 
     /// What is known of a workload that has nothing yet.
-    fn seen(&self) -> Seen {
+    fn seen(&self, settings: &Settings) -> Seen {
         Seen {
             catalogue: Arc::clone(&self.catalogue),
+            levels: Arc::clone(&settings.topology_levels),
             ..Seen::default()
         }
     }
@@ -274,13 +279,13 @@ impl Cluster {
         now: Timestamp,
     ) -> (Ledger, Vec<InLine>, Vec<Arc<str>>) {
         let promised = self.promised();
-        let mut ledger = self.ledger(&promised);
+        let mut ledger = self.ledger(&promised, settings);
         let quotas = Quotas::new(self.quotas.clone(), &promised);
         let tenancy = self.tenancy(&ledger);
         // Nothing is made here, so nothing made is looked for.
         let jobs = Cache::new(&[]);
         let asking = |workload: &Arc<GPUWorkload>| {
-            let asking = Asking::new(&jobs, Arc::clone(workload), self.seen(), now);
+            let asking = Asking::new(&jobs, Arc::clone(workload), self.seen(settings), now);
             asking.map(|asking| Arc::new(asking) as Arc<dyn Claimant>)
         };
         let all: Vec<Option<Arc<dyn Claimant>>> = line.iter().map(asking).collect();
@@ -391,7 +396,12 @@ pub fn look(
         || Outlook::Invalid("it is not in line".to_owned()),
         |own| own.outlook,
     );
-    let asking = Asking::new(&Cache::new(&[]), Arc::clone(&own), cluster.seen(), now);
+    let asking = Asking::new(
+        &Cache::new(&[]),
+        Arc::clone(&own),
+        cluster.seen(settings),
+        now,
+    );
     let asking = asking.ok_or("its spec cannot be carried out")?;
     let claim = asking.claim();
     // What it meets when its turn comes: those ahead are served.

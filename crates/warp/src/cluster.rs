@@ -4,6 +4,7 @@ pub(crate) mod gpus;
 mod kinds;
 pub(crate) mod live;
 mod manifest;
+pub(crate) mod operator;
 
 use std::path::{Path, PathBuf};
 

@@ -85,7 +85,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         at: "spec.topology.level",
         rule: "self.matches('^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",
-        message: "level must be host, rack, zone, region or the key of a node label",
+        message: "level must be a level of the cluster, such as host, rack, zone or region, or the key of a node label",
     },
     Rule {
         at: "spec.maxRuntime",

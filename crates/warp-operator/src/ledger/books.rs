@@ -8,11 +8,11 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::ResourceExt;
 use parking_lot::Mutex;
 use warp_core::fleet::{Fleet, Work};
-use warp_core::gpu::Catalogue;
 use warp_runtime::cache::{Cache, Key};
 
 use super::{
-    Ledger, Promise, Storage, assemble, node, node_matters, pod_matters, pod_work, promised_work,
+    Ledger, Promise, Reading, Storage, assemble, node, node_matters, pod_matters, pod_work,
+    promised_work,
 };
 
 /// What the ledger is made from.
@@ -53,8 +53,7 @@ impl Noted {
 pub(crate) struct Books {
     sources: Sources,
     noted: Arc<Mutex<Noted>>,
-    /// The GPU models that are known.
-    catalogue: Arc<Catalogue>,
+    reading: Reading,
     ledger: Ledger,
     /// The work each pod is entered as.
     pods: BTreeMap<Key, Arc<str>>,
@@ -95,7 +94,7 @@ impl Books {
         Self {
             sources,
             noted,
-            catalogue: Arc::default(),
+            reading: Reading::default(),
             ledger: Ledger::default(),
             pods: BTreeMap::new(),
             promises: BTreeMap::new(),
@@ -135,10 +134,10 @@ impl Books {
         self.epoch += 1;
     }
 
-    /// Other GPU models are known: every node is read anew.
-    pub(crate) fn set_catalogue(&mut self, catalogue: &Arc<Catalogue>) {
-        if self.catalogue != *catalogue {
-            self.catalogue = Arc::clone(catalogue);
+    /// Nodes are read otherwise: every one is read anew.
+    pub(crate) fn set_reading(&mut self, reading: Reading) {
+        if self.reading != reading {
+            self.reading = reading;
             let mut noted = self.noted.lock();
             (noted.everything, noted.namespaces) = (true, true);
         }
@@ -255,7 +254,8 @@ impl Books {
     }
 
     fn set_node(&mut self, found: &Node) {
-        let (described, devices) = node::translate(found, &self.catalogue);
+        let (described, devices) =
+            node::translate(found, &self.reading.catalogue, &self.reading.levels);
         let name = Arc::clone(&described.name);
         self.ledger.gpus.insert(name.to_string(), devices);
         self.ledger.fleet.set_node(described);
@@ -296,7 +296,7 @@ impl Books {
     fn agrees(&mut self, promises: &[Promise]) -> bool {
         for _ in 0..100 {
             let (nodes, pods) = (self.sources.nodes.all(), self.sources.pods.all());
-            let mut built = assemble(&self.catalogue, &nodes, &pods, promises);
+            let mut built = assemble(&self.reading, &nodes, &pods, promises);
             for namespace in self.sources.namespaces.all() {
                 built.set_namespace(&namespace);
             }

@@ -8,6 +8,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::{Resource, ResourceExt};
 use warp_api::GPUWorkload;
+use warp_api::workload::TopologyLevels;
 use warp_core::gpu::Catalogue;
 use warp_runtime::cache::Key;
 
@@ -42,6 +43,8 @@ pub(crate) struct Seen {
     pub(crate) arrived: Option<Timestamp>,
     /// The GPU models that are known.
     pub(crate) catalogue: Arc<Catalogue>,
+    /// The levels of the cluster.
+    pub(crate) levels: Arc<TopologyLevels>,
 }
 
 pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
@@ -70,6 +73,7 @@ pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
         position: cx.verdicts.position(&uid, generation),
         arrived: cx.arrivals.of(&uid),
         catalogue: cx.gpus.catalogue(),
+        levels: Arc::clone(&cx.settings.topology_levels),
         jobs,
         strays,
         pods,

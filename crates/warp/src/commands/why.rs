@@ -11,7 +11,6 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 use serde::Serialize;
 use warp_api::Phase;
-use warp_operator::Settings;
 use warp_operator::foresight::{Look, look};
 
 use crate::cluster::live::Live;
@@ -151,7 +150,7 @@ async fn ahead(
         }
     };
     notes.extend(live.caveat());
-    Ok(look(&live.cluster, found, &Settings::default(), Timestamp::now()).ok())
+    Ok(look(&live.cluster, found, &live.settings, Timestamp::now()).ok())
 }
 
 fn print(told: &Why) {

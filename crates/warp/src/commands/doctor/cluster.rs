@@ -18,13 +18,12 @@ use warp_api::gpus::CONFIG_MAP;
 use warp_core::gpu::{self, Vendor};
 
 use super::{Finding, Verdict, finding};
+use crate::cluster::operator::{LABELS, deployments, flag, flags};
 use crate::cluster::{Connection, gpus, told};
 use crate::commands::{install, operator};
 use crate::output;
 
 const INSTALL: &str = "`warp install --print | kubectl apply -f -`";
-/// The operator's Deployment carries these.
-const OPERATOR: &str = "app.kubernetes.io/name=warp,app.kubernetes.io/component=operator";
 /// How many names a line shows.
 const SHOWN: usize = 3;
 
@@ -160,15 +159,8 @@ fn difference(ours: &Value, theirs: &Value) -> Option<String> {
 
 async fn operator_of(client: &Client) -> Vec<Finding> {
     let what = "operator";
-    let labelled = ListParams::default().labels(OPERATOR);
-    let everywhere: Api<Deployment> = Api::all(client.clone());
-    let usual: Api<Deployment> = Api::namespaced(client.clone(), install::NAMESPACE);
-    let mut listed = everywhere.list(&labelled).await;
-    if listed.as_ref().is_err_and(forbidden) {
-        listed = usual.list(&labelled).await;
-    }
-    let deployments = match listed {
-        Ok(listed) => listed.items,
+    let deployments = match deployments(client).await {
+        Ok(deployments) => deployments,
         Err(error) => return vec![unseen(what, "its Deployment", error)],
     };
     if deployments.is_empty() {
@@ -206,31 +198,11 @@ fn running(deployment: &Deployment) -> Finding {
         0 => finding(
             "operator",
             Verdict::Wrong,
-            format!("{told}; `kubectl -n {namespace} describe pods -l {OPERATOR}` says why"),
+            format!("{told}; `kubectl -n {namespace} describe pods -l {LABELS}` says why"),
         ),
         _ if ready < wanted => finding("operator", Verdict::Less, told),
         _ => finding("operator", Verdict::Fine, told),
     }
-}
-
-/// The flags of the operator's container.
-fn flags(deployment: &Deployment) -> Vec<String> {
-    let pod = deployment
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.template.spec.as_ref());
-    let containers = pod.into_iter().flat_map(|pod| &pod.containers);
-    containers
-        .flat_map(|container| container.args.iter().flatten())
-        .cloned()
-        .collect()
-}
-
-fn flag(deployment: &Deployment, name: &str) -> Option<String> {
-    let start = format!("--{name}=");
-    flags(deployment)
-        .iter()
-        .find_map(|flag| flag.strip_prefix(&start).map(str::to_owned))
 }
 
 async fn lease(client: &Client, deployment: &Deployment) -> Finding {
@@ -246,7 +218,7 @@ async fn lease(client: &Client, deployment: &Deployment) -> Finding {
         return finding(what, Verdict::Less, told);
     }
     let api: Api<Lease> = Api::namespaced(client.clone(), &namespace);
-    let logs = format!("`kubectl -n {namespace} logs -l {OPERATOR}` says why");
+    let logs = format!("`kubectl -n {namespace} logs -l {LABELS}` says why");
     let spec = match api.get_opt(&name).await {
         Ok(Some(lease)) => lease.spec.unwrap_or_default(),
         Ok(None) => {
@@ -513,10 +485,6 @@ fn some(names: &[String]) -> String {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
     }
-}
-
-fn forbidden(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 403)
 }
 
 /// A check that could not be made is said, and is no verdict about the cluster.
