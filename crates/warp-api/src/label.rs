@@ -28,6 +28,8 @@ pub const GANG_GATE: &str = "gpu.warp.dev/gang";
 pub const RANK: &str = "batch.kubernetes.io/job-completion-index";
 /// Job annotation: the strategy that chose the node.
 pub const STRATEGY: &str = "gpu.warp.dev/strategy";
+/// Job annotation: what of the workload's spec it was made from, as a number that is another for every other spec.
+pub const SPEC_HASH: &str = "gpu.warp.dev/spec-hash";
 /// Job annotation: the decision in one sentence.
 pub const PLACEMENT: &str = "gpu.warp.dev/placement";
 /// Job annotation: the work of higher priority (`namespace/name`) that takes its place; its pods are evicted.

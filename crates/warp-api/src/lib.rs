@@ -8,6 +8,7 @@ pub mod cloudprovider;
 pub mod condition;
 pub mod crd;
 pub mod gpurequest;
+pub mod gpus;
 pub mod inferenceservice;
 pub mod kinds;
 pub mod label;

@@ -18,6 +18,8 @@ pub const QUOTA_EXCEEDED: &str = "QuotaExceeded";
 pub const OPERATOR_FORBIDDEN: &str = "OperatorForbidden";
 /// Waiting: no node has a GPU of the kind asked for.
 pub const NO_SUCH_GPU: &str = "NoSuchGpu";
+/// Waiting: no node says where it is on the topology level the workload requires.
+pub const NO_SUCH_LEVEL: &str = "NoSuchLevel";
 /// Waiting: no node belongs to the providers the workload names.
 pub const NO_SUCH_PROVIDER: &str = "NoSuchProvider";
 /// Waiting: the scheduler has not looked at it yet.
@@ -28,6 +30,8 @@ pub const SUSPENDED: &str = "Suspended";
 pub const RETRY_BACKOFF: &str = "RetryBackoff";
 /// Waiting: the cluster took the last attempt off its node; it is placed again without a retry.
 pub const DISRUPTED: &str = "Disrupted";
+/// Waiting: its spec changed before its Job had started; it is placed anew without a retry.
+pub const SPEC_CHANGED: &str = "SpecChanged";
 /// Waiting: its Job was suspended by hand; its GPUs are given back.
 pub const JOB_SUSPENDED: &str = "JobSuspended";
 /// Waiting: its Job was deleted by hand; it is placed again without a retry.

@@ -8,8 +8,10 @@
 
 mod ask;
 mod gang;
+mod levels;
 mod rent;
 mod rules;
+mod timeline;
 
 use std::collections::BTreeMap;
 
@@ -22,9 +24,11 @@ use serde::{Deserialize, Serialize};
 use warp_core::schedule::{Policy, strategy::UnknownPolicy};
 
 pub use ask::{BadSpec, GpuAsk, Name, run_seconds};
-pub use gang::{AssignedNode, Closeness, Topology, TopologyLevel, fold_nodes, fold_ranks};
+pub use gang::{AssignedNode, Closeness, Topology, fold_nodes, fold_ranks};
+pub use levels::{BadLevels, TopologyLevel, TopologyLevels};
 pub use rent::{Rent, RentStatus};
-pub use rules::RULES;
+pub use rules::{PLACED_FIELDS, RULES};
+pub use timeline::{TIMELINE_ENTRIES, TimelineEntry};
 
 /// Run a job on n GPUs, on one node or as a gang on several, follow it to its end, try again when it fails.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -415,8 +419,7 @@ pub struct GPUWorkloadStatus {
     /// Members of a gang that run, of how many, such as `3/4`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<String>,
-    /// When a node was last chosen. From then on only suspend, maxRuntime, retryPolicy, priority,
-    /// preemptible, rent and ttlSecondsAfterFinished may change.
+    /// When a node was last chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_schedule_time: Option<Time>,
     /// Its place in line among all that wait, from 1. Behind the tenth it is told anew when it has moved by a tenth.
@@ -477,6 +480,11 @@ pub struct GPUWorkloadStatus {
     /// What is rented for it, or when something will be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rent: Option<RentStatus>,
+    /// What happened to it, the latest last: changes of phase or reason, of the Job, and of the spec. `warp timeline`
+    /// shows it with the Events. More than this is in the operator's log.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20))]
+    pub timeline: Vec<TimelineEntry>,
     /// Generation of the spec this status speaks about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,

@@ -176,12 +176,16 @@ pub fn gang(fleet: &Fleet, gang: &Gang, placed: &GangPlacement) -> Vec<Violation
     if let Some(near) = &gang.near
         && (near.required || placed.domain.is_some())
     {
-        let value = |member: &crate::schedule::PlacedMember| {
+        let value = |member: &crate::schedule::PlacedMember, key: &str| {
             let node = fleet.node(fleet.find(&member.placement.node)?)?;
-            node.labels.get(&near.key).cloned()
+            node.labels.get(key).cloned()
         };
-        let mut values = placed.members.iter().map(value);
-        if placed.domain.is_none() || values.any(|value| value != placed.domain) {
+        let shares = |key: &Arc<str>| {
+            let mut values = placed.members.iter().map(|member| value(member, key));
+            placed.domain.is_some() && values.all(|value| value == placed.domain)
+        };
+        let then = near.then.iter().filter(|_| !near.required);
+        if !std::iter::once(&near.key).chain(then).any(shares) {
             let problem = format!("its nodes do not share one value of {}", near.key);
             found.push(violation(&gang.name, problem));
         }

@@ -4,9 +4,11 @@
 //! Owns names and numbers only. It decides nothing about placement (`schedule`) and knows no
 //! Kubernetes type: labels and allocatable counts come in as ordered maps of text.
 
+mod added;
 mod catalogue;
 mod node;
 
+pub use added::{Catalogue, Row};
 pub use catalogue::{Form, MODELS, Model, form, named, partition, same_product, vendor_of};
 pub use node::{Device, NodeGpus, PRICE_LABEL, Sharing, cheap, hourly_price, read};
 
@@ -63,6 +65,100 @@ impl Vendor {
 impl std::fmt::Display for Vendor {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str(self.as_str())
+    }
+}
+
+/// Hardware generations, as far as it depends on them which weights a device runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Architecture {
+    Pascal,
+    Volta,
+    Turing,
+    Ampere,
+    Ada,
+    Hopper,
+    Blackwell,
+    Vega,
+    Cdna1,
+    Cdna2,
+    Cdna3,
+    Cdna4,
+    Rdna2,
+    Rdna3,
+    Rdna4,
+    Xe,
+    Gaudi,
+}
+
+impl Architecture {
+    pub const ALL: [Self; 17] = [
+        Self::Pascal,
+        Self::Volta,
+        Self::Turing,
+        Self::Ampere,
+        Self::Ada,
+        Self::Hopper,
+        Self::Blackwell,
+        Self::Vega,
+        Self::Cdna1,
+        Self::Cdna2,
+        Self::Cdna3,
+        Self::Cdna4,
+        Self::Rdna2,
+        Self::Rdna3,
+        Self::Rdna4,
+        Self::Xe,
+        Self::Gaudi,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pascal => "pascal",
+            Self::Volta => "volta",
+            Self::Turing => "turing",
+            Self::Ampere => "ampere",
+            Self::Ada => "ada",
+            Self::Hopper => "hopper",
+            Self::Blackwell => "blackwell",
+            Self::Vega => "vega",
+            Self::Cdna1 => "cdna1",
+            Self::Cdna2 => "cdna2",
+            Self::Cdna3 => "cdna3",
+            Self::Cdna4 => "cdna4",
+            Self::Rdna2 => "rdna2",
+            Self::Rdna3 => "rdna3",
+            Self::Rdna4 => "rdna4",
+            Self::Xe => "xe",
+            Self::Gaudi => "gaudi",
+        }
+    }
+
+    pub fn vendor(self) -> Vendor {
+        match self {
+            Self::Pascal
+            | Self::Volta
+            | Self::Turing
+            | Self::Ampere
+            | Self::Ada
+            | Self::Hopper
+            | Self::Blackwell => Vendor::Nvidia,
+            Self::Vega
+            | Self::Cdna1
+            | Self::Cdna2
+            | Self::Cdna3
+            | Self::Cdna4
+            | Self::Rdna2
+            | Self::Rdna3
+            | Self::Rdna4 => Vendor::Amd,
+            Self::Xe => Vendor::Intel,
+            Self::Gaudi => Vendor::Habana,
+        }
+    }
+
+    /// The architecture of this name, in any case.
+    pub fn named(text: &str) -> Option<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|one| one.as_str().eq_ignore_ascii_case(text))
     }
 }
 

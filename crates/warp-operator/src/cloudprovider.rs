@@ -39,8 +39,6 @@ pub(crate) const NAME: &str = "cloudprovider";
 const FINALIZER: &str = "gpu.warp.dev/machines";
 /// What plans call the list of an account by.
 const INVENTORY: &str = "cloud-inventory";
-/// The operator's own namespace where it holds no lease.
-const HOME: &str = "warp-system";
 
 /// The kind as the runtime runs it.
 #[derive(Debug)]
@@ -52,13 +50,7 @@ pub(crate) struct CloudProviders {
 
 /// Registers this kind and GPURequest, which share their caches and their calls. Credentials and books are in the
 /// operator's own namespace.
-pub(crate) fn register(
-    runtime: &mut Runtime,
-    cx: &Arc<Context>,
-    client: Client,
-    home: Option<&str>,
-) {
-    let home = home.unwrap_or(HOME);
+pub(crate) fn register(runtime: &mut Runtime, cx: &Arc<Context>, client: Client, home: &str) {
     let providers = runtime.cache(
         Source::all::<CloudProvider>().with_managed_fields(),
         shape(),

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use warp_api::workload::SchedulingStrategy;
+use warp_api::workload::{SchedulingStrategy, TopologyLevels};
 use warp_core::schedule::PriceWeight;
 
 use crate::modelcache::Fetcher;
@@ -101,6 +101,8 @@ pub struct Settings {
     pub refusal_timeout: Duration,
     /// Work that has run for less is not evicted for work of higher priority.
     pub min_run_time: Duration,
+    /// The words for how close together the members of a gang are.
+    pub topology_levels: Arc<TopologyLevels>,
     /// What fetches models.
     pub fetcher: Fetcher,
 }
@@ -115,6 +117,7 @@ impl Default for Settings {
             node_loss_timeout: Duration::from_mins(5),
             refusal_timeout: Duration::from_mins(5),
             min_run_time: Duration::from_mins(1),
+            topology_levels: Arc::default(),
             fetcher: Fetcher::default(),
         }
     }

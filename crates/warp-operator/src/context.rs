@@ -15,6 +15,7 @@ use warp_runtime::runtime::{Runtime, Wakes};
 
 use crate::config::Settings;
 use crate::estimates::Forecasts;
+use crate::gpus::Gpus;
 use crate::metrics::Metrics;
 use crate::placement::{Arrivals, Verdicts};
 use crate::{queuedjob, shapes};
@@ -41,6 +42,7 @@ pub(crate) struct Context {
     /// `FailedCreate` Events of Jobs, by the Job's uid.
     pub(crate) refusals: Cache<Event>,
     pub(crate) quotas: Cache<ResourceQuota>,
+    pub(crate) gpus: Gpus,
     /// Set where the operator serves the whole cluster.
     pub(crate) tenants: std::sync::OnceLock<Cache<warp_api::Tenant>>,
     /// Set where the operator rents machines.
@@ -56,10 +58,12 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Nodes, pods and what is cluster-wide are read everywhere, or the ledger would be wrong; the rest in `namespace`.
+    /// Nodes, pods and what is cluster-wide are read everywhere, or the ledger would be wrong; the rest in `namespace`; what
+    /// an administrator says for all in `home`, the operator's own.
     pub(crate) fn new(
         runtime: &mut Runtime,
         namespace: Option<&str>,
+        home: &str,
         clock: Clock,
         settings: Settings,
         metrics: Arc<Metrics>,
@@ -116,6 +120,7 @@ impl Context {
                 Source::within::<ResourceQuota>(namespace),
                 shapes::as_it_is(),
             ),
+            gpus: Gpus::follow(runtime, home),
             tenants: std::sync::OnceLock::new(),
             requests: std::sync::OnceLock::new(),
             costs: std::sync::OnceLock::new(),

@@ -22,10 +22,11 @@ use kube::{Resource, ResourceExt};
 use warp_api::workload::{Phase, Priority, fold_nodes};
 use warp_api::{GPUWorkload, Tenant, label};
 use warp_core::explain::{Change, Nearest};
+use warp_core::gpu::Catalogue;
 use warp_runtime::cache::Cache;
 
 use crate::config::Settings;
-use crate::ledger::{self, Ledger, Promise, provider_of};
+use crate::ledger::{self, Ledger, Promise, Reading, provider_of};
 use crate::placement::{
     Claim, Claimant, Decision, Desk, Endings, Evictable, Line, Place, Quotas, Runner, Tenancy,
 };
@@ -49,6 +50,8 @@ pub struct Cluster {
     pub quotas: Vec<Arc<ResourceQuota>>,
     pub tenants: Vec<Arc<Tenant>>,
     pub priorities: Vec<Arc<PriorityClass>>,
+    /// The GPU models that are known.
+    pub catalogue: Arc<Catalogue>,
 }
 
 /// What would become of one workload now.
@@ -218,14 +221,27 @@ impl Cluster {
         kept.chain(self.promised_to_jobs()).collect()
     }
 
-    fn ledger(&self, promised: &[Promise]) -> Ledger {
+    fn ledger(&self, promised: &[Promise], settings: &Settings) -> Ledger {
+        let reading = Reading {
+            catalogue: Arc::clone(&self.catalogue),
+            levels: Arc::clone(&settings.topology_levels),
+        };
         let storage = ledger::Storage {
             claims: self.claims.clone(),
             volumes: self.volumes.clone(),
             classes: self.classes.clone(),
         };
-        ledger::build(&self.nodes, &self.pods, promised)
+        ledger::build_among(&reading, &self.nodes, &self.pods, promised)
             .with_surroundings(&self.namespaces, storage)
+    }
+
+    /// What is known of a workload that has nothing yet.
+    fn seen(&self, settings: &Settings) -> Seen {
+        Seen {
+            catalogue: Arc::clone(&self.catalogue),
+            levels: Arc::clone(&settings.topology_levels),
+            ..Seen::default()
+        }
     }
 
     /// Every workload with its Jobs and pods, by their labels.
@@ -281,13 +297,13 @@ impl Cluster {
         now: Timestamp,
     ) -> Decided {
         let promised = self.promised();
-        let mut ledger = self.ledger(&promised);
+        let mut ledger = self.ledger(&promised, settings);
         let quotas = Quotas::new(self.quotas.clone(), &promised);
         let tenancy = self.tenancy(&ledger);
         // Nothing is made here, so nothing made is looked for.
         let made = Cache::new(&[]);
         let asking = |workload: &Arc<GPUWorkload>| {
-            let asking = Asking::new(&made, Arc::clone(workload), Seen::default(), now);
+            let asking = Asking::new(&made, Arc::clone(workload), self.seen(settings), now);
             asking.map(|asking| Arc::new(asking) as Arc<dyn Claimant>)
         };
         let workloads = line.iter().enumerate();
@@ -310,7 +326,7 @@ impl Cluster {
             match who {
                 Ok(at) => told.push(InLine {
                     outlook: outlook(&ledger, decision, || {
-                        shell(&line[*at]).err().map(|bad| bad.0)
+                        shell(&line[*at], &self.catalogue).err().map(|bad| bad.0)
                     }),
                     workload: Arc::clone(&line[*at]),
                 }),
@@ -409,7 +425,7 @@ pub fn look(
     settings: &Settings,
     now: Timestamp,
 ) -> Result<Look, String> {
-    shell(workload).map_err(|problem| problem.0)?;
+    shell(workload, &cluster.catalogue).map_err(|problem| problem.0)?;
     let mut own = workload.clone();
     own.meta_mut().uid.get_or_insert_with(|| "planned".into());
     let created = &mut own.meta_mut().creation_timestamp;
@@ -430,7 +446,12 @@ pub fn look(
         || Outlook::Invalid("it is not in line".to_owned()),
         |own| own.outlook,
     );
-    let asking = Asking::new(&Cache::new(&[]), Arc::clone(&own), Seen::default(), now);
+    let asking = Asking::new(
+        &Cache::new(&[]),
+        Arc::clone(&own),
+        cluster.seen(settings),
+        now,
+    );
     let asking = asking.ok_or("its spec cannot be carried out")?;
     let claim = asking.claim();
     // What it meets when its turn comes: those ahead are served.

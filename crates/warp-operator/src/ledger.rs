@@ -14,8 +14,9 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, PodSpec};
 use kube::core::ObjectMeta;
 use kube::{Resource, ResourceExt};
+use warp_api::workload::TopologyLevels;
 use warp_core::fleet::{Fleet, Request, Work, WorkState};
-use warp_core::gpu::{Device, NodeGpus};
+use warp_core::gpu::{Catalogue, Device, NodeGpus};
 
 pub(crate) use books::{Books, Sources};
 pub(crate) use node::{model_name, provider_of};
@@ -33,6 +34,15 @@ pub struct Promise {
     pub spec: PodSpec,
     /// The pod is there and is not told its node yet: quotas count it already.
     pub counted: bool,
+}
+
+/// What an administrator says of how nodes are read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Reading {
+    /// The GPU models that are known.
+    pub(crate) catalogue: Arc<Catalogue>,
+    /// Where nodes say how close together they are.
+    pub(crate) levels: Arc<TopologyLevels>,
 }
 
 /// A snapshot to decide on.
@@ -90,16 +100,27 @@ impl Ledger {
 /// Terminating ones included; a promise holds what its pod will until that is there. A pod that waits for
 /// a volume claim holds nothing: nobody knows when it comes, and kube-scheduler keeps nothing for it.
 pub fn build(nodes: &[Arc<Node>], pods: &[Arc<Pod>], promises: &[Promise]) -> Ledger {
+    build_among(&Reading::default(), nodes, pods, promises)
+}
+
+/// The same as an administrator wants nodes to be read.
+pub(crate) fn build_among(
+    reading: &Reading,
+    nodes: &[Arc<Node>],
+    pods: &[Arc<Pod>],
+    promises: &[Promise],
+) -> Ledger {
     let owners = pods.iter().flat_map(|pod| pod.owner_references());
     let with_pods: BTreeSet<&str> = owners.map(|owner| owner.uid.as_str()).collect();
     let coming = promises
         .iter()
         .filter(|promise| !with_pods.contains(promise.owner.as_str()));
-    assemble(nodes, pods, coming)
+    assemble(reading, nodes, pods, coming)
 }
 
 /// The same, with every promise taken for one whose pod is still to come.
 fn assemble<'a>(
+    reading: &Reading,
     nodes: &[Arc<Node>],
     pods: &[Arc<Pod>],
     coming: impl IntoIterator<Item = &'a Promise>,
@@ -107,7 +128,7 @@ fn assemble<'a>(
     let mut fleet = Fleet::new();
     let mut gpus = BTreeMap::new();
     for node in nodes {
-        let (node, devices) = node::translate(node);
+        let (node, devices) = node::translate(node, &reading.catalogue, &reading.levels);
         gpus.insert(node.name.to_string(), devices);
         fleet.set_node(node);
     }
@@ -124,8 +145,10 @@ fn assemble<'a>(
 
 /// Whether a node's change can change a decision: heartbeats cannot.
 pub(crate) fn node_matters(old: Option<&Node>, new: Option<&Node>) -> bool {
+    // What its labels say shows in it whether a model or a level is known or not.
+    let reading = Reading::default();
     let form = |node: &Node| {
-        let (described, gpus) = node::translate(node);
+        let (described, gpus) = node::translate(node, &reading.catalogue, &reading.levels);
         (described, gpus, node.meta().deletion_timestamp.is_some())
     };
     old.map(form) != new.map(form)

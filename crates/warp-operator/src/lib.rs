@@ -13,6 +13,7 @@ mod context;
 mod estimates;
 pub mod foresight;
 mod gpurequest;
+mod gpus;
 mod inferenceservice;
 pub mod ledger;
 mod metrics;

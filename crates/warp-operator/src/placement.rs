@@ -36,7 +36,7 @@ use warp_runtime::runtime::Runtime;
 use warp_runtime::sweep::{Hands, Sweep, SweepRegistration};
 
 use crate::context::Context;
-use crate::ledger::{self, Books, Sources};
+use crate::ledger::{self, Books, Reading, Sources};
 use crate::{queuedjob, workload};
 
 use decide::work_id;
@@ -230,6 +230,10 @@ impl Placement {
         if self.quotas_changed.swap(false, atomic::Ordering::SeqCst) {
             books.outdated();
         }
+        books.set_reading(Reading {
+            catalogue: cx.gpus.catalogue(),
+            levels: Arc::clone(&cx.settings.topology_levels),
+        });
         let known = tenants
             .iter()
             .map(|tenant| (tenant.meta().uid.clone(), tenant.meta().generation));

@@ -12,6 +12,15 @@ fn files_that_decide_do_no_io() {
             "workload/plan/gangs.rs",
             include_str!("workload/plan/gangs.rs"),
         ),
+        (
+            "workload/plan/edits.rs",
+            include_str!("workload/plan/edits.rs"),
+        ),
+        (
+            "workload/spec_hash.rs",
+            include_str!("workload/spec_hash.rs"),
+        ),
+        ("workload/timeline.rs", include_str!("workload/timeline.rs")),
         ("placement/gang.rs", include_str!("placement/gang.rs")),
         ("workload/pod.rs", include_str!("workload/pod.rs")),
         ("workload/say.rs", include_str!("workload/say.rs")),

@@ -9,6 +9,7 @@ use kube::Client;
 use thiserror::Error;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use warp_api::gpus;
 use warp_runtime::Clock;
 use warp_runtime::runtime::Runtime;
 
@@ -68,9 +69,12 @@ async fn run_parts(
         Arc::new(Trail(Arc::clone(&metrics))),
         quiet.clone(),
     );
+    let home = config.leader.as_ref();
+    let home = home.map_or(gpus::NAMESPACE, |leader| leader.namespace.as_str());
     let cx = Arc::new(Context::new(
         &mut runtime,
         config.namespace.as_deref(),
+        home,
         clock,
         config.settings.clone(),
         metrics,
@@ -80,15 +84,11 @@ async fn run_parts(
     let claimants = vec![workload::Claims::of(&cx), queuedjob::Claims::of(&cx)];
     placement::register(&mut runtime, &cx, claimants);
     let claimants = vec![workload::Claims::of(&cx)];
-    let home = config.home.as_deref().map(|name| (client.clone(), name));
-    estimates::register(&mut runtime, &cx, claimants, home);
+    let kept = config.home.as_deref().map(|name| (client.clone(), name));
+    estimates::register(&mut runtime, &cx, claimants, kept);
     // Tenants are the cluster's: an operator of one namespace has no business with them.
     if config.namespace.is_none() {
         Tenants::register(&mut runtime, &cx);
-        let home = config
-            .leader
-            .as_ref()
-            .map(|leader| leader.namespace.as_str());
         cloudprovider::register(&mut runtime, &cx, client.clone(), home);
     }
     let caches = ModelCaches::all(&mut runtime, config.namespace.as_deref());

@@ -15,8 +15,10 @@ mod plan;
 mod pod;
 mod rent;
 mod say;
+mod spec_hash;
 #[cfg(test)]
 mod tests;
+mod timeline;
 
 use std::sync::Arc;
 
@@ -27,6 +29,7 @@ use kube::{Resource, ResourceExt};
 use warp_api::{GPUWorkload, Phase, label};
 use warp_core::estimate::Features;
 use warp_runtime::cache::{Cache, Key};
+use warp_runtime::pass::Pass;
 use warp_runtime::plan::Plan;
 use warp_runtime::reconcile::Reconcile;
 use warp_runtime::runtime::{Registration, Runtime};
@@ -92,7 +95,11 @@ impl Reconcile for Workloads {
     }
 
     fn plan(&self, workload: &GPUWorkload, seen: &Seen, now: Timestamp) -> Plan {
-        plan::plan(workload, seen, &self.cx.settings, now).into_plan(workload)
+        plan::plan(workload, seen, &self.cx.settings, now).into_plan(workload, now)
+    }
+
+    fn sign(&self, pass: &Pass, plan: &mut Plan) {
+        timeline::sign(pass, plan);
     }
 }
 

@@ -35,6 +35,8 @@ pub trait Reconcile: Send + Sync + 'static {
     fn observe(&self, object: &Arc<Self::Object>) -> impl Future<Output = Self::Seen> + Send;
     /// What should happen. Pure and total: bad input becomes a condition.
     fn plan(&self, object: &Self::Object, seen: &Self::Seen, now: Timestamp) -> Plan;
+    /// Writes into what a plan writes on whose behalf it is carried out, for a kind whose objects remember that.
+    fn sign(&self, _pass: &Pass, _plan: &mut Plan) {}
     /// The object is gone: forget what is remembered of it.
     fn gone(&self, _key: &Key) {}
 }
@@ -100,6 +102,7 @@ impl<R: Reconcile> KindController<R> {
     ) -> Result<Option<Timestamp>, SyncError> {
         let seen = self.kind.observe(object).await;
         let mut plan = self.kind.plan(object, &seen, self.clock.now());
+        self.kind.sign(pass, &mut plan);
         let wakes = std::mem::take(&mut plan.wake);
         let again = self.executor.execute(pass, plan).await?;
         for wake in wakes {

@@ -1,8 +1,10 @@
 //! Which cluster a verb talks to, and how kinds are found there by the names people use.
 
+pub(crate) mod gpus;
 mod kinds;
 pub(crate) mod live;
 mod manifest;
+pub(crate) mod operator;
 
 use std::path::{Path, PathBuf};
 

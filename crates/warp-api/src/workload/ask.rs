@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use warp_core::gpu::{self, Device, Form, Model, Sharing, Vendor};
+use warp_core::gpu::{self, Catalogue, Device, Form, Model, Sharing, Vendor};
 use warp_core::resources::Quantity;
 
 use super::{GPUWorkloadSpec, GpuVendor};
@@ -43,7 +43,7 @@ pub struct Name {
 }
 
 impl Name {
-    fn read(text: &str) -> Result<Self, BadSpec> {
+    fn read(text: &str, known: &Catalogue) -> Result<Self, BadSpec> {
         if let Some(part) = gpu::partition(text) {
             return Err(BadSpec(format!(
                 "spec.gpu.models: '{text}' asks for a part of a GPU ({part}); Warp places whole GPUs only: name the GPU, or ask for the part in a plain Job"
@@ -51,7 +51,7 @@ impl Name {
         }
         Ok(Self {
             text: text.to_owned(),
-            models: gpu::named(text),
+            models: known.named(text),
         })
     }
 
@@ -81,9 +81,15 @@ impl Name {
 
 impl GpuAsk {
     pub fn of(spec: &GPUWorkloadSpec) -> Result<Self, BadSpec> {
+        Self::among(spec, &Catalogue::default())
+    }
+
+    /// The same, with the models that are known on a cluster.
+    pub fn among(spec: &GPUWorkloadSpec, known: &Catalogue) -> Result<Self, BadSpec> {
         let gpu = spec.gpu.as_ref();
         let names = gpu.map_or(&[][..], |gpu| &gpu.models);
-        let names: Result<Vec<Name>, BadSpec> = names.iter().map(|name| Name::read(name)).collect();
+        let names: Result<Vec<Name>, BadSpec> =
+            names.iter().map(|name| Name::read(name, known)).collect();
         let names = names?;
         let vendors: BTreeSet<Vendor> = names.iter().flat_map(Name::vendors).collect();
         let asked = gpu.and_then(|gpu| gpu.vendor).map(Vendor::from);

@@ -11,8 +11,9 @@ use super::{GPUWorkloadSpec, GPUWorkloadStatus, GpuAsk};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Topology {
-    /// `host`, `rack`, `zone`, `region`, or the key of a node label: nodes with the same value are close together. A
-    /// rack is the label `topology.kubernetes.io/rack`. A node without the label is close to no other.
+    /// A level of the cluster (`host`, `rack`, `zone` and `region`, unless the operator's `--topology-levels` names
+    /// others), or the key of a node label: nodes with the same value are close together. A node without the label is
+    /// close to no other.
     #[schemars(length(min = 1, max = 316))]
     pub level: String,
     /// What happens when no such place has room for all.
@@ -29,33 +30,6 @@ pub enum Closeness {
     Required,
     /// It is placed anywhere.
     Preferred,
-}
-
-/// A level as the scheduler reads it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TopologyLevel {
-    /// The node label whose value tells domains apart.
-    pub key: String,
-    /// The word for one domain, in messages.
-    pub name: String,
-    pub required: bool,
-}
-
-impl Topology {
-    pub fn level(&self) -> TopologyLevel {
-        let key = match self.level.as_str() {
-            "host" => "kubernetes.io/hostname",
-            "rack" => "topology.kubernetes.io/rack",
-            "zone" => "topology.kubernetes.io/zone",
-            "region" => "topology.kubernetes.io/region",
-            key => key,
-        };
-        TopologyLevel {
-            key: key.to_owned(),
-            name: self.level.clone(),
-            required: self.mode == Closeness::Required,
-        }
-    }
 }
 
 /// A node and the members of a gang it has.
@@ -203,26 +177,6 @@ mod tests {
         assert_eq!(
             many.places().as_deref(),
             Some("n0 (1), n1 (1), n2 (1), n3 (1), 5 more nodes")
-        );
-    }
-
-    #[test]
-    fn a_level_is_a_known_name_or_a_label() {
-        let level = |text: &str, mode| {
-            let topology = Topology {
-                level: text.to_owned(),
-                mode,
-            };
-            topology.level()
-        };
-        assert_eq!(
-            level("zone", Closeness::Required).key,
-            "topology.kubernetes.io/zone"
-        );
-        let own = level("example.com/leaf", Closeness::Preferred);
-        assert_eq!(
-            (own.key.as_str(), own.required),
-            ("example.com/leaf", false)
         );
     }
 

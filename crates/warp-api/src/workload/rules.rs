@@ -3,13 +3,48 @@
 
 use crate::crd::Rule;
 
-/// A field that may not appear, change or vanish once a node was chosen.
+/// Fields of the spec that make the Job of an attempt. They may change whenever nothing of the workload runs; a Job
+/// made from others is replaced before it starts.
+pub const PLACED_FIELDS: &[&str] = &[
+    "modelName",
+    "gpuCount",
+    "replicas",
+    "topology",
+    "schedulingStrategy",
+    "gpu",
+    "image",
+    "command",
+    "args",
+    "env",
+    "resources",
+    "volumes",
+    "securityContext",
+    "podSecurityContext",
+    "podTemplate",
+];
+
+/// What ends the wait of whoever wants to change more.
+macro_rules! free_fields {
+    () => {
+        "only suspend, maxRuntime, retryPolicy, priority, preemptible, rent and ttlSecondsAfterFinished may; to change more of one that runs, set suspend first"
+    };
+}
+
+/// The workload neither runs nor has ended.
+macro_rules! nothing_runs {
+    () => {
+        "!has(oldSelf.status) || !has(oldSelf.status.phase) || !(oldSelf.status.phase in ['Running', 'Succeeded', 'Failed'])"
+    };
+}
+
+/// A field that may not appear, change or vanish while the workload runs and after its end.
 macro_rules! frozen {
     ($field:literal) => {
         Rule {
             at: "",
             rule: concat!(
-                "!has(oldSelf.status) || !has(oldSelf.status.lastScheduleTime) || (has(self.spec.",
+                nothing_runs!(),
+                " || (has(self.spec.",
                 $field,
                 ") ? has(oldSelf.spec.",
                 $field,
@@ -23,7 +58,8 @@ macro_rules! frozen {
             ),
             message: concat!(
                 $field,
-                " may not change after placement: only suspend, maxRuntime, retryPolicy, priority, preemptible, rent and ttlSecondsAfterFinished may"
+                " may not change while it runs or after its end: ",
+                free_fields!()
             ),
         }
     };
@@ -54,7 +90,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         at: "spec.topology.level",
         rule: "self.matches('^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",
-        message: "level must be host, rack, zone, region or the key of a node label",
+        message: "level must be a level of the cluster, such as host, rack, zone or region, or the key of a node label",
     },
     Rule {
         at: "spec.maxRuntime",
@@ -88,8 +124,14 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         at: "",
-        rule: "!has(oldSelf.status) || !has(oldSelf.status.lastScheduleTime) || (self.spec.modelName == oldSelf.spec.modelName && self.spec.gpuCount == oldSelf.spec.gpuCount)",
-        message: "after placement only suspend, maxRuntime, retryPolicy, priority, preemptible, rent and ttlSecondsAfterFinished may change",
+        rule: concat!(
+            nothing_runs!(),
+            " || (self.spec.modelName == oldSelf.spec.modelName && self.spec.gpuCount == oldSelf.spec.gpuCount)"
+        ),
+        message: concat!(
+            "modelName and gpuCount may not change while it runs or after its end: ",
+            free_fields!()
+        ),
     },
     frozen!("replicas"),
     frozen!("topology"),

@@ -4,7 +4,8 @@ use std::sync::LazyLock;
 
 use kube_cel::{CompiledSchema, ValidationErrors, Validator, compile_schema};
 use serde_json::{Value, json};
-use warp_api::{crd, workload::RULES};
+use warp_api::crd;
+use warp_api::workload::{PLACED_FIELDS, RULES};
 
 /// A rule's message with an object it accepts and one it refuses; for transition rules the object
 /// before the change.
@@ -175,7 +176,10 @@ fn transition_examples() -> Vec<Example> {
         ))
     };
     vec![
-        frozen("after placement only", changed("gpuCount", json!(2))),
+        frozen(
+            "modelName and gpuCount may not",
+            changed("gpuCount", json!(2)),
+        ),
         frozen(
             "schedulingStrategy may not",
             changed("schedulingStrategy", json!("random")),
@@ -220,6 +224,44 @@ fn transition_examples() -> Vec<Example> {
             refused: templated("b"),
         },
     ]
+}
+
+/// Which rules there are for them is written by hand; the operator compares Jobs by the same fields.
+#[test]
+fn every_field_that_makes_a_job_is_frozen_while_it_runs() {
+    for field in PLACED_FIELDS {
+        let frozen = RULES.iter().any(|rule| {
+            rule.message.contains(field)
+                && rule.message.contains("may not change while it runs")
+                && rule.rule.contains(&format!("oldSelf.spec.{field}"))
+        });
+        assert!(frozen, "{field}");
+    }
+    let rules = RULES
+        .iter()
+        .filter(|rule| rule.rule.contains("oldSelf.spec."));
+    // Two fields share one rule.
+    assert_eq!(rules.count() + 1, PLACED_FIELDS.len());
+}
+
+#[test]
+fn a_spec_may_change_whenever_nothing_of_it_runs() {
+    let of = |image: &str, phase: &str| {
+        let mut object = placed(&json!({"image": image}));
+        object["status"]["phase"] = json!(phase);
+        object
+    };
+    for (phase, free) in [
+        ("Pending", true),
+        ("Scheduling", true),
+        ("Scheduled", true),
+        ("Running", false),
+        ("Succeeded", false),
+        ("Failed", false),
+    ] {
+        let said = refusals(&of("b", phase), Some(&of("a", phase)));
+        assert_eq!(said.is_empty(), free, "{phase}: {said:?}");
+    }
 }
 
 #[test]

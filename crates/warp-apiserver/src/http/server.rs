@@ -17,8 +17,11 @@ use tokio_rustls::TlsAcceptor;
 use super::cork::Cork;
 use super::{Api, Origin};
 
-/// How long a client may take for the handshake and for each request's head.
+/// How long a client may take for the handshake.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// How long a client may take for a request's head. Silence between two requests counts too, and a client that reuses
+/// a connection in the moment it is closed sees its request fail: as long as the slowest head may take.
+const HEAD: Duration = Duration::from_secs(55);
 /// How often a silent multiplexed connection is asked whether it lives.
 const PING_EVERY: Duration = Duration::from_secs(30);
 /// Requests and watches one multiplexed connection may carry; clients open another beyond that.
@@ -87,7 +90,7 @@ where
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE)
+        .header_read_timeout(HEAD)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     let mut connection = std::pin::pin!(connection);

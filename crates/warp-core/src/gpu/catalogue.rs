@@ -1,6 +1,6 @@
 //! The table of models and the reading of a model's name as people and device labels write it.
 
-use super::Vendor;
+use super::{Architecture, Catalogue, Vendor};
 
 /// One model as one schedulable device. A card that shows up as two devices (MI250X, Max 1550 in
 /// flat mode) is described by what *one* device holds.
@@ -14,10 +14,12 @@ pub struct Model {
     pub memory_gib: u32,
     /// Devices one card shows up as.
     pub devices_per_card: u32,
+    /// Of a model that was added; the table's are told by their names, where sizes are counted.
+    pub architecture: Option<Architecture>,
     /// Words that name the model, each a sequence that has to occur in that order, side by side.
-    words: &'static [&'static [&'static str]],
+    pub(super) words: &'static [&'static [&'static str]],
     /// Among models sharing words, the memory size in a product name that tells them apart.
-    variant: bool,
+    pub(super) variant: bool,
 }
 
 const fn model(
@@ -31,6 +33,7 @@ const fn model(
         vendor,
         memory_gib,
         devices_per_card: 1,
+        architecture: None,
         words,
         variant: false,
     }
@@ -96,6 +99,7 @@ pub const MODELS: &[Model] = &[
     model("B300", Nvidia, 288, &[&["B300"]]),
     model("GB200", Nvidia, 192, &[&["GB200"]]),
     model("GB300", Nvidia, 288, &[&["GB300"]]),
+    model("GB10", Nvidia, 128, &[&["GB10"]]),
     model(
         "RTX-3090",
         Nvidia,
@@ -109,6 +113,18 @@ pub const MODELS: &[Model] = &[
         &[&["RTX", "4090"], &["RTX4090"], &["4090"]],
     ),
     model(
+        "RTX-4080",
+        Nvidia,
+        16,
+        &[&["RTX", "4080"], &["RTX4080"], &["4080"]],
+    ),
+    model(
+        "RTX-5080",
+        Nvidia,
+        16,
+        &[&["RTX", "5080"], &["RTX5080"], &["5080"]],
+    ),
+    model(
         "RTX-5090",
         Nvidia,
         32,
@@ -118,10 +134,17 @@ pub const MODELS: &[Model] = &[
     model("A4500", Nvidia, 20, &[&["A4500"], &["RTXA4500"]]),
     model("A5000", Nvidia, 24, &[&["A5000"], &["RTXA5000"]]),
     model("A6000", Nvidia, 48, &[&["A6000"], &["RTXA6000"]]),
-    model("RTX-4000-Ada", Nvidia, 20, &[&["RTX", "4000", "ADA"]]),
+    model("RTX-2000-Ada", Nvidia, 16, &[&["RTX", "2000", "ADA"]]),
+    model(
+        "RTX-4000-Ada",
+        Nvidia,
+        20,
+        &[&["RTX", "4000", "ADA"], &["RTX", "4000", "SFF", "ADA"]],
+    ),
     model("RTX-4500-Ada", Nvidia, 24, &[&["RTX", "4500", "ADA"]]),
     model("RTX-5000-Ada", Nvidia, 32, &[&["RTX", "5000", "ADA"]]),
     model("RTX-6000-Ada", Nvidia, 48, &[&["RTX", "6000", "ADA"]]),
+    model("RTX-PRO-4000", Nvidia, 24, &[&["RTX", "PRO", "4000"]]),
     model("RTX-PRO-4500", Nvidia, 32, &[&["RTX", "PRO", "4500"]]),
     model("RTX-PRO-5000", Nvidia, 48, &[&["RTX", "PRO", "5000"]]),
     model("RTX-PRO-6000", Nvidia, 96, &[&["RTX", "PRO", "6000"]]),
@@ -141,6 +164,8 @@ pub const MODELS: &[Model] = &[
     model("Radeon-PRO-W7800", Amd, 32, &[&["W7800"]]),
     model("Radeon-PRO-W7900", Amd, 48, &[&["W7900"]]),
     model("Radeon-AI-PRO-R9700", Amd, 32, &[&["R9700"]]),
+    model("Radeon-RX-7900-XT", Amd, 20, &[&["7900", "XT"]]),
+    model("Radeon-RX-7900-XTX", Amd, 24, &[&["7900", "XTX"]]),
     model("Max-1100", Intel, 48, &[&["MAX", "1100"], &["MAX1100"]]),
     model("Max-1450", Intel, 128, &[&["MAX", "1450"], &["MAX1450"]]),
     model("Max-1550", Intel, 128, &[&["MAX", "1550"], &["MAX1550"]]),
@@ -172,13 +197,25 @@ pub const MODELS: &[Model] = &[
         "Gaudi2",
         Habana,
         96,
-        &[&["GAUDI2"], &["GAUDI", "2"], &["HL", "225"]],
+        &[
+            &["GAUDI2"],
+            &["GAUDI", "2"],
+            &["HL", "225"],
+            &["HL", "225D"],
+            &["HL", "225H"],
+        ],
     ),
     model(
         "Gaudi3",
         Habana,
         128,
-        &[&["GAUDI3"], &["GAUDI", "3"], &["HL", "325"]],
+        &[
+            &["GAUDI3"],
+            &["GAUDI", "3"],
+            &["HL", "325"],
+            &["HL", "325L"],
+            &["HL", "338"],
+        ],
     ),
 ];
 
@@ -216,15 +253,22 @@ const OTHER_PRODUCT: &[&str] = &["TI", "SUPER", "D", "LAPTOP", "MOBILE", "ADA", 
 /// open (`A100` is both A100s) or names a family. Vendor words, case and separators do not matter, so
 /// `nvidia-tesla-a100`, `NVIDIA-A100-SXM4-80GB` and `a100` are all read.
 pub fn named(text: &str) -> Vec<&'static Model> {
+    Catalogue::default().named(text)
+}
+
+/// The same among these models.
+pub(super) fn named_among(
+    models: impl Iterator<Item = &'static Model> + Clone,
+    text: &str,
+) -> Vec<&'static Model> {
     let words = words(text);
     if let [only] = telling(&words).as_slice()
         && let Some((_, members)) = FAMILIES.iter().find(|(family, _)| family == only)
     {
         let member = |model: &&Model| members.contains(&model.name);
-        return MODELS.iter().filter(member).collect();
+        return models.filter(member).collect();
     }
-    let by_word: Vec<&'static Model> = MODELS
-        .iter()
+    let by_word: Vec<&'static Model> = models
         .filter(|model| model.words.iter().any(|sequence| names(&words, sequence)))
         .collect();
     let size = words.iter().find_map(|word| gigabytes(word)).or_else(|| {
@@ -243,7 +287,7 @@ pub fn named(text: &str) -> Vec<&'static Model> {
 }
 
 /// The words of a name that tell more than the vendor.
-fn telling(words: &[String]) -> Vec<&str> {
+pub(super) fn telling(words: &[String]) -> Vec<&str> {
     let words = words.iter().map(String::as_str);
     words.filter(|word| !VENDOR_WORDS.contains(word)).collect()
 }
@@ -304,7 +348,7 @@ pub fn form(text: &str) -> Option<Form> {
 }
 
 /// Whether `sequence` occurs among `words` and nothing right after it makes it another product.
-fn names(words: &[String], sequence: &[&str]) -> bool {
+pub(super) fn names(words: &[String], sequence: &[&str]) -> bool {
     words
         .windows(sequence.len())
         .enumerate()
@@ -315,7 +359,7 @@ fn names(words: &[String], sequence: &[&str]) -> bool {
         })
 }
 
-fn words(text: &str) -> Vec<String> {
+pub(super) fn words(text: &str) -> Vec<String> {
     text.split(|character: char| !character.is_ascii_alphanumeric())
         .filter(|word| !word.is_empty())
         .map(str::to_ascii_uppercase)

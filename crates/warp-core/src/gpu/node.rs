@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Model, Vendor, named};
+use super::{Catalogue, Model, Vendor};
 
 /// Price of one GPU for one hour, decimal, no currency.
 pub const PRICE_LABEL: &str = "gpu.warp.dev/gpu-hour-price";
@@ -62,15 +62,23 @@ impl NodeGpus {
 
 /// Reads a node's labels and its allocatable counts by resource name.
 pub fn read(labels: &Labels, allocatable: &BTreeMap<String, u64>) -> NodeGpus {
+    read_by(&Catalogue::default(), labels, allocatable)
+}
+
+pub(super) fn read_by(
+    known: &Catalogue,
+    labels: &Labels,
+    allocatable: &BTreeMap<String, u64>,
+) -> NodeGpus {
     let devices = allocatable
         .iter()
         .filter_map(|(resource, &count)| {
             let vendor = Vendor::of_resource(resource)?;
             let told = match vendor {
-                Vendor::Nvidia => nvidia(labels),
-                Vendor::Amd => amd(labels),
-                Vendor::Intel => intel(labels),
-                Vendor::Habana => habana(labels),
+                Vendor::Nvidia => nvidia(known, labels),
+                Vendor::Amd => amd(known, labels),
+                Vendor::Intel => intel(known, labels),
+                Vendor::Habana => habana(known, labels),
             };
             Some(told.device(vendor, resource, count))
         })
@@ -150,7 +158,7 @@ fn same_family(models: &[&'static Model]) -> bool {
 
 /// GPU feature discovery: product with suffixes `-SHARED` and `-MIG-<profile>`, memory in MiB (of
 /// the slice, on MIG nodes). Clouds that label before it runs are the fallback.
-fn nvidia(labels: &Labels) -> Told {
+fn nvidia(known: &Catalogue, labels: &Labels) -> Told {
     const PRODUCT: &str = "nvidia.com/gpu.product";
     const FALLBACKS: [&str; 2] = ["cloud.google.com/gke-accelerator", "accelerator"];
     let product = labels
@@ -177,7 +185,7 @@ fn nvidia(labels: &Labels) -> Told {
         sharing = Sharing::Shared;
     }
     Told {
-        models: named(plain),
+        models: known.named(plain),
         product: Some(plain.to_owned()),
         memory_mib: labels
             .get("nvidia.com/gpu.memory")
@@ -190,13 +198,14 @@ fn nvidia(labels: &Labels) -> Told {
 /// AMD's labeller writes `X=VALUE` only where all devices agree, `X.VALUE=COUNT` on mixed nodes,
 /// and the `beta.` form always. Memory is rounded GiB with a G; `family` is "AI" for every
 /// Instinct and says nothing.
-fn amd(labels: &Labels) -> Told {
+fn amd(known: &Catalogue, labels: &Labels) -> Told {
     let (products, evidence) = amd_values(labels, "product-name");
     let (ids, id_evidence) = amd_values(labels, "device-id");
-    let mut models: Vec<&'static Model> = products.iter().flat_map(|text| named(text)).collect();
+    let mut models: Vec<&'static Model> =
+        products.iter().flat_map(|text| known.named(text)).collect();
     let mut evidence = evidence;
     if models.is_empty() {
-        models = ids.iter().filter_map(|id| amd_device(id)).collect();
+        models = ids.iter().filter_map(|id| amd_device(known, id)).collect();
         evidence = id_evidence;
     }
     models.dedup_by_key(|model| model.name);
@@ -238,7 +247,7 @@ fn amd_values(labels: &Labels, property: &str) -> (Vec<String>, Option<(String, 
 }
 
 /// PCI device ids of the Instinct line, virtual functions included.
-fn amd_device(id: &str) -> Option<&'static Model> {
+fn amd_device(known: &Catalogue, id: &str) -> Option<&'static Model> {
     let name = match id.to_ascii_lowercase().trim_start_matches("0x") {
         "738c" => "MI100",
         "7408" | "740c" => "MI250X",
@@ -251,30 +260,30 @@ fn amd_device(id: &str) -> Option<&'static Model> {
         "75a3" | "75b3" => "MI355X",
         _ => return None,
     };
-    super::MODELS.iter().find(|model| model.name == name)
+    known.models().find(|model| model.name == name)
 }
 
 /// Intel's labels carry a product name and no memory.
-fn intel(labels: &Labels) -> Told {
+fn intel(known: &Catalogue, labels: &Labels) -> Told {
     const PRODUCT: &str = "gpu.intel.com/product";
     let Some(product) = labels.get(PRODUCT) else {
         return Told::nothing();
     };
     Told {
-        models: named(product),
+        models: known.named(product),
         product: Some(product.clone()),
         evidence: Some((PRODUCT.to_owned(), product.clone())),
         ..Told::nothing()
     }
 }
 
-fn habana(labels: &Labels) -> Told {
+fn habana(known: &Catalogue, labels: &Labels) -> Told {
     const PRODUCT: &str = "habana.ai/gaudi.product";
     let Some(product) = labels.get(PRODUCT) else {
         return Told::nothing();
     };
     Told {
-        models: named(product),
+        models: known.named(product),
         product: Some(product.clone()),
         evidence: Some((PRODUCT.to_owned(), product.clone())),
         ..Told::nothing()

@@ -36,6 +36,8 @@ pub struct Near {
     pub key: Arc<str>,
     /// In one domain or not at all; else in one domain if that is possible.
     pub required: bool,
+    /// Where it is not required: labels tried next, in this order, before the gang may be anywhere.
+    pub then: Vec<Arc<str>>,
 }
 
 /// `count` equal members.
@@ -134,9 +136,11 @@ impl Gang {
     /// What to try, in order.
     fn spans(&self) -> Vec<Span> {
         if let Some(near) = &self.near {
+            let then = near.then.iter().filter(|_| !near.required);
+            let labels = std::iter::once(&near.key).chain(then);
+            let labels = labels.map(|key| Span::Label(Arc::clone(key)));
             let anywhere = (!near.required).then_some(Span::Anywhere);
-            let label = Span::Label(Arc::clone(&near.key));
-            return std::iter::once(label).chain(anywhere).collect();
+            return labels.chain(anywhere).collect();
         }
         let all = [Level::Host, Level::Rack, Level::Block];
         let widest = self.required.unwrap_or(Level::Block);

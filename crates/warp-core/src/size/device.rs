@@ -4,7 +4,7 @@
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::gpu;
+use crate::gpu::{self, Architecture};
 
 const MIB: u64 = 1 << 20;
 
@@ -16,27 +16,6 @@ pub enum Link {
     Fast,
     /// PCIe only: a chain of devices, each with some of the layers, moves less.
     Pcie,
-}
-
-/// Hardware generations as far as weights formats depend on them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Generation {
-    Pascal,
-    Volta,
-    Turing,
-    Ampere,
-    Ada,
-    Hopper,
-    Blackwell,
-    Vega,
-    Cdna1,
-    Cdna2,
-    Cdna3,
-    Cdna4,
-    Rdna2,
-    Rdna3,
-    Intel,
-    Gaudi,
 }
 
 /// Why a device cannot serve a model whatever its memory.
@@ -58,7 +37,7 @@ pub struct Device {
     pub name: String,
     pub memory_bytes: u64,
     pub link: Link,
-    generation: Option<Generation>,
+    generation: Option<Architecture>,
 }
 
 /// Memory in MiB as drivers report it, where that differs from the data sheet.
@@ -75,56 +54,61 @@ const READINGS: &[(&str, u64)] = &[
 ];
 
 /// Words a model's name begins with, its generation, and how its devices are connected.
-const GENERATIONS: &[(&str, Generation, Link)] = &[
-    ("P4", Generation::Pascal, Link::Pcie),
-    ("P40", Generation::Pascal, Link::Pcie),
-    ("P100", Generation::Pascal, Link::Pcie),
-    ("V100", Generation::Volta, Link::Fast),
-    ("T4", Generation::Turing, Link::Pcie),
-    ("A100", Generation::Ampere, Link::Fast),
-    ("A10", Generation::Ampere, Link::Pcie),
-    ("A16", Generation::Ampere, Link::Pcie),
-    ("A2", Generation::Ampere, Link::Pcie),
-    ("A30", Generation::Ampere, Link::Pcie),
-    ("A40", Generation::Ampere, Link::Pcie),
-    ("A800", Generation::Ampere, Link::Fast),
-    ("A4000", Generation::Ampere, Link::Pcie),
-    ("A4500", Generation::Ampere, Link::Pcie),
-    ("A5000", Generation::Ampere, Link::Pcie),
-    ("A6000", Generation::Ampere, Link::Pcie),
-    ("RTX-3090", Generation::Ampere, Link::Pcie),
-    ("L2", Generation::Ada, Link::Pcie),
-    ("L20", Generation::Ada, Link::Pcie),
-    ("L40", Generation::Ada, Link::Pcie),
-    ("L4", Generation::Ada, Link::Pcie),
-    ("RTX-4090", Generation::Ada, Link::Pcie),
-    ("RTX-4000-Ada", Generation::Ada, Link::Pcie),
-    ("RTX-4500-Ada", Generation::Ada, Link::Pcie),
-    ("RTX-5000-Ada", Generation::Ada, Link::Pcie),
-    ("RTX-6000-Ada", Generation::Ada, Link::Pcie),
-    ("RTX-PRO", Generation::Blackwell, Link::Pcie),
-    ("RTX-5090", Generation::Blackwell, Link::Pcie),
-    ("H100", Generation::Hopper, Link::Fast),
-    ("H200", Generation::Hopper, Link::Fast),
-    ("H20", Generation::Hopper, Link::Fast),
-    ("H800", Generation::Hopper, Link::Fast),
-    ("GH200", Generation::Hopper, Link::Fast),
-    ("B", Generation::Blackwell, Link::Fast),
-    ("GB", Generation::Blackwell, Link::Fast),
-    ("MI50", Generation::Vega, Link::Pcie),
-    ("MI100", Generation::Cdna1, Link::Fast),
-    ("MI21", Generation::Cdna2, Link::Fast),
-    ("MI25", Generation::Cdna2, Link::Fast),
-    ("MI30", Generation::Cdna3, Link::Fast),
-    ("MI32", Generation::Cdna3, Link::Fast),
-    ("MI35", Generation::Cdna4, Link::Fast),
-    ("Radeon-PRO-V620", Generation::Rdna2, Link::Pcie),
-    ("Radeon-PRO-W6", Generation::Rdna2, Link::Pcie),
-    ("Radeon", Generation::Rdna3, Link::Pcie),
-    ("Max", Generation::Intel, Link::Fast),
-    ("Flex", Generation::Intel, Link::Pcie),
-    ("Arc", Generation::Intel, Link::Pcie),
-    ("Gaudi", Generation::Gaudi, Link::Fast),
+const GENERATIONS: &[(&str, Architecture, Link)] = &[
+    ("P4", Architecture::Pascal, Link::Pcie),
+    ("P40", Architecture::Pascal, Link::Pcie),
+    ("P100", Architecture::Pascal, Link::Pcie),
+    ("V100", Architecture::Volta, Link::Fast),
+    ("T4", Architecture::Turing, Link::Pcie),
+    ("A100", Architecture::Ampere, Link::Fast),
+    ("A10", Architecture::Ampere, Link::Pcie),
+    ("A16", Architecture::Ampere, Link::Pcie),
+    ("A2", Architecture::Ampere, Link::Pcie),
+    ("A30", Architecture::Ampere, Link::Pcie),
+    ("A40", Architecture::Ampere, Link::Pcie),
+    ("A800", Architecture::Ampere, Link::Fast),
+    ("A4000", Architecture::Ampere, Link::Pcie),
+    ("A4500", Architecture::Ampere, Link::Pcie),
+    ("A5000", Architecture::Ampere, Link::Pcie),
+    ("A6000", Architecture::Ampere, Link::Pcie),
+    ("RTX-3090", Architecture::Ampere, Link::Pcie),
+    ("L2", Architecture::Ada, Link::Pcie),
+    ("L20", Architecture::Ada, Link::Pcie),
+    ("L40", Architecture::Ada, Link::Pcie),
+    ("L4", Architecture::Ada, Link::Pcie),
+    ("RTX-4080", Architecture::Ada, Link::Pcie),
+    ("RTX-4090", Architecture::Ada, Link::Pcie),
+    ("RTX-2000-Ada", Architecture::Ada, Link::Pcie),
+    ("RTX-4000-Ada", Architecture::Ada, Link::Pcie),
+    ("RTX-4500-Ada", Architecture::Ada, Link::Pcie),
+    ("RTX-5000-Ada", Architecture::Ada, Link::Pcie),
+    ("RTX-6000-Ada", Architecture::Ada, Link::Pcie),
+    ("RTX-PRO", Architecture::Blackwell, Link::Pcie),
+    ("RTX-5080", Architecture::Blackwell, Link::Pcie),
+    ("RTX-5090", Architecture::Blackwell, Link::Pcie),
+    ("GB10", Architecture::Blackwell, Link::Pcie),
+    ("H100", Architecture::Hopper, Link::Fast),
+    ("H200", Architecture::Hopper, Link::Fast),
+    ("H20", Architecture::Hopper, Link::Fast),
+    ("H800", Architecture::Hopper, Link::Fast),
+    ("GH200", Architecture::Hopper, Link::Fast),
+    ("B", Architecture::Blackwell, Link::Fast),
+    ("GB", Architecture::Blackwell, Link::Fast),
+    ("MI50", Architecture::Vega, Link::Pcie),
+    ("MI100", Architecture::Cdna1, Link::Fast),
+    ("MI21", Architecture::Cdna2, Link::Fast),
+    ("MI25", Architecture::Cdna2, Link::Fast),
+    ("MI30", Architecture::Cdna3, Link::Fast),
+    ("MI32", Architecture::Cdna3, Link::Fast),
+    ("MI35", Architecture::Cdna4, Link::Fast),
+    ("Radeon-PRO-V620", Architecture::Rdna2, Link::Pcie),
+    ("Radeon-PRO-W6", Architecture::Rdna2, Link::Pcie),
+    ("Radeon", Architecture::Rdna3, Link::Pcie),
+    ("Radeon-AI-PRO-R9", Architecture::Rdna4, Link::Pcie),
+    ("Max", Architecture::Xe, Link::Fast),
+    ("Flex", Architecture::Xe, Link::Pcie),
+    ("Arc", Architecture::Xe, Link::Pcie),
+    ("Gaudi", Architecture::Gaudi, Link::Fast),
 ];
 
 impl Device {
@@ -132,7 +116,11 @@ impl Device {
     pub fn of(model: &gpu::Model) -> Self {
         let reading = READINGS.iter().find(|(name, _)| *name == model.name);
         let memory_mib = reading.map_or(u64::from(model.memory_gib) * 1024, |(_, mib)| *mib);
-        Self::known(model.name, memory_mib * MIB)
+        let known = Self::known(model.name, memory_mib * MIB);
+        Self {
+            generation: model.architecture.or(known.generation),
+            ..known
+        }
     }
 
     /// A device by name and the memory its node reports.
@@ -151,8 +139,9 @@ impl Device {
 
     /// Whether vLLM runs weights of this kind here. What is not known is not refused.
     pub fn supports(&self, quantization: Option<&str>) -> Result<(), Unsupported> {
-        use Generation::{
-            Blackwell, Cdna1, Cdna2, Cdna3, Cdna4, Gaudi, Intel, Pascal, Rdna2, Rdna3, Vega, Volta,
+        use Architecture::{
+            Blackwell, Cdna1, Cdna2, Cdna3, Cdna4, Gaudi, Pascal, Rdna2, Rdna3, Rdna4, Vega, Volta,
+            Xe,
         };
         let Some(generation) = self.generation else {
             return Ok(());
@@ -173,9 +162,9 @@ impl Device {
         let Some(method) = quantization else {
             return Ok(());
         };
-        let amd = matches!(generation, Cdna2 | Cdna3 | Cdna4 | Rdna3);
+        let amd = matches!(generation, Cdna2 | Cdna3 | Cdna4 | Rdna3 | Rdna4);
         let why = match method {
-            "bitsandbytes" if amd || matches!(generation, Intel | Gaudi) => {
+            "bitsandbytes" if amd || matches!(generation, Xe | Gaudi) => {
                 "bitsandbytes is for NVIDIA only"
             }
             "fp8" | "fbgemm_fp8" | "modelopt" if generation == Cdna2 => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use warp_api::GPUWorkload;
-use warp_api::workload::{Priority, Topology};
+use warp_api::workload::{Closeness, Priority, TopologyLevels};
 use warp_core::fleet::{
     Constraints, GpuRequest, Level, Node, Request, Toleration, TolerationOperator, Work,
 };
@@ -15,16 +15,17 @@ use warp_core::simulate::fleet::{GangEntry, GpuAsk, GpuEntry, NodeEntry, Request
 use warp_runtime::cache::Cache;
 
 use super::{Cluster, waiting};
+use crate::config::Settings;
 use crate::placement::{Claimant, base_request};
-use crate::workload::{Asking, Seen};
+use crate::workload::Asking;
 
 /// What runs is entered before anything that waits.
 const RUNNING: i32 = 1000;
 
 impl Cluster {
     /// The fleet, what runs and what waits.
-    pub fn scenario(&self, now: Timestamp) -> Scenario {
-        let ledger = self.ledger(&self.promised());
+    pub fn scenario(&self, settings: &Settings, now: Timestamp) -> Scenario {
+        let ledger = self.ledger(&self.promised(), settings);
         let nodes = ledger.fleet.nodes().map(|(_, node)| entry(node));
         let mut requests: Vec<RequestEntry> = Vec::new();
         let mut names = BTreeSet::new();
@@ -40,7 +41,7 @@ impl Cluster {
         }
         let jobs = Cache::new(&[]);
         for workload in waiting(self, now) {
-            let asking = Asking::new(&jobs, Arc::clone(&workload), Seen::default(), now);
+            let asking = Asking::new(&jobs, Arc::clone(&workload), self.seen(settings), now);
             let pod = asking
                 .as_ref()
                 .and_then(|asking| asking.claim().pods.first());
@@ -79,15 +80,14 @@ impl Cluster {
 
 /// In the file a gang is close together by rack and block alone: another label is left out.
 fn gang(workload: &GPUWorkload) -> GangEntry {
-    let level = workload.spec.topology.as_ref().map(Topology::level);
-    let known = level.and_then(|level| {
-        let found = match level.name.as_str() {
+    let known = workload.spec.topology.as_ref().and_then(|topology| {
+        let found = match topology.level.as_str() {
             "host" => Level::Host,
             "rack" => Level::Rack,
-            "zone" => Level::Block,
+            "block" | "zone" => Level::Block,
             _ => return None,
         };
-        Some((found, level.required))
+        Some((found, topology.mode == Closeness::Required))
     });
     match known {
         Some((level, true)) => GangEntry {
@@ -137,10 +137,12 @@ fn entry(node: &Node) -> NodeEntry {
         }
     });
     let gpus = gpus.collect();
+    let mut labels = node.labels.clone();
+    labels.retain(|key, _| !TopologyLevels::is_key(key));
     NodeEntry {
         name: Arc::clone(&node.name),
         count: 1,
-        labels: node.labels.clone(),
+        labels,
         taints: node.taints.clone(),
         unschedulable: node.unschedulable,
         ready: node.ready,

@@ -149,7 +149,7 @@ fn a_snapshot_read_back_places_what_runs_where_it_is_and_the_queue_as_live() {
         ],
         ..Cluster::default()
     };
-    let text = serde_json::to_string(&cluster.scenario(now())).unwrap();
+    let text = serde_json::to_string(&cluster.scenario(&Settings::default(), now())).unwrap();
     let read: Scenario = serde_json::from_str(&text).unwrap();
     let outcome = read.run(Policy::Warp, 42).unwrap();
     let placed: Vec<_> = outcome

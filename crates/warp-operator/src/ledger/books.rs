@@ -11,7 +11,8 @@ use warp_core::fleet::{Fleet, Work};
 use warp_runtime::cache::{Cache, Key};
 
 use super::{
-    Ledger, Promise, Storage, assemble, node, node_matters, pod_matters, pod_work, promised_work,
+    Ledger, Promise, Reading, Storage, assemble, node, node_matters, pod_matters, pod_work,
+    promised_work,
 };
 
 /// What the ledger is made from.
@@ -52,6 +53,7 @@ impl Noted {
 pub(crate) struct Books {
     sources: Sources,
     noted: Arc<Mutex<Noted>>,
+    reading: Reading,
     ledger: Ledger,
     /// The work each pod is entered as.
     pods: BTreeMap<Key, Arc<str>>,
@@ -92,6 +94,7 @@ impl Books {
         Self {
             sources,
             noted,
+            reading: Reading::default(),
             ledger: Ledger::default(),
             pods: BTreeMap::new(),
             promises: BTreeMap::new(),
@@ -129,6 +132,15 @@ impl Books {
     pub(crate) fn set_storage(&mut self, storage: Storage) {
         self.ledger.storage = storage;
         self.epoch += 1;
+    }
+
+    /// Nodes are read otherwise: every one is read anew.
+    pub(crate) fn set_reading(&mut self, reading: Reading) {
+        if self.reading != reading {
+            self.reading = reading;
+            let mut noted = self.noted.lock();
+            (noted.everything, noted.namespaces) = (true, true);
+        }
     }
 
     /// Something that decisions depend on and the ledger does not hold has changed.
@@ -242,7 +254,8 @@ impl Books {
     }
 
     fn set_node(&mut self, found: &Node) {
-        let (described, devices) = node::translate(found);
+        let (described, devices) =
+            node::translate(found, &self.reading.catalogue, &self.reading.levels);
         let name = Arc::clone(&described.name);
         self.ledger.gpus.insert(name.to_string(), devices);
         self.ledger.fleet.set_node(described);
@@ -283,7 +296,7 @@ impl Books {
     fn agrees(&mut self, promises: &[Promise]) -> bool {
         for _ in 0..100 {
             let (nodes, pods) = (self.sources.nodes.all(), self.sources.pods.all());
-            let mut built = assemble(&nodes, &pods, promises);
+            let mut built = assemble(&self.reading, &nodes, &pods, promises);
             for namespace in self.sources.namespaces.all() {
                 built.set_namespace(&namespace);
             }

@@ -5,15 +5,20 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
+use warp_api::workload::TopologyLevels;
 use warp_api::{label, pod};
 use warp_core::fleet::{self, Cards, DEFAULT_PODS, GpuPool, Topology};
-use warp_core::gpu::{self, Device, NodeGpus, Sharing};
+use warp_core::gpu::{self, Catalogue, Device, NodeGpus, Sharing};
 use warp_core::resources::Resources;
 
-pub(super) fn translate(node: &Node) -> (fleet::Node, NodeGpus) {
+pub(super) fn translate(
+    node: &Node,
+    known: &Catalogue,
+    levels: &TopologyLevels,
+) -> (fleet::Node, NodeGpus) {
     let spec = node.spec.as_ref();
     let allocatable = allocatable(node);
-    let gpus = gpu::read(node.labels(), &counts(&allocatable));
+    let gpus = known.read(node.labels(), &counts(&allocatable));
     let mut labels = pod::labels(node.metadata.labels.as_ref());
     // A node that names no provider has one all the same; requests restrict it by this label.
     labels
@@ -29,10 +34,14 @@ pub(super) fn translate(node: &Node) -> (fleet::Node, NodeGpus) {
         .iter()
         .filter(|device| device.sharing == Sharing::Exclusive)
         .map(pool);
+    let of_level = |name: &str| labels.get(levels.label(name)?).cloned();
     let topology = Topology {
-        block: labels.get("topology.kubernetes.io/zone").cloned(),
-        rack: labels.get("topology.kubernetes.io/rack").cloned(),
+        block: of_level("block").or_else(|| of_level("zone")),
+        rack: of_level("rack"),
     };
+    let own = node.labels();
+    let domains = levels.domains(|key| own.get(key).map(String::as_str));
+    labels.extend(domains.map(|(level, domain)| (Arc::from(level), Arc::from(domain))));
     let described = fleet::Node {
         name: Arc::from(node.name_any()),
         taints: taints.collect(),

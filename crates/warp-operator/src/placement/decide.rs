@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warp_api::workload::{GpuAsk, SchedulingStrategy};
+use warp_api::workload::{GpuAsk, SchedulingStrategy, TopologyLevels};
 use warp_api::{label, reason};
 use warp_core::fleet::{Expression, GpuRequest, NodeTerm, Operator, Request, WorkState};
 use warp_core::gpu;
@@ -91,6 +91,11 @@ impl<'a> Desk<'a> {
     /// The line as it stands now.
     pub(crate) fn line(&mut self) -> &mut Line<'a> {
         &mut self.line
+    }
+
+    /// The levels of the cluster.
+    pub(super) fn levels(&self) -> &TopologyLevels {
+        &self.settings.topology_levels
     }
 
     /// Decides for one claim. A placement is entered into the ledger.

@@ -26,6 +26,9 @@ impl Desk<'_> {
         provider: Option<&str>,
         kept: &[Arc<str>],
     ) -> Result<Vec<schedule::Placement>, Verdict> {
+        if let Some(verdict) = self.no_such_level(ledger, claim) {
+            return Err(verdict);
+        }
         let asked: Vec<Request> = asked
             .iter()
             .map(|request| restricted(request, provider))
@@ -54,6 +57,25 @@ impl Desk<'_> {
         let (refusal, asked) = furthest.unzip();
         let asked = asked.unwrap_or_default();
         Err(self.refused(ledger, claim, &asked, refusal.as_ref(), provider, kept))
+    }
+
+    /// Why a gang waits whose members must be close together on a level that no node says anything of.
+    fn no_such_level(&self, ledger: &Ledger, claim: &Claim) -> Option<Verdict> {
+        let near = claim.near.as_ref().filter(|near| near.required)?;
+        let mut nodes = ledger.fleet.nodes();
+        if nodes.any(|(_, node)| node.labels.contains_key(near.key.as_str())) {
+            return None;
+        }
+        let levels = self.levels();
+        Some(Verdict {
+            reason: reason::NO_SUCH_LEVEL,
+            message: format!(
+                "needs {} members in one {}, but no node has the label {}; the levels of this cluster are {levels}: correct spec.topology.level, label the nodes, or name the level in the operator's --topology-levels",
+                claim.pods.len(),
+                near.name,
+                near.label
+            ),
+        })
     }
 
     /// Why a gang fits nowhere: as many as fit are entered for a moment, to learn what keeps the next one off.
@@ -146,6 +168,11 @@ fn gang(claim: &Claim, asked: &[Request]) -> Gang {
         near: claim.near.as_ref().map(|near| Near {
             key: Arc::from(near.key.as_str()),
             required: near.required,
+            then: near
+                .wider
+                .iter()
+                .map(|key| Arc::from(key.as_str()))
+                .collect(),
         }),
         ..Gang::default()
     }

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
 use warp_api::{GPUWorkload, Tenant, label};
-use warp_core::gpu::{self, Vendor};
+use warp_core::gpu::{Catalogue, Vendor};
 use warp_runtime::cache::{Cache, Key};
 
 use super::Tenants;
@@ -57,9 +57,11 @@ pub(super) fn see(kind: &Tenants) -> Seen {
 #[derive(Debug, Default)]
 pub(crate) struct UsageByNamespace {
     changes: AtomicU64,
-    counted: Mutex<Option<(u64, Arc<Counts>)>>,
+    counted: Mutex<Option<Counted>>,
 }
 
+/// A count, the number of the last change in it, and the GPU models known then.
+type Counted = (u64, Arc<Catalogue>, Arc<Counts>);
 /// What is used, by namespace.
 type Counts = BTreeMap<String, Usage>;
 
@@ -72,18 +74,20 @@ impl UsageByNamespace {
         let mut counted = self.counted.lock();
         // Read before the caches are: a change in between is counted by the next pass.
         let changes = self.changes.load(Ordering::SeqCst);
-        if let Some((at, usage)) = &*counted
+        let gpus = cx.gpus.catalogue();
+        if let Some((at, known, usage)) = &*counted
             && *at == changes
+            && *known == gpus
         {
             return Arc::clone(usage);
         }
         let node = |name: &str| cx.nodes.get(&Key::new("", name));
-        let mut usage = count(&cx.pods.all(), &cx.workloads.all(), node);
+        let mut usage = count(&cx.pods.all(), &cx.workloads.all(), node, &gpus);
         for job in cx.queued.all() {
             wait_for_job(&mut usage, &job);
         }
         let usage = Arc::new(usage);
-        *counted = Some((changes, Arc::clone(&usage)));
+        *counted = Some((changes, gpus, Arc::clone(&usage)));
         usage
     }
 }
@@ -93,6 +97,7 @@ pub(super) fn count(
     pods: &[Arc<Pod>],
     workloads: &[Arc<GPUWorkload>],
     node: impl Fn(&str) -> Option<Arc<Node>>,
+    gpus: &Catalogue,
 ) -> BTreeMap<String, Usage> {
     let mut all: BTreeMap<String, Usage> = BTreeMap::new();
     let mut placed = BTreeSet::new();
@@ -107,7 +112,7 @@ pub(super) fn count(
         };
         let usage = all.entry(pod.namespace().unwrap_or_default()).or_default();
         let asked = ledger::request(&pod.metadata, spec).resources.extended;
-        let gpus = asked.iter().filter_map(|(resource, count)| {
+        let asked = asked.iter().filter_map(|(resource, count)| {
             let vendor = Vendor::of_resource(resource)?;
             Some((vendor, resource, *count))
         });
@@ -115,8 +120,8 @@ pub(super) fn count(
             Some(name) => {
                 placed.extend(owner);
                 let node = node(name);
-                for (vendor, resource, count) in gpus {
-                    let model = node.as_deref().and_then(|node| model(node, resource));
+                for (vendor, resource, count) in asked {
+                    let model = node.as_deref().and_then(|node| model(node, resource, gpus));
                     let model = model.unwrap_or_else(|| vendor.as_str().to_owned());
                     *usage.in_use.entry(model).or_default() += count;
                 }
@@ -124,7 +129,7 @@ pub(super) fn count(
             // A workload's own pods are counted with the workload.
             None if owner.is_some() => {}
             None => {
-                for (vendor, _, count) in gpus {
+                for (vendor, _, count) in asked {
                     let model = vendor.as_str().to_owned();
                     *usage.waiting.entry(model).or_default() += count;
                 }
@@ -173,12 +178,12 @@ fn asked_model(workload: &GPUWorkload) -> String {
 }
 
 /// The model of a node's devices under one resource name.
-fn model(node: &Node, resource: &str) -> Option<String> {
+fn model(node: &Node, resource: &str, known: &Catalogue) -> Option<String> {
     let allocatable = node.status.as_ref()?.allocatable.as_ref()?;
     let counts = allocatable
         .iter()
         .filter_map(|(name, amount)| Some((name.clone(), amount.0.parse().ok()?)));
-    let gpus = gpu::read(node.labels(), &counts.collect());
+    let gpus = known.read(node.labels(), &counts.collect());
     let device = gpus
         .devices
         .iter()

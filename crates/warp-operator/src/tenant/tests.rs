@@ -203,9 +203,12 @@ fn bound_pods_use_and_what_has_no_node_waits() {
     }))
     .expect("a node");
     let node = Arc::new(node);
-    let all = count(&pods, &workloads, |name| {
-        (name == "n1").then(|| node.clone())
-    });
+    let all = count(
+        &pods,
+        &workloads,
+        |name| (name == "n1").then(|| node.clone()),
+        &warp_core::gpu::Catalogue::default(),
+    );
     let usage = &all["a"];
     let by = |pairs: &[(&str, i64)]| -> BTreeMap<String, i64> {
         pairs

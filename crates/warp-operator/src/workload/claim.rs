@@ -8,7 +8,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Pod, PodSpec};
 use kube::core::ObjectMeta;
 use kube::{Resource, ResourceExt};
-use warp_api::workload::{Topology, run_seconds};
+use warp_api::workload::{TopologyLevels, run_seconds};
 use warp_api::{GPUWorkload, Phase, label, reason};
 use warp_core::estimate::Features;
 use warp_core::random::Fingerprint;
@@ -233,10 +233,10 @@ impl Asking {
         seen: Seen,
         now: Timestamp,
     ) -> Option<Self> {
-        let shell = shell(&workload).ok()?;
+        let shell = shell(&workload, &seen.catalogue).ok()?;
         Some(Self {
             jobs: jobs.clone(),
-            claim: claim(&workload, &shell, now),
+            claim: claim(&workload, &shell, &seen.levels, now),
             workload,
             seen,
             shell,
@@ -334,7 +334,7 @@ impl Claimant for Asking {
 }
 
 /// What a workload asks for.
-fn claim(workload: &GPUWorkload, shell: &Shell, now: Timestamp) -> Claim {
+fn claim(workload: &GPUWorkload, shell: &Shell, levels: &TopologyLevels, now: Timestamp) -> Claim {
     let attempt = attempt(workload);
     let uid = workload.uid().unwrap_or_default();
     let dice = Fingerprint::default().text(&uid).signed(i64::from(attempt));
@@ -363,7 +363,7 @@ fn claim(workload: &GPUWorkload, shell: &Shell, now: Timestamp) -> Claim {
         // One pod is close to itself wherever it is.
         near: (workload.spec.topology.as_ref())
             .filter(|_| workload.spec.is_gang())
-            .map(Topology::level),
+            .map(|topology| levels.level(topology)),
         pods: vec![pod; workload.spec.members() as usize],
     }
 }

@@ -7,7 +7,7 @@ use warp_api::{GPUWorkload, GPUWorkloadStatus, condition};
 use warp_runtime::plan::{self, Action, Kind, Plan, about};
 use warp_runtime::sweep;
 
-use super::MANAGER;
+use super::{MANAGER, timeline};
 use crate::placement;
 
 /// What should happen to a workload's Jobs, what its status says, and who hears of it.
@@ -47,7 +47,7 @@ impl Course {
 
     /// The same for the executor: the status after the other writes and only when it is different, people after the
     /// status that tells them the same.
-    pub(super) fn into_plan(self, workload: &GPUWorkload) -> Plan {
+    pub(super) fn into_plan(self, workload: &GPUWorkload, now: Timestamp) -> Plan {
         let Self {
             steps: mut plan,
             status,
@@ -55,9 +55,10 @@ impl Course {
             place,
         } = self;
         let before = workload.status.as_ref().map(own).unwrap_or_default();
-        let after = status.as_ref().map(own);
-        if let Some(after) = after.filter(|after| *after != before) {
-            plan.own_status(workload, MANAGER, before, after);
+        if let Some(mut status) = status.filter(|status| own(status) != before) {
+            let known = workload.status.clone().unwrap_or_default();
+            timeline::remember(&known, &mut status, now);
+            plan.own_status(workload, MANAGER, before, own(&status));
             for note in events {
                 plan.push(Action::Note(plan::Note {
                     about: about(workload),

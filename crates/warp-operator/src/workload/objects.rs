@@ -16,9 +16,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::{Resource, ResourceExt};
 use warp_api::workload::{BadSpec, GpuAsk, WorkloadVolume, run_seconds};
 use warp_api::{GPUWorkload, label};
-use warp_core::gpu::Vendor;
+use warp_core::gpu::{Catalogue, Vendor};
 
 use super::gang;
+use super::spec_hash::spec_hash;
 use crate::placement::Place;
 
 /// Container that gets the GPUs.
@@ -36,8 +37,8 @@ pub(crate) struct Shell {
 }
 
 /// The pod a spec describes, or why it cannot be made.
-pub(crate) fn shell(workload: &GPUWorkload) -> Result<Shell, BadSpec> {
-    let ask = GpuAsk::of(&workload.spec)?;
+pub(crate) fn shell(workload: &GPUWorkload, known: &Catalogue) -> Result<Shell, BadSpec> {
+    let ask = GpuAsk::among(&workload.spec, known)?;
     let mut template = match (&workload.spec.pod_template, &workload.spec.image) {
         (Some(template), _) => template.clone(),
         (None, Some(image)) => simple(workload, image),
@@ -350,6 +351,7 @@ pub(super) fn attempt_job(
     let annotations = [
         (label::CREATED_BY, workload.name_any()),
         nodes,
+        (label::SPEC_HASH, spec_hash(&workload.spec)),
         (label::STRATEGY, place.strategy.to_owned()),
         (label::PROVIDER, place.provider.clone()),
         (label::PLACEMENT, place.why.clone()),

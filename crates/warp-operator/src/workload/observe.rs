@@ -8,6 +8,8 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::{Resource, ResourceExt};
 use warp_api::GPUWorkload;
+use warp_api::workload::TopologyLevels;
+use warp_core::gpu::Catalogue;
 use warp_runtime::cache::Key;
 
 use super::assess::{over, suspended};
@@ -45,6 +47,10 @@ pub(crate) struct Seen {
     pub(crate) forecast: Option<Forecast>,
     /// What is rented for it.
     pub(crate) rented: Rented,
+    /// The GPU models that are known.
+    pub(crate) catalogue: Arc<Catalogue>,
+    /// The levels of the cluster.
+    pub(crate) levels: Arc<TopologyLevels>,
 }
 
 /// What a workload's own pass looks at.
@@ -85,6 +91,8 @@ pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
         arrived: cx.arrivals.of(&uid),
         forecast: None,
         rented: rent::see(cx, workload),
+        catalogue: cx.gpus.catalogue(),
+        levels: Arc::clone(&cx.settings.topology_levels),
         jobs,
         strays,
         pods,

@@ -5,6 +5,7 @@
 //! count before the next attempt is placed, the refused node before its Job is deleted, the final
 //! phase before a Job that still holds GPUs is deleted.
 
+mod edits;
 mod gangs;
 
 use jiff::Timestamp;
@@ -105,6 +106,7 @@ fn decide(workload: &GPUWorkload, seen: &Seen, settings: &Settings, now: Timesta
             pass.suspended()
         }
         Standing::Unplaced => pass.unplaced(),
+        ref standing if pass.is_of_an_older_spec(standing) => pass.spec_changed(),
         Standing::Refused { node, message } => pass.refused(&node, &message),
         Standing::Waiting(wait) => pass.waiting(wait),
         Standing::Gated(wait) => pass.gated(wait),
@@ -415,7 +417,7 @@ impl Pass<'_> {
         {
             self.status.job_name = Some(job.clone());
         }
-        if let Err(bad) = shell(self.workload) {
+        if let Err(bad) = shell(self.workload, &self.seen.catalogue) {
             let say = Say {
                 phase: Phase::Pending,
                 ready: false,
@@ -740,7 +742,7 @@ impl Pass<'_> {
             phase: Phase::Running,
             ready: true,
             reason: reason::RUNNING,
-            message: self.running_where(),
+            message: format!("{}{}", self.running_where(), self.of_which_spec()),
         };
         let again = clock::after(self.now, RESYNC);
         self.transition(&say, Some(again), false)

@@ -58,7 +58,7 @@ pub(super) fn told(say: &Say) -> Option<Note> {
         | reason::DISRUPTED
         | reason::RETRY_BACKOFF => return None,
         reason::PLACED => return Some(note(false, reason::EVENT_SCHEDULED, "Place", &say.message)),
-        reason::SUSPENDED | reason::WAITING_FOR_CAPACITY => false,
+        reason::SUSPENDED | reason::SPEC_CHANGED | reason::WAITING_FOR_CAPACITY => false,
         _ => true,
     };
     Some(note(warning, say.reason, "Wait", &say.message))

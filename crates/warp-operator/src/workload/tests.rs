@@ -2,6 +2,7 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod disruptions;
+mod edits;
 mod estimates;
 mod evictions;
 mod failures;
@@ -11,6 +12,7 @@ mod objects;
 mod plan;
 mod reading;
 mod refusals;
+mod timeline;
 mod rent;
 
 use std::sync::Arc;

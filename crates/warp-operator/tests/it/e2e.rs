@@ -77,6 +77,7 @@ const SHARED: &[Scenario] = &scenarios![
     run::volumes_are_mounted_as_asked,
     run::kubectl_shows_what_matters,
     place::a_gpu_model_asked_for_is_the_one_used,
+    place::a_model_an_administrator_adds_is_known_at_once,
     place::every_term_of_the_users_affinity_is_pinned,
     place::the_cheapest_node_is_chosen_when_asked,
     place::providers_restrict_and_fall_back,

@@ -8,7 +8,7 @@
 //! silent for a while and another for so long that they start again elsewhere. However it got there, a
 //! walker must end as the same spec does on a fresh cluster without faults, having used exactly the
 //! attempts that were taken from it; what cannot work must recover when the plain spec is put back; and
-//! after placement every leaf is tried once more: refused in the words of its rule ([`placed`], under
+//! while it runs every leaf is tried once more: refused in the words of its rule ([`placed`], under
 //! trouble), or accepted with the effect the rule promises and none other ([`effects`]). All in virtual
 //! time on the embedded engine.
 //!
@@ -44,9 +44,9 @@ use provider::Chooser;
 use rules::Breakers;
 use trouble::{EARLY, Neighbours};
 use verdict::{Load, judged, no_storm};
-use walker::{Answer, User, Walker, frozen};
+use walker::{Answer, User, Walker, frozen, is_frozen};
 
-/// Fields that may change after placement.
+/// Fields that may change while it runs.
 const FREE: [&str; 7] = [
     "suspend",
     "maxRuntime",
@@ -434,12 +434,11 @@ async fn wander(
     Ok(())
 }
 
-/// Whoever has no place gets one with the plain spec; whoever has one keeps what was placed.
+/// Whoever does not run gets a place with the plain spec; whoever runs keeps what was placed.
 async fn recover(world: &World, walkers: &[Walker], covered: &mut Covered) -> Result<()> {
     let mut back = Vec::new();
     for walker in walkers {
         let before = walker.user.get(world).await?;
-        let placed = before.pointer("/status/lastScheduleTime").is_some();
         let ended = matches!(
             before["status"]["phase"].as_str(),
             Some("Succeeded" | "Failed")
@@ -448,7 +447,7 @@ async fn recover(world: &World, walkers: &[Walker], covered: &mut Covered) -> Re
         let field = walker.leaf.field();
         covered.steps += 1;
         let answer = walker.user.replace(world, &plain).await?;
-        let kept = placed && !FREE.contains(&field) && walker.goal != plain;
+        let kept = is_frozen(&before) && !FREE.contains(&field) && walker.goal != plain;
         let right = if kept {
             answer.says(&frozen(field))
         } else {

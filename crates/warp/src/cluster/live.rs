@@ -8,9 +8,10 @@ use k8s_openapi::NamespaceResourceScope;
 use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
+use warp_operator::Settings;
 use warp_operator::foresight::Cluster;
 
-use super::told;
+use super::{gpus, operator, told};
 
 /// Objects asked for at once.
 const PAGE: u32 = 500;
@@ -18,6 +19,8 @@ const PAGE: u32 = 500;
 /// A snapshot, and what could not be taken into account.
 pub(crate) struct Live {
     pub(crate) cluster: Cluster,
+    /// What the operator was told.
+    pub(crate) settings: Settings,
     pub(crate) left_out: Vec<String>,
 }
 
@@ -38,8 +41,13 @@ impl Live {
             quotas: wanted(client, "resourcequotas", &mut left_out).await?,
             tenants: wanted(client, "tenants", &mut left_out).await?,
             priorities: wanted(client, "priorityclasses", &mut left_out).await?,
+            catalogue: Arc::new(gpus::added(client, &mut left_out).await?.catalogue),
         };
-        Ok(Self { cluster, left_out })
+        Ok(Self {
+            cluster,
+            settings: operator::settings(client).await,
+            left_out,
+        })
     }
 
     /// What the answer does not take into account, in words.

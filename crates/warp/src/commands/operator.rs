@@ -3,13 +3,14 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use warp_api::workload::SchedulingStrategy;
+use warp_api::workload::{SchedulingStrategy, TopologyLevels};
 use warp_core::schedule::PriceWeight;
 use warp_operator::{Clock, Config, Endpoint, Fetcher, LeaderConfig, QueuePolicy, Settings};
 
@@ -74,6 +75,11 @@ pub(crate) struct Args {
     /// Work that has run for less is not evicted for work of higher priority
     #[arg(long, default_value = "1m", value_parser = super::duration)]
     min_run_time: Duration,
+    /// Levels for `topology.level` of gangs, the widest first, each with the node label that tells it:
+    /// zone=topology.kubernetes.io/zone,rack=example.com/rack. `host` is always one. Default: region, zone, rack and host
+    /// by their labels topology.kubernetes.io/region, …
+    #[arg(long, value_name = "LEVELS")]
+    topology_levels: Option<TopologyLevels>,
     /// Image whose `warp fetch` brings the models of ModelCaches; default: the image this operator runs from
     #[arg(long, value_name = "IMAGE")]
     fetch_image: Option<String>,
@@ -177,6 +183,7 @@ fn config(args: Args, in_cluster: bool) -> Config {
             node_loss_timeout: args.node_loss_timeout,
             refusal_timeout: args.refusal_timeout,
             min_run_time: args.min_run_time,
+            topology_levels: Arc::new(args.topology_levels.unwrap_or_default()),
             fetcher: Fetcher {
                 image: args.fetch_image,
                 program: None,

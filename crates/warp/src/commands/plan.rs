@@ -8,7 +8,6 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use warp_api::GPUWorkload;
-use warp_operator::Settings;
 use warp_operator::foresight::{Group, Look, Outlook, look};
 
 use super::why::{Step, change_steps};
@@ -86,7 +85,7 @@ pub(crate) fn foresee(live: &Live, workload: &GPUWorkload) -> anyhow::Result<Loo
         bail!("workload {name} has ended; `warp retry {name}` runs it again");
     }
     let now = Timestamp::now();
-    look(&live.cluster, workload, &Settings::default(), now)
+    look(&live.cluster, workload, &live.settings, now)
         .map_err(|problem| anyhow::anyhow!("workload {name} cannot be placed as it is: {problem}"))
 }
 

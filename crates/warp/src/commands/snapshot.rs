@@ -40,7 +40,7 @@ async fn snapshot(args: Args) -> anyhow::Result<ExitCode> {
     let connection = args.target.connect().await?;
     let live = Live::read(&connection.client).await?;
     let now = Timestamp::now();
-    let scenario = live.cluster.scenario(now);
+    let scenario = live.cluster.scenario(&live.settings, now);
     let yaml = serde_saphyr::to_string(&scenario).context("failed to write YAML")?;
     let text = format!("{COMMENT}{yaml}");
     match &args.output {

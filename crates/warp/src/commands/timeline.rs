@@ -1,6 +1,7 @@
 //! `warp timeline`: what happened to a workload, when, and who did it. Told from what the API still
-//! knows: conditions, Events, Jobs, pods, and who wrote which fields.
+//! knows: what the status remembers, Events, Jobs, pods, and who wrote which fields.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use jiff::Timestamp;
@@ -31,6 +32,8 @@ pub(crate) struct Args {
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Table,
+    /// With what caused it and the id of the pass, by which the operator's log tells the rest
+    Wide,
     Json,
 }
 
@@ -43,6 +46,12 @@ struct Entry {
     /// What it happened to.
     object: String,
     what: String,
+    /// Who had last written the spec by then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<String>,
+    /// The operator's pass that did it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    correlation: Option<String>,
     /// Which comes first of what happened within one second: causes before what tells of them.
     #[serde(skip)]
     step: Step,
@@ -77,23 +86,34 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             output::line(&serde_json::to_string_pretty(&entries)?);
             return Ok(ExitCode::SUCCESS);
         }
-        output::text(&table(&entries).render(true));
+        output::text(&table(&entries, args.output == Format::Wide).render(true));
         Ok(ExitCode::SUCCESS)
     })
 }
 
-fn table(entries: &[Entry]) -> Table {
-    let mut table = Table::new(["TIME", "AFTER", "ACTOR", "OBJECT", "WHAT"]);
+fn table(entries: &[Entry], wide: bool) -> Table {
+    let mut heads = vec!["TIME", "AFTER", "ACTOR", "OBJECT"];
+    if wide {
+        heads.extend(["CAUSE", "CORRELATION"]);
+    }
+    heads.push("WHAT");
+    let mut table = Table::new(heads);
     let first = entries.first().map(|entry| entry.at);
     for entry in entries {
         let after = first.map(|first| workload::span(entry.at.duration_since(first)));
-        table.row([
+        let mut row = vec![
             entry.at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
             after.unwrap_or_default(),
             entry.actor.clone(),
             entry.object.clone(),
-            entry.what.replace('\n', " "),
-        ]);
+        ];
+        if wide {
+            row.extend(
+                [&entry.cause, &entry.correlation].map(|text| text.clone().unwrap_or_default()),
+            );
+        }
+        row.push(entry.what.replace('\n', " "));
+        table.row(row);
     }
     table
 }
@@ -108,8 +128,17 @@ fn timeline(found: &GPUWorkload, parts: &Parts) -> Vec<Entry> {
     for pod in &parts.pods {
         log.pod(pod);
     }
+    let remembered: BTreeSet<&str> = (found.status.iter())
+        .flat_map(|status| &status.timeline)
+        .map(|entry| entry.message.as_str())
+        .collect();
     for event in &parts.events {
-        log.event(event);
+        // What the status remembers is told once.
+        let own = event.involved_object.uid == found.uid();
+        let message = event.message.as_deref().unwrap_or_default();
+        if !(own && remembered.contains(message)) {
+            log.event(event);
+        }
     }
     let mut entries = log.0;
     // The API's times are whole seconds, those of Events are not.
@@ -136,6 +165,8 @@ impl Log {
                 actor: actor.to_owned(),
                 object: object.to_owned(),
                 what: what.into(),
+                cause: None,
+                correlation: None,
                 step,
             });
         }
@@ -177,7 +208,22 @@ impl Log {
             }
         }
         let status = found.status.clone().unwrap_or_default();
-        for condition in &status.conditions {
+        let remembered = status.timeline.iter().map(|entry| Entry {
+            at: entry.time.0,
+            actor: entry.actor.clone(),
+            object: object.clone(),
+            what: format!("{}: {}", entry.reason, entry.message),
+            cause: Some(entry.cause.clone()),
+            correlation: Some(entry.correlation.clone()),
+            step: Step::Told,
+        });
+        self.0.extend(remembered);
+        // Conditions tell only their last change, and the timeline has that.
+        let conditions = status
+            .conditions
+            .iter()
+            .filter(|_| status.timeline.is_empty());
+        for condition in conditions {
             self.add(
                 Step::Told,
                 Some(condition.last_transition_time.0),
@@ -374,6 +420,57 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn what_the_status_remembers_is_told_once_with_its_cause_and_pass() {
+        let found: GPUWorkload = serde_json::from_value(json!({
+            "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPUWorkload",
+            "metadata": {"name": "train", "uid": "u", "creationTimestamp": "2026-11-16T10:00:00Z"},
+            "spec": {"modelName": "m", "gpuCount": 1, "image": "i"},
+            "status": {
+                "conditions": [{"type": "Ready", "status": "True", "reason": "Running", "message": "runs",
+                    "lastTransitionTime": "2026-11-16T10:00:09Z"}],
+                "timeline": [
+                    {"time": "2026-11-16T10:00:01Z", "actor": "warp-workload", "cause": "anna", "reason": "Placed",
+                        "message": "placed on node a", "correlation": "one-1"},
+                    {"time": "2026-11-16T10:00:09Z", "actor": "warp-workload", "cause": "anna", "reason": "Running",
+                        "message": "runs", "correlation": "one-2"}],
+            },
+        }))
+        .unwrap();
+        let event = |message: &str| -> Event {
+            serde_json::from_value(json!({
+                "metadata": {}, "involvedObject": {"kind": "GPUWorkload", "name": "train", "uid": "u"},
+                "reason": "Scheduled", "message": message, "lastTimestamp": "2026-11-16T10:00:02Z",
+                "reportingComponent": "warp-operator",
+            }))
+            .unwrap()
+        };
+        let parts = Parts {
+            events: vec![
+                event("placed on node a").into(),
+                event("something else").into(),
+            ],
+            ..Parts::default()
+        };
+        let told = timeline(&found, &parts);
+        let what: Vec<&str> = told.iter().map(|entry| entry.what.as_str()).collect();
+        assert_eq!(
+            what,
+            [
+                "created",
+                "Placed: placed on node a",
+                "Scheduled: something else",
+                "Running: runs",
+            ]
+        );
+        assert_eq!(told[1].cause.as_deref(), Some("anna"));
+        let wide = table(&told, true).render(true);
+        assert!(
+            wide.contains("CORRELATION") && wide.contains("one-2"),
+            "{wide}"
+        );
+    }
 
     #[test]
     fn everything_is_in_the_order_it_happened_with_its_actor() {

@@ -13,7 +13,6 @@ use jiff::Timestamp;
 use serde::Serialize;
 use warp_api::Phase;
 use warp_api::workload::EstimatedStart;
-use warp_operator::Settings;
 use warp_operator::foresight::{Look, look};
 
 use crate::cluster::live::Live;
@@ -167,7 +166,7 @@ async fn ahead(
         }
     };
     notes.extend(live.caveat());
-    Ok(look(&live.cluster, found, &Settings::default(), Timestamp::now()).ok())
+    Ok(look(&live.cluster, found, &live.settings, Timestamp::now()).ok())
 }
 
 fn print(told: &Why) {

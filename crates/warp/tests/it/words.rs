@@ -21,6 +21,15 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+#[test]
+fn levels_that_make_no_sense_end_the_operator_with_what_would() {
+    let ended = warp(&["operator", "--topology-levels", "rack"]);
+    let said = said(&ended);
+    assert!(!ended.status.success());
+    assert!(said.contains("'rack' says no label"), "{said}");
+    assert!(said.contains("zone=topology.kubernetes.io/zone"), "{said}");
+}
+
 /// Every verb that takes a file names it when it is not there, whoever opens it.
 #[test]
 fn a_file_that_is_missing_is_named() {

@@ -100,9 +100,34 @@ fn near(count: u32, required: bool) -> Gang {
         near: Some(Near {
             key: Arc::from("leaf"),
             required,
+            then: vec![Arc::from("spine")],
         }),
         ..gang(count, 4, None, None)
     }
+}
+
+#[test]
+fn a_preferred_label_is_widened_step_by_step() {
+    let on = |name: &str, leaf: &str, spine: &str| Node {
+        labels: labels(&[("leaf", leaf), ("spine", spine)]),
+        ..node(name)
+    };
+    let fleet = fleet(&[
+        on("a", "l1", "s1"),
+        on("b", "l2", "s2"),
+        on("c", "l3", "s2"),
+        on("d", "l4", "s3"),
+    ]);
+    let place = |gang: &Gang| Planner::new(Policy::Warp, 1).place_gang(&fleet, gang);
+    let two = place(&near(2, false)).unwrap();
+    assert_eq!(two.domain.as_deref(), Some("s2"), "no leaf holds two");
+    assert_eq!(check::gang(&fleet, &near(2, false), &two), []);
+    assert!(
+        place(&near(2, true)).is_err(),
+        "required, it is not widened"
+    );
+    let three = place(&near(3, false)).unwrap();
+    assert_eq!((three.domain, three.members.len()), (None, 3));
 }
 
 #[test]

@@ -121,6 +121,79 @@ fn a_required_level_holds_all_members_and_a_preferred_one_if_it_can() {
     assert_eq!(nodes_of(&three).len(), 3);
 }
 
+/// Decisions on a cluster that has levels of its own.
+fn with_levels(
+    levels: &str,
+    nodes: &[Arc<k8s_openapi::api::core::v1::Node>],
+    wanted: &Arc<GPUWorkload>,
+) -> Decision {
+    let settings = Settings {
+        topology_levels: Arc::new(levels.parse().unwrap()),
+        ..Settings::default()
+    };
+    let reading = Reading {
+        levels: Arc::clone(&settings.topology_levels),
+        ..Reading::default()
+    };
+    let mut ledger = ledger::build_among(&reading, nodes, &[], &[]);
+    let seen = Seen {
+        levels: Arc::clone(&settings.topology_levels),
+        ..Seen::default()
+    };
+    let jobs = Cache::new(&[]);
+    let claimant = Asking::new(&jobs, Arc::clone(wanted), seen, now()).expect("a sound spec");
+    let claimants: [Arc<dyn Claimant>; 1] = [Arc::new(claimant)];
+    let (quotas, tenancy) = (Quotas::default(), Tenancy::default());
+    let mut desk = Desk::new(&claimants, quotas, tenancy, skipping(), &settings);
+    desk.decide(&mut ledger, &*claimants[0])
+}
+
+#[test]
+fn a_cluster_has_levels_of_its_own_and_their_domains_are_inside_each_other() {
+    let place = |name: &str, pod: &str, rack: &str| {
+        node(
+            name,
+            4,
+            json!({"example.com/pod": pod, "example.com/rack": rack}),
+        )
+    };
+    // Two racks are called r1, in two pods.
+    let nodes = [
+        place("a", "p1", "r1"),
+        place("b", "p2", "r1"),
+        place("c", "p2", "r2"),
+        place("d", "p3", "r3"),
+    ];
+    let levels = "pod=example.com/pod,rack=example.com/rack";
+    let near = |mode: &str| json!({"topology": {"level": "rack", "mode": mode}});
+    let required = with_levels(levels, &nodes, &gang("g", 2, 4, near("required")));
+    let (reason, said) = verdict(&required);
+    assert_eq!(reason, reason::NEVER_FITS, "{said}");
+    assert!(said.contains("in one rack: 1 of 2 members fit"), "{said}");
+    let preferred = with_levels(levels, &nodes, &gang("g", 2, 4, near("preferred")));
+    let mut there = nodes_of(&preferred);
+    there.sort_unstable();
+    assert_eq!(there, ["b", "c"], "no rack holds both, and one pod does");
+}
+
+#[test]
+fn a_level_no_node_tells_of_is_said_with_those_of_the_cluster() {
+    let nodes = [zoned("a", 4, "east"), zoned("b", 4, "east")];
+    let levels = "zone=topology.kubernetes.io/zone,rack=example.com/rack";
+    for (level, label) in [("rack", "example.com/rack"), ("block", "block")] {
+        let asked = gang("g", 2, 4, json!({"topology": {"level": level}}));
+        let decision = with_levels(levels, &nodes, &asked);
+        let (reason, said) = verdict(&decision);
+        assert_eq!(reason, reason::NO_SUCH_LEVEL, "{said}");
+        let known = "zone (topology.kubernetes.io/zone), rack (example.com/rack), host";
+        assert!(
+            said.contains(&format!("no node has the label {label};")),
+            "{said}"
+        );
+        assert!(said.contains(known), "{said}");
+    }
+}
+
 #[test]
 fn members_use_one_resource_name() {
     let intel = |name: &str, resource: &str| {

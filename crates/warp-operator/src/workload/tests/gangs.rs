@@ -7,6 +7,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use warp_api::{GPUWorkload, Phase, reason};
+use warp_core::gpu::Catalogue;
 use warp_runtime::plan::{Action, Premise};
 
 use super::super::course::Course;
@@ -37,7 +38,7 @@ fn places() -> Vec<Place> {
 /// The Job of the first attempt as the API server has it.
 fn made(conditions: &Value) -> Arc<Job> {
     let workload = three();
-    let shell = shell(&workload).unwrap();
+    let shell = shell(&workload, &Catalogue::default()).unwrap();
     let mut job = shell.gang_job(&workload, 0, &places()).unwrap();
     job.metadata.uid = Some("job-0".to_owned());
     job.metadata.resource_version = Some("9".to_owned());
@@ -149,7 +150,9 @@ fn names_of_members_are_names_of_hosts() {
 fn a_template_that_names_its_pods_is_refused() {
     let template = json!({"spec": {"subdomain": "mine", "containers": [{"name": "a"}]}});
     let bad = json!({"image": null, "replicas": 2, "podTemplate": template});
-    let refused = shell(&workload(bad, json!(null))).unwrap_err().0;
+    let refused = shell(&workload(bad, json!(null)), &Catalogue::default())
+        .unwrap_err()
+        .0;
     assert!(refused.contains("subdomain"), "{refused}");
 }
 

@@ -1,4 +1,5 @@
 use serde_json::json;
+use warp_core::gpu::Catalogue;
 
 use super::super::objects::{job_name, shell};
 use super::workload;
@@ -34,9 +35,10 @@ fn a_simple_workload_becomes_a_pinned_job() {
         "nvidia.com/gpu.product".to_owned(),
         "NVIDIA-H100-80GB-HBM3".to_owned(),
     );
-    let job = shell(&workload)
-        .unwrap()
-        .job(&workload, 0, &place(Some(&product)));
+    let job =
+        shell(&workload, &Catalogue::default())
+            .unwrap()
+            .job(&workload, 0, &place(Some(&product)));
     insta::assert_yaml_snapshot!(job);
 }
 
@@ -61,7 +63,9 @@ fn the_node_goes_into_every_alternative_of_a_templates_affinity() {
         }),
         json!(null),
     );
-    let job = shell(&workload).unwrap().job(&workload, 1, &place(None));
+    let job = shell(&workload, &Catalogue::default())
+        .unwrap()
+        .job(&workload, 1, &place(None));
     insta::assert_yaml_snapshot!(job);
 }
 
@@ -69,7 +73,7 @@ fn the_node_goes_into_every_alternative_of_a_templates_affinity() {
 fn gpus_in_a_template_must_agree_with_the_count() {
     let template = |containers: serde_json::Value| {
         let spec = json!({"image": null, "podTemplate": {"spec": {"containers": containers}}});
-        shell(&workload(spec, json!(null)))
+        shell(&workload(spec, json!(null)), &Catalogue::default())
             .map(|_| ())
             .map_err(|bad| bad.0)
     };
@@ -94,7 +98,9 @@ fn the_container_that_asks_gets_the_gpus_and_the_owners_app_label_stays() {
     let template =
         json!({"metadata": {"labels": {"app": "mine"}}, "spec": {"containers": containers}});
     let workload = workload(json!({"image": null, "podTemplate": template}), json!(null));
-    let job = shell(&workload).unwrap().job(&workload, 0, &place(None));
+    let job = shell(&workload, &Catalogue::default())
+        .unwrap()
+        .job(&workload, 0, &place(None));
     let made = serde_json::to_value(job.spec.unwrap().template).unwrap();
     assert_eq!(made["metadata"]["labels"]["app"], "mine");
     let containers = &made["spec"]["containers"];
@@ -104,7 +110,7 @@ fn the_container_that_asks_gets_the_gpus_and_the_owners_app_label_stays() {
         "initContainers": [{"name": "warm", "resources": {"limits": {"nvidia.com/gpu": 2}}}],
         "containers": [{"name": "c"}],
     }}});
-    let bad = shell(&super::workload(init, json!(null))).unwrap_err();
+    let bad = shell(&super::workload(init, json!(null)), &Catalogue::default()).unwrap_err();
     assert!(bad.0.contains("init container warm"), "{}", bad.0);
 }
 
@@ -121,7 +127,7 @@ fn job_names_are_deterministic_and_never_too_long() {
 #[test]
 fn a_container_of_an_image_is_confined_as_far_as_any_image_bears() {
     let context = |spec: serde_json::Value| {
-        let shell = shell(&workload(spec, json!(null))).unwrap();
+        let shell = shell(&workload(spec, json!(null)), &Catalogue::default()).unwrap();
         let pod = shell.template.spec.unwrap();
         let container = serde_json::to_value(&pod.containers[0].security_context).unwrap();
         (
@@ -152,7 +158,7 @@ fn a_container_of_an_image_is_confined_as_far_as_any_image_bears() {
     // Where root is forbidden, an image's pod says that it is not, unless its owner has spoken.
     let unrooted = |spec: serde_json::Value| {
         let workload = workload(spec, json!(null));
-        let mut shell = shell(&workload).unwrap();
+        let mut shell = shell(&workload, &Catalogue::default()).unwrap();
         shell.without_root(&workload.spec);
         serde_json::to_value(&shell.template.spec.unwrap().security_context).unwrap()
     };

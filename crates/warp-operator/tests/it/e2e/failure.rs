@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use warp_testkit::behaviour::Kind;
 use warp_testkit::{Behaviour, Webhook, until};
 
@@ -144,7 +144,8 @@ pub(super) async fn pods_refused_by_admission_are_explained(world: &World) -> Re
             "pod-security.kubernetes.io/enforce=restricted",
         ])
         .await?;
-    refused(&secure, "PodSecurity").await?;
+    let root = json!({"podSecurityContext": {"runAsNonRoot": false}});
+    refused(&secure, root, "PodSecurity").await?;
     kubectl
         .run(&["-n", &quota.namespace, "delete", "quota", "none"])
         .await?;
@@ -153,9 +154,9 @@ pub(super) async fn pods_refused_by_admission_are_explained(world: &World) -> Re
     Ok(())
 }
 
-async fn refused(scene: &Scene<'_>, cause: &str) -> Result<()> {
+async fn refused(scene: &Scene<'_>, more: Value, cause: &str) -> Result<()> {
     scene
-        .submit("stalled", spec(1, &Behaviour::succeed()))
+        .submit("stalled", with(spec(1, &Behaviour::succeed()), more))
         .await?;
     let object = scene.until_reason("stalled", "PodsRefused").await?;
     ensure!(message(&object).contains(cause), "{}", message(&object));
@@ -207,7 +208,7 @@ pub(super) async fn pods_refused_by_a_webhook_are_explained(world: &World) -> Re
         Ok(made.is_err().then_some(()))
     })
     .await?;
-    refused(&scene, "no GPUs without a cost centre").await?;
+    refused(&scene, json!({}), "no GPUs without a cost centre").await?;
     kubectl
         .run(&["delete", "validatingwebhookconfiguration", &name])
         .await?;

@@ -140,14 +140,14 @@ pub(super) async fn bad_objects_are_refused_by_the_api(world: &World) -> Result<
         let text = format!("{error:#}");
         ensure!(text.contains(cause), "'{name}' is refused with: {text}");
     }
-    // After placement what was placed may not change; what steers it may.
+    // While it runs what was placed may not change; what steers it may.
     scene.submit("placed", run()).await?;
     scene.until_phase("placed", "Running").await?;
     let moved = scene.change("placed", json!({"gpuCount": 2})).await;
     let text = format!("{:#}", moved.err().context("gpuCount was changed")?);
-    ensure!(text.contains("after placement"), "{text}");
+    ensure!(text.contains("while it runs"), "{text}");
     let image = scene.change("placed", json!({"image": "other:1"})).await;
-    ensure!(image.is_err(), "image was changed after placement");
+    ensure!(image.is_err(), "image was changed while it runs");
     let steered = scene
         .change(
             "placed",

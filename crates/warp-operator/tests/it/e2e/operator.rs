@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use warp_testkit::{Process, Signal, repository};
+use warp_testkit::{PATIENCE, Process, Signal, repository, until};
 
 /// The `warp` binary of the profile this test was built with, brought up to date first.
 pub(super) fn binary() -> Result<PathBuf> {
@@ -70,6 +70,7 @@ fn build() -> Result<PathBuf> {
 #[derive(Debug)]
 pub(super) struct Operator {
     process: Process,
+    health: u16,
     metrics: u16,
 }
 
@@ -87,7 +88,11 @@ impl Operator {
             // Everything, the audit trail too: scenarios compare it with what the API server saw.
             .env("WARP_LOG", "info");
         let process = Process::start("warp operator", &command, log)?;
-        Ok(Self { process, metrics })
+        Ok(Self {
+            process,
+            health,
+            metrics,
+        })
     }
 
     /// No chance to say goodbye: what it was doing stays half done.
@@ -95,8 +100,13 @@ impl Operator {
         self.process.signal(Signal::Kill)
     }
 
-    /// Asks it to end and gives its exit code.
+    /// Asks it to end, once it has come far enough to be asked, and gives its exit code.
     pub(super) async fn terminate(mut self) -> Result<i32> {
+        let there = || async {
+            let answers = tokio::net::TcpStream::connect(("127.0.0.1", self.health)).await;
+            Ok(answers.ok().map(drop))
+        };
+        until("the operator listens", PATIENCE, there).await?;
         self.process.signal(Signal::Terminate)?;
         self.process.wait(Duration::from_secs(30)).await
     }

@@ -1,14 +1,15 @@
 //! Where workloads go.
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use warp_testkit::behaviour::Kind;
 use warp_testkit::{Behaviour, NodeShape};
 
 use super::run::{check_pinned, claim_on};
-use super::world::{World, condition, message, phase, retries, spec, text, with};
+use super::world::{SYSTEM, World, condition, message, phase, reason, retries, spec, text, with};
 
 /// A node of a model no other scenario asks for, with a price per GPU and hour.
 pub(super) fn priced(name: &str, price: &str) -> NodeShape {
@@ -47,6 +48,40 @@ pub(super) async fn a_gpu_model_asked_for_is_the_one_used(world: &World) -> Resu
     ensure!(container["resources"]["limits"] == json!({"amd.com/gpu": "4"}));
     let pod = scene.pods_of("big").await?.remove(0);
     ensure!(node_of(&pod).starts_with("h100-"), "{}", node_of(&pod));
+    Ok(())
+}
+
+/// Beside the operator, which runs on.
+pub(super) async fn a_model_an_administrator_adds_is_known_at_once(world: &World) -> Result<()> {
+    let scene = world.scene("added").await?;
+    let asked = json!({"gpu": {"models": ["house-special"]}});
+    let it = with(spec(1, &Behaviour::succeed()), asked);
+    scene.submit("odd", it).await?;
+    scene
+        .until("odd", "waiting for a GPU nobody knows", |object| {
+            reason(object) == "NoSuchGpu"
+        })
+        .await?;
+    let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), SYSTEM);
+    let added = serde_json::from_value(json!({
+        "metadata": {"name": "warp-gpus"},
+        "data": {
+            "L40S": "{vendor: nvidia, memory: 48Gi, aliases: [house-special]}",
+            "a-mistake": "vendor: nobody",
+        },
+    }))?;
+    maps.create(&PostParams::default(), &added).await?;
+    scene.until_phase("odd", "Succeeded").await?;
+    let pod = scene.pods_of("odd").await?.remove(0);
+    let node = node_of(&pod);
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let labels = nodes.get(node).await?.metadata.labels.unwrap_or_default();
+    let product = labels.get("nvidia.com/gpu.product");
+    ensure!(
+        product.is_some_and(|name| name == "NVIDIA-L40S"),
+        "on {node}"
+    );
+    maps.delete("warp-gpus", &DeleteParams::default()).await?;
     Ok(())
 }
 

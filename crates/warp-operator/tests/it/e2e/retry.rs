@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use kube::ResourceExt;
+use kube::api::DynamicObject;
 use serde_json::json;
 use warp_testkit::Behaviour;
 
@@ -32,6 +33,29 @@ pub(super) async fn a_second_attempt_may_succeed(world: &World) -> Result<()> {
     scene.release("flaky", &Behaviour::succeed()).await?;
     let object = scene.until_phase("flaky", "Succeeded").await?;
     ensure!(retries(&object) == 1);
+    remembers(
+        &object,
+        &["Running", "RetryBackoff", "Running", "Succeeded"],
+    )
+}
+
+/// Whether its status tells these in this order, each with who wrote it and in which pass.
+fn remembers(object: &DynamicObject, reasons: &[&str]) -> Result<()> {
+    let told = object.data.pointer("/status/timeline").cloned();
+    let told = told.unwrap_or_default();
+    let mut wanted = reasons.iter().peekable();
+    for entry in told.as_array().into_iter().flatten() {
+        if wanted
+            .peek()
+            .is_some_and(|reason| entry["reason"] == ***reason)
+        {
+            wanted.next();
+        }
+        for field in ["time", "actor", "cause", "correlation"] {
+            ensure!(entry[field].as_str() > Some(""), "{field} of {entry}");
+        }
+    }
+    ensure!(wanted.next().is_none(), "{reasons:?} in {told:#}");
     Ok(())
 }
 

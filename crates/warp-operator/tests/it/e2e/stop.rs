@@ -26,11 +26,15 @@ pub(super) async fn a_suspended_workload_gives_its_gpus_back_and_resumes(
     let object = scene.until_phase("pausable", "Running").await?;
     ensure!(retries(&object) == 0, "suspending used a retry");
 
-    // Once more: what is told twice is one Event with a count.
+    // Once more: what is told twice is one Event with a count. While nothing of it runs, all of it may change.
     scene.change("pausable", json!({"suspend": true})).await?;
     scene.until_reason("pausable", "Suspended").await?;
+    scene.change("pausable", json!({"gpuCount": 1})).await?;
     scene.change("pausable", json!({"suspend": false})).await?;
     scene.until_phase("pausable", "Running").await?;
+    let pod = serde_json::to_value(scene.live_pod("pausable").await?)?;
+    let limits = &pod["spec"]["containers"][0]["resources"]["limits"];
+    ensure!(*limits == json!({"nvidia.com/gpu": "1"}), "{limits}");
     scene.release("pausable", &Behaviour::succeed()).await?;
     scene.until_phase("pausable", "Succeeded").await?;
 

@@ -136,6 +136,9 @@ const FIRST_ATTEMPT: &[&str] = &["Job default/w-uid-0", "Pod default/w-uid-0-*"]
 /// The same of a gang.
 const GIVEN_UP: &[&str] = &["Job default/g-uid-0", "Pod default/g-uid-0-*"];
 
+/// What a workload remembers of what happened depends on what was seen on the way.
+const TRAIL: &[&str] = &["/status/timeline"];
+
 /// How long a step took is a time like any other: a fault may cost some.
 const TOOK: &[&str] = &["/seconds"];
 
@@ -172,6 +175,9 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET is_edited_before_it_is_placed,
         FLEET is_wrong_and_then_corrected,
         FLEET cannot_pull_its_image,
+        FLEET cannot_pull_its_image_until_it_is_changed,
+        FLEET is_changed_while_it_waits_for_its_retry,
+        FLEET is_changed_as_it_is_placed,
         FLEET has_a_job_deleted_by_somebody,
         FLEET has_its_job_deleted_as_it_is_made,
         FLEET has_a_pod_deleted_by_somebody,
@@ -254,6 +260,9 @@ pub(super) fn all() -> Vec<Scenario> {
         scenario.setup.rival = Some(rival());
         scenario
     }));
+    for scenario in &mut all {
+        scenario.loose = Vec::leak([scenario.loose, TRAIL].concat());
+    }
     all
 }
 
@@ -710,6 +719,62 @@ async fn cannot_pull_its_image(world: &World) -> Result<()> {
     )
     .await?;
     until_phase(world, &it, "Failed").await
+}
+
+/// Its Job is replaced by one of the new spec, and no retry is used.
+async fn cannot_pull_its_image_until_it_is_changed(world: &World) -> Result<()> {
+    let it = submitted(
+        world,
+        json!({"podTemplate": behaves(json!({"pull-error": "no such image"}))}),
+    )
+    .await?;
+    until_reason(world, &it, "ImagePullFailed").await?;
+    let corrected = behaves(json!({"pull-error": null}));
+    world
+        .patch(
+            &it,
+            json!({"spec": {"podTemplate": corrected, "gpuCount": 2}}),
+        )
+        .await?;
+    until_phase(world, &it, "Succeeded").await
+}
+
+async fn is_changed_while_it_waits_for_its_retry(world: &World) -> Result<()> {
+    let it = submitted(
+        world,
+        json!({
+            "retryPolicy": {"maxRetries": 2, "backoffSeconds": 300},
+            "podTemplate": behaves(json!({"exit-code": "3"})),
+        }),
+    )
+    .await?;
+    until_reason(world, &it, "RetryBackoff").await?;
+    let corrected = behaves(json!({"exit-code": "0"}));
+    world
+        .patch(
+            &it,
+            json!({"spec": {"podTemplate": corrected, "gpuCount": 3}}),
+        )
+        .await?;
+    until_phase(world, &it, "Succeeded").await
+}
+
+/// The image takes so long that whenever the change comes, nothing runs yet.
+async fn is_changed_as_it_is_placed(world: &World) -> Result<()> {
+    let it = submitted(
+        world,
+        json!({"podTemplate": behaves(json!({"pull-time": "20m"}))}),
+    )
+    .await?;
+    let jobs: Api<Job> = Api::namespaced(world.client.clone(), "default");
+    while jobs.list(&ListParams::default()).await?.items.is_empty() {
+        world.pass(Duration::from_millis(5)).await;
+    }
+    let quick = behaves(json!({"pull-time": "1s"}));
+    world
+        .patch(&it, json!({"spec": {"podTemplate": quick, "gpuCount": 2}}))
+        .await?;
+    until_phase(world, &it, "Succeeded").await
 }
 
 /// Somebody deletes the Job of a workload that runs, and its pod with it or not.

@@ -255,6 +255,7 @@ fn strip(kind: &str, object: &mut Value) {
             "hostIP",
             "hostIPs",
             "refusedNodes",
+            "timeline",
         ] {
             status.remove(name);
         }

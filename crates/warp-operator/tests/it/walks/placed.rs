@@ -1,5 +1,6 @@
 //! Every leaf of two workloads that run, one in each form, while their pods fail and their nodes go and
-//! come back: what is placed stays as it was placed, on every attempt.
+//! come back: what runs stays as it was placed. What may be changed because nothing of it runs for the moment is
+//! changed and taken back, and the next attempt is what it was.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use warp_testkit::fault::world::World;
 
 use super::leaves::{self, Leaf};
 use super::trouble::{self, BRIEFLY, NOTICED};
-use super::walker::{User, frozen};
+use super::walker::{User, frozen, is_frozen};
 use super::{Covered, FREE, base, compare, pick};
 
 /// What happens during one stretch of the walk.
@@ -97,8 +98,11 @@ impl Placed {
             }
             Trouble::GpusBreak => trouble::break_gpus(world, node).await?,
         }
+        let mut open = Vec::new();
         for leaf in leaves {
-            self.edit(world, leaf, random, covered).await?;
+            if self.edit(world, leaf, random, covered).await? {
+                open.push(*leaf);
+            }
         }
         self.failures += trouble.costs();
         if trouble == Trouble::NodeIsSilent {
@@ -115,17 +119,23 @@ impl Placed {
             trouble.costs() > 0 || compare::pods(world, &self.user.namespace).await? == before,
             "an edit touched what runs"
         );
+        // What could be changed for the moment cannot be now.
+        for leaf in open {
+            let open = self.edit(world, leaf, random, covered).await?;
+            ensure!(!open, "{} may be changed while it runs", leaf.path);
+        }
         Ok(())
     }
 
-    /// Every value of a leaf, each answered as the rules say.
+    /// Every value of a leaf, each answered as the rules say; whether one was taken because nothing ran.
     async fn edit(
         &self,
         world: &World,
         leaf: &Leaf,
         random: &mut Random,
         covered: &mut Covered,
-    ) -> Result<()> {
+    ) -> Result<bool> {
+        let mut open = false;
         let user = &self.user;
         let path = &leaf.path;
         let free = FREE.contains(&leaf.field());
@@ -136,8 +146,17 @@ impl Placed {
                 continue;
             }
             covered.steps += 1;
-            let answer = user.replace(world, &spec).await?;
-            if free {
+            let (answer, met) = user.replace_what_is(world, &spec).await?;
+            if !free && !is_frozen(&met) {
+                ensure!(
+                    answer.accepted(),
+                    "{path} = {value}: {answer:?} at {}",
+                    met["status"]
+                );
+                let back = user.replace(world, &self.plain).await?;
+                ensure!(back.accepted(), "{path} = {value} and back: {back:?}");
+                open = true;
+            } else if free {
                 ensure!(answer.accepted(), "{path} = {value}: {answer:?}");
                 world.pass(Duration::from_secs(2)).await;
                 ensure!(user.replace(world, &self.plain).await?.accepted());
@@ -173,7 +192,7 @@ impl Placed {
         if !free {
             covered.placed.insert(path.clone());
         }
-        Ok(())
+        Ok(open)
     }
 
     async fn stands(&self, world: &World) -> Result<()> {

@@ -70,7 +70,7 @@ fn breaches() -> Vec<Breach> {
     let memory = "minMemory must be a positive quantity";
     let time = "maxRuntime must be a time of at least 1s such as 90m or 1h30m";
     let rent = "rent is for work that is one pod";
-    let level = "level must be host, rack, zone, region";
+    let level = "level must be a level of the cluster";
     let pod = "podTemplate needs a spec";
     let node = "nodeName goes around the scheduler";
     let policy = "restartPolicy must be Never";

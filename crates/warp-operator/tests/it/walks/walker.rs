@@ -37,12 +37,18 @@ impl Answer {
     }
 }
 
-/// The words with which a field is refused once it is placed.
+/// The words with which a field is refused while it runs and after its end.
 pub(crate) fn frozen(field: &str) -> String {
     if matches!(field, "modelName" | "gpuCount") {
-        return "after placement only suspend, maxRuntime, retryPolicy".to_owned();
+        return "modelName and gpuCount may not change while it runs or after its end".to_owned();
     }
-    format!("{field} may not change after placement")
+    format!("{field} may not change while it runs or after its end")
+}
+
+/// Whether only what steers a workload may be changed: it runs or has ended.
+pub(crate) fn is_frozen(object: &Value) -> bool {
+    let phase = object["status"]["phase"].as_str();
+    matches!(phase, Some("Running" | "Succeeded" | "Failed"))
 }
 
 /// Somebody in a namespace of their own, with one workload called `walk`.
@@ -140,6 +146,16 @@ impl User {
 
     /// Puts another spec in place of the one there is. What is refused changes nothing.
     pub(crate) async fn replace(&self, world: &World, spec: &Value) -> Result<Answer> {
+        let (answer, _) = self.replace_what_is(world, spec).await?;
+        Ok(answer)
+    }
+
+    /// The same, and the object as it was when that was answered.
+    pub(crate) async fn replace_what_is(
+        &self,
+        world: &World,
+        spec: &Value,
+    ) -> Result<(Answer, Value)> {
         let api = self.api(world)?;
         // The operator writes too: whoever is told of a conflict looks again.
         for _ in 0..20 {
@@ -155,7 +171,7 @@ impl User {
             if !said.accepted() {
                 self.unchanged(world, &before).await?;
             }
-            return Ok(said);
+            return Ok((said, before));
         }
         bail!("{}: conflicts without end", self.namespace)
     }

@@ -14,16 +14,16 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
+use warp_api::gpus::CONFIG_MAP;
 use warp_core::gpu::{self, Vendor};
 
 use super::{Finding, Verdict, finding};
-use crate::cluster::{Connection, told};
+use crate::cluster::operator::{LABELS, deployments, flag, flags};
+use crate::cluster::{Connection, gpus, told};
 use crate::commands::{install, operator};
 use crate::output;
 
 const INSTALL: &str = "`warp install --print | kubectl apply -f -`";
-/// The operator's Deployment carries these.
-const OPERATOR: &str = "app.kubernetes.io/name=warp,app.kubernetes.io/component=operator";
 /// How many names a line shows.
 const SHOWN: usize = 3;
 
@@ -42,7 +42,32 @@ pub(super) async fn check(connection: &Connection, own: bool) -> Vec<Finding> {
     }
     findings.push(you(connection).await);
     findings.extend(nodes(client).await);
+    findings.extend(added_gpus(client).await);
     findings
+}
+
+/// GPU models an administrator has added, and those of them the operator leaves out.
+async fn added_gpus(client: &Client) -> Vec<Finding> {
+    let what = "added GPUs";
+    let mut hidden = Vec::new();
+    let added = match gpus::added(client, &mut hidden).await {
+        Ok(added) => added,
+        Err(error) => return vec![finding(what, Verdict::Less, output::words(&error))],
+    };
+    if added.entries == 0 {
+        return Vec::new();
+    }
+    let used = added.entries - added.bad.len();
+    let told = format!(
+        "{used} of {} models of ConfigMap {CONFIG_MAP} are used",
+        added.entries
+    );
+    if added.bad.is_empty() {
+        return vec![finding(what, Verdict::Fine, told)];
+    }
+    let bad: Vec<String> = added.bad.iter().map(ToString::to_string).collect();
+    let told = format!("{told}; left out: {}", bad.join("; "));
+    vec![finding(what, Verdict::Less, told)]
 }
 
 /// Whether a kind is served as this Warp knows it.
@@ -134,15 +159,8 @@ fn difference(ours: &Value, theirs: &Value) -> Option<String> {
 
 async fn operator_of(client: &Client) -> Vec<Finding> {
     let what = "operator";
-    let labelled = ListParams::default().labels(OPERATOR);
-    let everywhere: Api<Deployment> = Api::all(client.clone());
-    let usual: Api<Deployment> = Api::namespaced(client.clone(), install::NAMESPACE);
-    let mut listed = everywhere.list(&labelled).await;
-    if listed.as_ref().is_err_and(forbidden) {
-        listed = usual.list(&labelled).await;
-    }
-    let deployments = match listed {
-        Ok(listed) => listed.items,
+    let deployments = match deployments(client).await {
+        Ok(deployments) => deployments,
         Err(error) => return vec![unseen(what, "its Deployment", error)],
     };
     if deployments.is_empty() {
@@ -180,31 +198,11 @@ fn running(deployment: &Deployment) -> Finding {
         0 => finding(
             "operator",
             Verdict::Wrong,
-            format!("{told}; `kubectl -n {namespace} describe pods -l {OPERATOR}` says why"),
+            format!("{told}; `kubectl -n {namespace} describe pods -l {LABELS}` says why"),
         ),
         _ if ready < wanted => finding("operator", Verdict::Less, told),
         _ => finding("operator", Verdict::Fine, told),
     }
-}
-
-/// The flags of the operator's container.
-fn flags(deployment: &Deployment) -> Vec<String> {
-    let pod = deployment
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.template.spec.as_ref());
-    let containers = pod.into_iter().flat_map(|pod| &pod.containers);
-    containers
-        .flat_map(|container| container.args.iter().flatten())
-        .cloned()
-        .collect()
-}
-
-fn flag(deployment: &Deployment, name: &str) -> Option<String> {
-    let start = format!("--{name}=");
-    flags(deployment)
-        .iter()
-        .find_map(|flag| flag.strip_prefix(&start).map(str::to_owned))
 }
 
 async fn lease(client: &Client, deployment: &Deployment) -> Finding {
@@ -220,7 +218,7 @@ async fn lease(client: &Client, deployment: &Deployment) -> Finding {
         return finding(what, Verdict::Less, told);
     }
     let api: Api<Lease> = Api::namespaced(client.clone(), &namespace);
-    let logs = format!("`kubectl -n {namespace} logs -l {OPERATOR}` says why");
+    let logs = format!("`kubectl -n {namespace} logs -l {LABELS}` says why");
     let spec = match api.get_opt(&name).await {
         Ok(Some(lease)) => lease.spec.unwrap_or_default(),
         Ok(None) => {
@@ -487,10 +485,6 @@ fn some(names: &[String]) -> String {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
     }
-}
-
-fn forbidden(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 403)
 }
 
 /// A check that could not be made is said, and is no verdict about the cluster.

@@ -6,9 +6,9 @@ use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
-use warp_core::gpu::{self, Sharing, Vendor};
+use warp_core::gpu::{self, Catalogue, Sharing, Vendor};
 
-use crate::cluster::told;
+use crate::cluster::{gpus, told};
 
 /// One model of GPU in the cluster.
 #[derive(Clone, Debug)]
@@ -22,6 +22,8 @@ pub(super) struct Kind {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fleet {
     pub(super) kinds: Vec<Kind>,
+    /// The GPU models that are known.
+    pub(super) known: Catalogue,
     nodes: usize,
     simulated: usize,
 }
@@ -34,6 +36,8 @@ impl Fleet {
             .await
             .map_err(told)
             .context("failed to list the nodes")?;
+        // Whoever may not read what was added chooses among what everybody knows.
+        let known = gpus::added(client, &mut Vec::new()).await?.catalogue;
         let mut kinds: BTreeMap<&str, Kind> = BTreeMap::new();
         let mut fleet = Self::default();
         for node in &nodes {
@@ -47,7 +51,7 @@ impl Fleet {
                 .into_iter()
                 .flatten()
                 .filter_map(|(name, amount)| Some((name.clone(), amount.0.parse().ok()?)));
-            for device in gpu::read(node.labels(), &counts.collect()).devices {
+            for device in known.read(node.labels(), &counts.collect()).devices {
                 let [model] = device.models[..] else { continue };
                 if device.sharing != Sharing::Exclusive {
                     continue;
@@ -61,6 +65,7 @@ impl Fleet {
                 kind.per_node = kind.per_node.max(count);
             }
         }
+        fleet.known = known;
         fleet.kinds = kinds
             .into_values()
             .filter(|kind| kind.per_node > 0)

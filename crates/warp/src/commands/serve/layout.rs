@@ -1,7 +1,7 @@
 //! Which GPUs of the cluster a model is served on, and why. The arithmetic is `warp_core::size`.
 
 use anyhow::bail;
-use warp_core::gpu::{self, Vendor};
+use warp_core::gpu::Vendor;
 use warp_core::size::{CacheType, Device, Layout, Load, layouts};
 
 use super::fleet::{Fleet, Kind};
@@ -104,7 +104,7 @@ pub(super) fn choose(args: &Args, engine: Engine, fleet: &Fleet) -> anyhow::Resu
 fn candidates(args: &Args, fleet: &Fleet) -> anyhow::Result<Vec<Kind>> {
     let mut kinds = fleet.kinds.clone();
     if let Some(wanted) = &args.gpu {
-        let models = gpu::named(wanted);
+        let models = fleet.known.named(wanted);
         kinds.retain(|kind| models.contains(&kind.model));
         if kinds.is_empty() {
             let known: Vec<&str> = fleet.kinds.iter().map(|kind| kind.model.name).collect();
