@@ -126,6 +126,9 @@ pub struct ModelSource {
     /// What lies below a prefix of a bucket, in S3 or a store that speaks its language.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub s3: Option<S3Source>,
+    /// An artifact of an OCI registry, as ORAS, ModelPack's tools or `warp model push` put it there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oci: Option<OciSource>,
     /// A folder of another claim of the same namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pvc: Option<PvcSource>,
@@ -233,6 +236,28 @@ fn default_region() -> String {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+pub struct OciSource {
+    /// `registry/name:tag` or `registry/name@sha256:…`. What was fetched is pinned by its digest (`status.commit`); a tag
+    /// that moves is not followed.
+    #[schemars(
+        length(max = 512),
+        regex(
+            pattern = r"^[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)+(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$"
+        )
+    )]
+    pub reference: String,
+    /// Secret of the same namespace, of type `kubernetes.io/dockerconfigjson` or with the keys `username` and
+    /// `password`. Without it, what everybody may read is read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub credentials_secret: Option<String>,
+    /// Ask the registry without encryption.
+    #[serde(default)]
+    pub plain_http: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct PvcSource {
     /// The claim.
     #[schemars(length(min = 1, max = 253))]
@@ -293,7 +318,8 @@ pub struct ModelCacheStatus {
     /// one while another is being fetched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// The commit of the complete model; for a source without commits, its content's digest cut to the same length.
+    /// The commit of the complete model; of an artifact, its SHA-256; for a source without either, its content's digest
+    /// cut to the length of a commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
     /// One digest over names, sizes and digests of the complete model's files.
@@ -388,6 +414,9 @@ impl ModelSource {
                 .trim_end_matches('/')
                 .to_owned();
         }
+        if let Some(oci) = &self.oci {
+            return format!("oci://{}", oci.reference);
+        }
         let pvc = self.pvc.as_ref();
         pvc.map_or(String::new(), |pvc| {
             let path = pvc.path.as_deref().unwrap_or_default().trim_matches('/');
@@ -407,8 +436,8 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         at: "spec.source",
-        rule: "[has(self.huggingface), has(self.http), has(self.s3), has(self.pvc)].filter(given, given).size() == 1",
-        message: "exactly one of huggingface, http, s3 and pvc must be given",
+        rule: "[has(self.huggingface), has(self.http), has(self.s3), has(self.oci), has(self.pvc)].filter(given, given).size() == 1",
+        message: "exactly one of huggingface, http, s3, oci and pvc must be given",
     },
     Rule {
         at: "spec.source.http",

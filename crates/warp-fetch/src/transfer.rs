@@ -3,11 +3,13 @@
 
 mod ranges;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -39,6 +41,8 @@ pub(crate) struct Transfer {
     pub(crate) connections: Arc<Semaphore>,
     /// What was published here before.
     pub(crate) known: Vec<Manifest>,
+    /// Who brings which content: of two files of equal content, one waits for the other and finds it there.
+    pub(crate) turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 /// When to try again, and when to give up.
@@ -100,6 +104,8 @@ impl Transfer {
         self: &Arc<Self>,
         file: &RemoteFile,
     ) -> Result<Verified, FetchError> {
+        let turn = Arc::clone(self.turns.lock().entry(part_name(file)).or_default());
+        let _turn = turn.lock().await;
         let digest = match self.present(file).await? {
             Some(digest) => {
                 self.progress.found(file.size);

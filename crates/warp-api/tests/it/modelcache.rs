@@ -43,6 +43,14 @@ fn every_rule_refuses_its_example_and_no_other() {
             None,
         ),
         (cache("m", s3("llama/8b"), "5Gi"), None),
+        (
+            cache(
+                "m",
+                json!({"oci": {"reference": "ghcr.io/a/b:v1", "plainHttp": false}}),
+                "5Gi",
+            ),
+            None,
+        ),
         (cache("m", listed("https://h/m/", "a/b.json"), "5Gi"), None),
     ] {
         assert_eq!(

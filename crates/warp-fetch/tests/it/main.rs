@@ -11,7 +11,9 @@
 mod bundle;
 mod hub;
 mod layout;
+mod oci;
 mod s3;
+mod serve;
 mod sources;
 mod trouble;
 
@@ -21,7 +23,9 @@ use std::time::Duration;
 
 use hub::Hub;
 use tempfile::TempDir;
-use warp_fetch::{FetchError, Limits, Options, Progress, Report, Selection, Source, Store};
+use warp_fetch::{
+    FetchError, Limits, Options, Progress, Registry, Report, Selection, Source, Store,
+};
 
 pub(crate) const MODEL: &str = "org/tiny";
 pub(crate) const MIB: usize = 1 << 20;
@@ -87,6 +91,7 @@ impl World {
             token: None,
             address_token: None,
             store: Store::default(),
+            registry: Registry::default(),
             selection: Selection::default(),
             limits: Limits {
                 connections: 4,
