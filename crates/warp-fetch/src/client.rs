@@ -199,7 +199,11 @@ impl Client {
                 Some(proof) => proof.headers(self, method, &address, wish.range).await?,
                 None => Vec::new(),
             };
-            let request = request(method, &address, wish, &shown)?;
+            let target = match proof {
+                Some(proof) => proof.target(&address)?,
+                None => address.clone(),
+            };
+            let request = request(method, &target, wish, &shown)?;
             let response = self.send(&address, request).await?;
             let status = response.status();
             if status == StatusCode::UNAUTHORIZED

@@ -7,7 +7,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum FetchError {
     #[error(
-        "'{0}' is no source; write hf://ORG/NAME[@REVISION], oci://REGISTRY/NAME[:TAG|@sha256:HEX], https://HOST/FILE, s3://BUCKET/PREFIX or the path of a folder"
+        "'{0}' is no source; write hf://ORG/NAME[@REVISION], oci://REGISTRY/NAME[:TAG|@sha256:HEX], https://HOST/FILE, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://ACCOUNT/CONTAINER/PREFIX or the path of a folder"
     )]
     NoSource(String),
     #[error(
@@ -73,7 +73,7 @@ pub enum FetchError {
     Bundle(String),
     #[error("another fetch writes to {0}; try again when it has ended")]
     Busy(PathBuf),
-    #[error("the Secret with the credentials cannot be used: {0}")]
+    #[error("the credentials cannot be used: {0}")]
     Credentials(String),
     #[error("failed to prepare the client: {0}")]
     Client(String),

@@ -10,9 +10,12 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::azure::{self, Azure, Caller};
 use crate::client::{Client, Limits};
 use crate::digest::Digest;
 use crate::error::FetchError;
+use crate::google::account::Tokens;
+use crate::google::{self, Google};
 use crate::layout::Layout;
 use crate::listing::{Listing, RemoteFile, Selection, content_digest};
 use crate::progress::{Phase, Progress};
@@ -44,6 +47,10 @@ pub struct Options {
     pub store: Store,
     /// How registries are asked.
     pub registry: Registry,
+    /// How Google Cloud Storage is asked.
+    pub google: Google,
+    /// How Azure Blob Storage is asked.
+    pub azure: Azure,
     pub selection: Selection,
     pub limits: Limits,
 }
@@ -133,6 +140,19 @@ fn client(options: &Options) -> Result<Client, FetchError> {
             let home = options.registry.home(artifact);
             (home, Some(Proof::Registry(login)))
         }
+        Source::Google(_) => {
+            let account = options.google.account.clone();
+            let tokens = account.map(Tokens::new);
+            (options.google.address(), tokens.map(Proof::Google))
+        }
+        Source::Azure(container) => {
+            let caller = Caller {
+                account: container.account.clone(),
+                access: options.azure.access.clone(),
+            };
+            let home = options.azure.address(&container.account);
+            (home, Some(Proof::Azure(caller)))
+        }
     };
     Client::with(&home, proof, options.limits)
 }
@@ -154,6 +174,8 @@ async fn patiently(
             Source::Folder(path) => folder::list(path),
             Source::Bucket(bucket) => s3::list(client, &options.store, bucket).await,
             Source::Artifact(artifact) => oci::list(client, &options.registry, artifact).await,
+            Source::Google(bucket) => google::list(client, &options.google, bucket).await,
+            Source::Azure(container) => azure::list(client, &options.azure, container).await,
         };
         match listed {
             Ok(listing) => {

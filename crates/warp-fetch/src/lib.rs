@@ -5,12 +5,15 @@
 //! no cluster: the binary does that. A model is published whole or not at all, and what is published was hashed as it
 //! lies on the disk.
 
+mod azure;
 pub mod bundle;
+mod checksum;
 mod client;
 mod digest;
 mod error;
 mod fetch;
 mod folder;
+mod google;
 mod hub;
 mod layout;
 mod listing;
@@ -29,14 +32,18 @@ mod source;
 mod transfer;
 mod verified;
 
+pub use azure::{Access as AzureAccess, Azure};
+pub use checksum::Checksum;
 pub use client::{Client, Limits};
 pub use digest::Digest;
 pub use error::FetchError;
 pub use fetch::{Options, Report, fetch};
+pub use google::Google;
+pub use google::account::ServiceAccount;
 pub use hub::look;
 pub use listing::{Listing, Place, RemoteFile, Selection};
 pub use progress::{Phase, Progress, State};
 pub use registry::{Credentials as RegistryCredentials, Registry};
 pub use s3::Store;
 pub use sign::Credentials;
-pub use source::{Artifact, Bucket, Hub, ListedFile, Source};
+pub use source::{Artifact, Bucket, Container, Hub, ListedFile, Source};

@@ -169,7 +169,7 @@ fn file(layer: &Value, base: &str) -> Result<RemoteFile, String> {
     let packed = notes[UNPACK] == "true" || is_archive(kind);
     match name {
         Some(name) if packed => Err(format!(
-            "'{name}' is an archive ({kind}); publish its files as they are, with `warp model push`, `oras push FILE…` or `modctl build --raw`"
+            "'{name}' is an archive ({kind}); publish its files as they are, with `oras push FILE…` or `modctl build --raw`"
         )),
         None => Err(format!(
             "layer {digest} ({kind}) has no file name ({} or {}); an image of a container is no model",
@@ -179,6 +179,7 @@ fn file(layer: &Value, base: &str) -> Result<RemoteFile, String> {
             path: name.to_owned(),
             size,
             digest: Some(digest),
+            checksum: None,
             validator: None,
             place: Place::Address(format!("{base}/blobs/{digest}")),
         }),

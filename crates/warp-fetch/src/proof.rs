@@ -3,8 +3,10 @@
 
 use http::{Method, StatusCode, Uri};
 
+use crate::azure::Caller;
 use crate::client::Client;
 use crate::error::FetchError;
+use crate::google::account::Tokens;
 use crate::registry::Login;
 use crate::sign::Signer;
 
@@ -16,6 +18,10 @@ pub(crate) enum Proof {
     Signed(Signer),
     /// What a registry asks for.
     Registry(Login),
+    /// A token of a service account of Google's.
+    Google(Tokens),
+    /// A signature in the address or of the request, as Azure reads it, or nothing.
+    Azure(Caller),
 }
 
 /// Headers of a request.
@@ -25,15 +31,17 @@ impl Proof {
     /// What a request carries.
     pub(crate) async fn headers(
         &self,
-        _client: &Client,
+        client: &Client,
         method: &Method,
         address: &Uri,
-        _range: Option<(u64, u64)>,
+        range: Option<(u64, u64)>,
     ) -> Result<Headers, FetchError> {
         Ok(match self {
             Self::Token(token) => vec![("authorization", format!("Bearer {token}"))],
             Self::Signed(signer) => signer.headers(method, address, jiff::Timestamp::now()),
             Self::Registry(login) => login.headers().await,
+            Self::Google(tokens) => tokens.headers(client).await?,
+            Self::Azure(caller) => caller.headers(method, address, range, jiff::Timestamp::now()),
         })
     }
 
@@ -48,7 +56,11 @@ impl Proof {
         let shown = shown.iter().find(|(name, _)| *name == "authorization");
         let shown = shown.map(|(_, value)| value.as_str());
         match self {
-            Self::Token(_) | Self::Signed(_) => Ok(false),
+            Self::Token(_) | Self::Signed(_) | Self::Azure(_) => Ok(false),
+            Self::Google(tokens) => {
+                tokens.forget(shown).await;
+                Ok(true)
+            }
             Self::Registry(login) => login.renew(client, address, shown, challenges).await,
         }
     }
@@ -73,7 +85,19 @@ impl Proof {
             (Self::Registry(_), StatusCode::NOT_FOUND) => {
                 Some("there is no such artifact, tag or digest; check the name")
             }
+            (Self::Google(_), _) if forbidden => Some(
+                "the account may not read this; give it the role Storage Object Viewer on the bucket",
+            ),
+            (Self::Azure(caller), _) => caller.advice(status),
             _ => None,
+        }
+    }
+
+    /// The address a request really goes to.
+    pub(crate) fn target(&self, address: &Uri) -> Result<Uri, FetchError> {
+        match self {
+            Self::Azure(caller) => caller.target(address),
+            _ => Ok(address.clone()),
         }
     }
 }

@@ -21,6 +21,10 @@ pub enum Source {
     Folder(PathBuf),
     Bucket(Bucket),
     Artifact(Artifact),
+    /// A bucket of Google Cloud Storage.
+    Google(Bucket),
+    /// A container of Azure Blob Storage.
+    Azure(Container),
 }
 
 /// A file of a list.
@@ -36,6 +40,15 @@ pub struct ListedFile {
 pub struct Bucket {
     pub name: String,
     /// Without slashes around it; empty: the whole bucket.
+    pub prefix: String,
+}
+
+/// A container of an account of Azure Blob Storage, and where in it a model lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Container {
+    pub account: String,
+    pub name: String,
+    /// Without slashes around it; empty: the whole container.
     pub prefix: String,
 }
 
@@ -59,7 +72,7 @@ pub struct Hub {
 
 impl Source {
     /// Reads `hf://ORG/NAME[@REVISION]`, `oci://REGISTRY/NAME[:TAG][@sha256:HEX]`, `https://HOST/FILE[#sha256=HEX]`,
-    /// `s3://BUCKET/PREFIX`, `file://FOLDER` or a path.
+    /// `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://ACCOUNT/CONTAINER/PREFIX`, `file://FOLDER` or a path.
     pub fn parse(text: &str) -> Result<Self, FetchError> {
         let bad = || FetchError::NoSource(text.to_owned());
         if let Some(rest) = text.strip_prefix("hf://") {
@@ -85,6 +98,12 @@ impl Source {
         }
         if let Some(rest) = text.strip_prefix("s3://") {
             return Bucket::parse(rest).map(Self::Bucket).ok_or_else(bad);
+        }
+        if let Some(rest) = text.strip_prefix("gs://") {
+            return Bucket::parse(rest).map(Self::Google).ok_or_else(bad);
+        }
+        if let Some(rest) = text.strip_prefix("az://") {
+            return Container::parse(rest).map(Self::Azure).ok_or_else(bad);
         }
         if let Some(rest) = text.strip_prefix("oci://") {
             return Artifact::parse(rest).map(Self::Artifact).ok_or_else(bad);
@@ -157,6 +176,26 @@ impl Bucket {
         let prefix = prefix.trim_matches('/');
         let inside = prefix.is_empty() || crate::listing::is_inside(prefix);
         (named && inside).then(|| Self {
+            name: name.to_owned(),
+            prefix: prefix.to_owned(),
+        })
+    }
+}
+
+impl Container {
+    /// Reads `ACCOUNT/CONTAINER[/PREFIX]`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (account, rest) = text.split_once('/')?;
+        let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let small = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
+        let known = (3..=24).contains(&account.len()) && account.chars().all(small);
+        let named = (3..=63).contains(&name.len())
+            && name.starts_with(small)
+            && name.chars().all(|letter| small(letter) || letter == '-');
+        let prefix = prefix.trim_matches('/');
+        let inside = prefix.is_empty() || crate::listing::is_inside(prefix);
+        (known && named && inside).then(|| Self {
+            account: account.to_owned(),
             name: name.to_owned(),
             prefix: prefix.to_owned(),
         })
@@ -304,6 +343,21 @@ mod tests {
         };
         assert_eq!(Source::parse("s3://my-models/a/b/").unwrap(), bucket("a/b"));
         assert_eq!(Source::parse("s3://my-models").unwrap(), bucket(""));
+        assert_eq!(
+            Source::parse("gs://my-models/a/").unwrap(),
+            Source::Google(Bucket {
+                name: "my-models".to_owned(),
+                prefix: "a".to_owned(),
+            })
+        );
+        assert_eq!(
+            Source::parse("az://acc0unt/my-models/a/b").unwrap(),
+            Source::Azure(Container {
+                account: "acc0unt".to_owned(),
+                name: "my-models".to_owned(),
+                prefix: "a/b".to_owned(),
+            })
+        );
         let artifact = |tag: &str, sha256: Option<&str>| {
             Source::Artifact(Artifact {
                 registry: "ghcr.io:8443".to_owned(),
@@ -325,6 +379,12 @@ mod tests {
         );
         for bad in [
             "",
+            "gs://",
+            "gs://b/../c",
+            "az://account",
+            "az://acc.evil.example/models",
+            "az://Account/models",
+            "az://account/models/../x",
             "oci://",
             "oci://ghcr.io",
             "oci://ghcr.io/",

@@ -8,7 +8,9 @@
     reason = "a test says what went wrong by failing"
 )]
 
+mod azure;
 mod bundle;
+mod google;
 mod hub;
 mod layout;
 mod oci;
@@ -24,7 +26,8 @@ use std::time::Duration;
 use hub::Hub;
 use tempfile::TempDir;
 use warp_fetch::{
-    FetchError, Limits, Options, Progress, Registry, Report, Selection, Source, Store,
+    Azure, FetchError, Google, Limits, Options, Progress, Registry, Report, Selection, Source,
+    Store,
 };
 
 pub(crate) const MODEL: &str = "org/tiny";
@@ -92,6 +95,8 @@ impl World {
             address_token: None,
             store: Store::default(),
             registry: Registry::default(),
+            google: Google::default(),
+            azure: Azure::default(),
             selection: Selection::default(),
             limits: Limits {
                 connections: 4,

@@ -80,9 +80,10 @@ async fn a_tag_is_pinned_to_its_digest_and_every_layer_is_a_file() {
 async fn readers_are_let_in_by_password_or_token_and_nobody_else_is_shown_them() {
     for door in [Door::Basic, Door::AnonymousToken, Door::Token] {
         let (world, (registry, _)) = (World::new(), model(door));
-        // Tokens run out in the middle.
+        // Tokens run out in the middle, for one request after the other.
         registry.uses_of_a_token(2);
         let mut options = options(&world, &registry, ":v1");
+        options.limits.connections = 1;
         if door != Door::AnonymousToken {
             options.registry.login = credentials(PASSWORD);
         }

@@ -71,6 +71,18 @@ pub(crate) fn content_key(spec: &ModelCacheSpec) -> String {
             .as_ref()
             .map(|oci| json!([oci.plain_http, oci.credentials_secret])),
     );
+    parts.extend(
+        source
+            .gcs
+            .as_ref()
+            .map(|gcs| json!([gcs.endpoint, gcs.credentials_secret])),
+    );
+    parts.extend(
+        source
+            .azure
+            .as_ref()
+            .map(|azure| json!([azure.endpoint, azure.credentials_secret])),
+    );
     let text = Value::Array(parts);
     format!("{:08x}", fnv(text.to_string().as_bytes()) >> 32)
 }
@@ -231,8 +243,11 @@ fn pod(cache: &ModelCache, fetcher: &Fetcher, image: &str) -> PodSpec {
 }
 
 fn mounted_secret(cache: &ModelCache) -> Option<&str> {
-    let oci = cache.spec.source.oci.as_ref()?;
-    oci.credentials_secret.as_deref()
+    let source = &cache.spec.source;
+    let oci = source.oci.as_ref().map(|oci| &oci.credentials_secret);
+    let gcs = source.gcs.as_ref().map(|gcs| &gcs.credentials_secret);
+    let azure = source.azure.as_ref().map(|azure| &azure.credentials_secret);
+    oci.or(gcs).or(azure)?.as_deref()
 }
 
 /// Simulated nodes fetch nothing: where there are others, the fetch runs there.
@@ -384,6 +399,11 @@ fn environment(cache: &ModelCache) -> Vec<EnvVar> {
         let secret = http.token_secret.as_deref();
         variables.extend(secret.map(|name| secret_key("WARP_HTTP_TOKEN", name, "token", true)));
     }
+    let other = source.gcs.as_ref().and_then(|gcs| gcs.endpoint.as_deref());
+    variables.extend(other.map(|it| given("STORAGE_EMULATOR_HOST", it)));
+    let other = source.azure.as_ref();
+    let other = other.and_then(|azure| azure.endpoint.as_deref());
+    variables.extend(other.map(|it| given("AZURE_STORAGE_ENDPOINT", it)));
     if let Some(s3) = &source.s3 {
         variables.push(given("AWS_REGION", &s3.region));
         variables.extend(

@@ -13,7 +13,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde_json::{Value, json};
 use warp_fetch::{
-    Credentials, FetchError, Limits, Options, Progress, Registry, Report, Selection, Source, Store,
+    Azure, Credentials, FetchError, Google, Limits, Options, Progress, Registry, Report, Selection,
+    Source, Store,
 };
 
 use crate::output;
@@ -31,7 +32,8 @@ pub(crate) struct Args {
     /// `hf://ORG/NAME[@REVISION]` or `ORG/NAME` ($HF_ENDPOINT, $HF_TOKEN), `https://HOST/FILE[#sha256=HEX]`
     /// ($WARP_HTTP_TOKEN), `oci://REGISTRY/NAME[:TAG|@sha256:HEX]` ($WARP_REGISTRY_USERNAME and $WARP_REGISTRY_PASSWORD,
     /// or what `docker login` has written), `s3://BUCKET/PREFIX` ($AWS_ACCESS_KEY_ID, $AWS_SECRET_ACCESS_KEY,
-    /// $AWS_SESSION_TOKEN, $AWS_REGION, $AWS_ENDPOINT_URL), or a folder
+    /// $AWS_SESSION_TOKEN, $AWS_REGION, $AWS_ENDPOINT_URL), `gs://BUCKET/PREFIX` ($GOOGLE_APPLICATION_CREDENTIALS, a key of a
+    /// service account), `az://ACCOUNT/CONTAINER/PREFIX` ($AZURE_STORAGE_KEY or $AZURE_STORAGE_SAS_TOKEN), or a folder
     #[arg(value_name = "SOURCE")]
     source: String,
     /// The cache it goes to, in the layout of the hub's own client [default: $HF_HUB_CACHE, $HF_HOME/hub, ~/.cache/huggingface/hub]
@@ -108,7 +110,7 @@ fn rate(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("'{text}' is not a number of bytes such as 500K, 100M or 1G"))
 }
 
-pub(crate) fn setting(name: &str) -> Option<String> {
+fn setting(name: &str) -> Option<String> {
     let value = std::env::var(name).ok()?;
     Some(value.trim().to_owned()).filter(|value| !value.is_empty())
 }
@@ -185,9 +187,18 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 async fn fetch(args: Args, to: PathBuf) -> Result<Report, FetchError> {
     let source = Source::parse(&args.source)?.with_files(&args.files)?;
+    let secret = args.credentials.as_deref();
     let options = Options {
+        google: Google {
+            endpoint: setting("STORAGE_EMULATOR_HOST"),
+            account: login::google(&source, secret)?,
+        },
+        azure: Azure {
+            endpoint: setting("AZURE_STORAGE_ENDPOINT"),
+            access: login::azure(&source, secret)?,
+        },
         registry: Registry {
-            login: login::of(&source, args.credentials.as_deref())?,
+            login: login::registry(&source, secret)?,
             plain_http: args.plain_http,
         },
         source,

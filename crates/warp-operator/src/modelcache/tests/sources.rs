@@ -77,3 +77,42 @@ fn an_artifact_is_named_as_it_is_and_its_secret_is_mounted() {
     assert!(mounts.expect("mounts").contains(&mount), "{mounts:?}");
     assert_ne!(content_key(&open.spec), content_key(&closed.spec));
 }
+
+#[test]
+fn googles_and_azures_stores_are_named_and_their_secrets_are_mounted() {
+    for (source, word, variable) in [
+        (
+            json!({"gcs": {"bucket": "models", "prefix": "/llama/", "endpoint": "http://fake", "credentialsSecret": "keys"}}),
+            "gs://models/llama",
+            "STORAGE_EMULATOR_HOST",
+        ),
+        (
+            json!({"azure": {
+                "account": "acc", "container": "models", "prefix": "llama", "endpoint": "http://fake", "credentialsSecret": "keys",
+            }}),
+            "az://acc/models/llama",
+            "AZURE_STORAGE_ENDPOINT",
+        ),
+    ] {
+        let cache = cache(json!({"source": source}));
+        let job = job(&cache, &seen().fetcher, "warp:test");
+        let pod = job.spec.and_then(|spec| spec.template.spec).expect("a pod");
+        let made = serde_json::to_value(pod).expect("a pod");
+        let words = made["containers"][0]["args"].as_array().expect("arguments");
+        assert_eq!(words.last(), Some(&json!(word)));
+        assert!(
+            words.contains(&json!("--credentials=/credentials")),
+            "{words:?}"
+        );
+        let env = made["containers"][0]["env"].as_array().expect("variables");
+        let other = json!({"name": variable, "value": "http://fake"});
+        assert!(env.contains(&other), "{env:?}");
+        let volume = json!({"name": "credentials", "secret": {"secretName": "keys"}});
+        assert!(
+            made["volumes"]
+                .as_array()
+                .expect("volumes")
+                .contains(&volume)
+        );
+    }
+}

@@ -1,13 +1,14 @@
-//! Who a registry is told asks: the Secret of a ModelCache, two variables, or what `docker login` has written.
+//! Who a source is told asks: what the Secret of a ModelCache has, or what the tools people know keep in variables and
+//! files.
 
 use std::path::{Path, PathBuf};
 
-use warp_fetch::{FetchError, RegistryCredentials, Source};
+use warp_fetch::{AzureAccess, FetchError, RegistryCredentials, ServiceAccount, Source};
 
 use super::setting;
 
 /// What there is for the registry of a source. A Secret that was given must have something for it.
-pub(crate) fn of(
+pub(crate) fn registry(
     source: &Source,
     secret: Option<&Path>,
 ) -> Result<Option<RegistryCredentials>, FetchError> {
@@ -30,6 +31,50 @@ fn configuration() -> Option<PathBuf> {
     let folder = setting("DOCKER_CONFIG").map(PathBuf::from);
     let usual = || setting("HOME").map(|home| PathBuf::from(home).join(".docker"));
     folder.or_else(usual).map(|it| it.join("config.json"))
+}
+
+/// The service account that reads a bucket of Google's.
+pub(crate) fn google(
+    source: &Source,
+    secret: Option<&Path>,
+) -> Result<Option<ServiceAccount>, FetchError> {
+    if !matches!(source, Source::Google(_)) {
+        return Ok(None);
+    }
+    let path = match secret {
+        Some(folder) => folder.join("key.json"),
+        None => match setting("GOOGLE_APPLICATION_CREDENTIALS") {
+            Some(path) => PathBuf::from(path),
+            None => return Ok(None),
+        },
+    };
+    let key = std::fs::read_to_string(&path)
+        .map_err(|_| FetchError::Credentials(format!("{} cannot be read", path.display())))?;
+    ServiceAccount::read(&key).map(Some)
+}
+
+/// What a container of Azure's is read with.
+pub(crate) fn azure(
+    source: &Source,
+    secret: Option<&Path>,
+) -> Result<Option<AzureAccess>, FetchError> {
+    if !matches!(source, Source::Azure(_)) {
+        return Ok(None);
+    }
+    let given = |name: &str| match secret {
+        Some(folder) => std::fs::read_to_string(folder.join(name)).ok(),
+        None => setting(name),
+    };
+    if let Some(key) = given("AZURE_STORAGE_KEY") {
+        return AzureAccess::key(&key).map(Some);
+    }
+    match (given("AZURE_STORAGE_SAS_TOKEN"), secret) {
+        (Some(token), _) => AzureAccess::sas(&token).map(Some),
+        (None, None) => Ok(None),
+        (None, Some(_)) => Err(FetchError::Credentials(
+            "it has neither AZURE_STORAGE_KEY nor AZURE_STORAGE_SAS_TOKEN".to_owned(),
+        )),
+    }
 }
 
 fn mounted(folder: &Path, registry: &str) -> Result<RegistryCredentials, FetchError> {
@@ -59,7 +104,7 @@ mod tests {
     fn a_mounted_secret_has_a_configuration_or_a_user_and_a_password() {
         let folder = tempfile::tempdir().unwrap();
         let source = Source::parse("oci://ghcr.io/a/b:v1").unwrap();
-        let found = || of(&source, Some(folder.path()));
+        let found = || registry(&source, Some(folder.path()));
         let error = found().unwrap_err();
         assert_eq!(
             (error.reason(), error.is_permanent()),
@@ -77,7 +122,23 @@ mod tests {
         assert_eq!(found().unwrap().unwrap().username, "u");
         std::fs::write(&config, r#"{"auths": {}}"#).unwrap();
         assert!(found().unwrap_err().to_string().contains("ghcr.io"));
+        let blobs = Source::parse("az://account/models").unwrap();
+        let access = || azure(&blobs, Some(folder.path()));
+        assert_eq!(access().unwrap_err().reason(), "Unauthorized");
+        std::fs::write(
+            folder.path().join("AZURE_STORAGE_SAS_TOKEN"),
+            "?sv=1&sig=x\n",
+        )
+        .unwrap();
+        assert_eq!(access().unwrap(), AzureAccess::sas("sv=1&sig=x").ok());
+        std::fs::write(folder.path().join("AZURE_STORAGE_KEY"), "a2V5\n").unwrap();
+        assert_eq!(access().unwrap(), AzureAccess::key("a2V5").ok());
+        let bucket = Source::parse("gs://models/a").unwrap();
+        let account = || google(&bucket, Some(folder.path()));
+        assert_eq!(account().unwrap_err().reason(), "Unauthorized");
+        std::fs::write(folder.path().join("key.json"), "{}").unwrap();
+        assert!(account().unwrap_err().to_string().contains("client_email"));
         let other = Source::parse("hf://a/b").unwrap();
-        assert_eq!(of(&other, Some(folder.path())).unwrap(), None);
+        assert_eq!(registry(&other, Some(folder.path())).unwrap(), None);
     }
 }
