@@ -5,12 +5,18 @@
 // The lint takes the columns of one `#[kube]` for one attribute said twice.
 #![allow(clippy::duplicated_attributes)]
 
+mod source;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::crd::Rule;
+pub use source::{
+    AzureSource, GcsSource, HttpFile, HttpSource, HuggingfaceSource, ModelSource, OciSource,
+    PvcSource, S3Source,
+};
 
 /// Where a pod that uses a cache mounts its claim: `status.path` begins with it.
 pub const MOUNT: &str = "/models";
@@ -113,136 +119,6 @@ fn default_timeout() -> String {
     "24h".to_owned()
 }
 
-/// Exactly one place a model comes from.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ModelSource {
-    /// A repository of the Hugging Face hub or of a mirror.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub huggingface: Option<HuggingfaceSource>,
-    /// One file by its address, or a list of files below one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub http: Option<HttpSource>,
-    /// What lies below a prefix of a bucket, in S3 or a store that speaks its language.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub s3: Option<S3Source>,
-    /// A folder of another claim of the same namespace.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pvc: Option<PvcSource>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct HuggingfaceSource {
-    /// `org/name`.
-    #[schemars(
-        length(max = 193),
-        regex(pattern = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_][A-Za-z0-9._-]{0,95}$")
-    )]
-    pub repository: String,
-    /// A branch, a tag or a commit. What was fetched is pinned by its commit; a branch that moves is not followed.
-    #[serde(default = "default_revision")]
-    #[schemars(
-        length(min = 1, max = 255),
-        regex(pattern = r"^[A-Za-z0-9_][A-Za-z0-9._/-]*$")
-    )]
-    pub revision: String,
-    /// A mirror to ask instead of the hub: `https://hub.example`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(
-        length(max = 1024),
-        regex(pattern = r"^https?://[^/?#@\s]+(/[^?#\s]*)?$")
-    )]
-    pub endpoint: Option<String>,
-    /// Secret of the same namespace whose key `token` is shown to the hub.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253))]
-    pub token_secret: Option<String>,
-}
-
-fn default_revision() -> String {
-    "main".to_owned()
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct HttpSource {
-    /// `https://host/file.gguf`; with `files`, the folder they are below.
-    #[schemars(length(max = 2048), regex(pattern = r"^https?://[^/?#@\s]+/[^#\s]*$"))]
-    pub url: String,
-    /// What the file must hash to, in hexadecimal. Without it, nothing but the length is known of the right content.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^[0-9a-f]{64}$"))]
-    pub sha256: Option<String>,
-    /// Files below `url`, fetched together or not at all.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 512))]
-    pub files: Vec<HttpFile>,
-    /// Secret of the same namespace whose key `token` is shown to the host of `url`, and to nobody it redirects to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253))]
-    pub token_secret: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct HttpFile {
-    /// Its path below `url` and below the model's folder.
-    #[schemars(length(min = 1, max = 512), regex(pattern = r"^[^/#\s][^#]*$"))]
-    pub path: String,
-    /// What the file must hash to, in hexadecimal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^[0-9a-f]{64}$"))]
-    pub sha256: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct S3Source {
-    /// The bucket.
-    #[schemars(
-        length(min = 3, max = 255),
-        regex(pattern = r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")
-    )]
-    pub bucket: String,
-    /// The folder in it, or one object; the whole bucket where there is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 1024))]
-    pub prefix: Option<String>,
-    /// Region of the bucket.
-    #[serde(default = "default_region")]
-    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[a-z0-9-]+$"))]
-    pub region: String,
-    /// Another store that speaks the language of S3: `https://minio.example:9000`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(
-        length(max = 1024),
-        regex(pattern = r"^https?://[^/?#@\s]+(/[^?#\s]*)?$")
-    )]
-    pub endpoint: Option<String>,
-    /// Secret of the same namespace with the keys `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`, and
-    /// `AWS_SESSION_TOKEN` if the credentials have one. Without it, what everybody may read is read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253))]
-    pub credentials_secret: Option<String>,
-}
-
-fn default_region() -> String {
-    "us-east-1".to_owned()
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PvcSource {
-    /// The claim.
-    #[schemars(length(min = 1, max = 253))]
-    pub claim_name: String,
-    /// The folder on it; the whole volume where there is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 1024))]
-    pub path: Option<String>,
-}
-
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum AccessMode {
     #[default]
@@ -293,7 +169,8 @@ pub struct ModelCacheStatus {
     /// one while another is being fetched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// The commit of the complete model; for a source without commits, its content's digest cut to the same length.
+    /// The commit of the complete model; of an artifact, its SHA-256; for a source without either, its content's digest
+    /// cut to the length of a commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
     /// One digest over names, sizes and digests of the complete model's files.
@@ -371,33 +248,6 @@ impl ModelCache {
     }
 }
 
-impl ModelSource {
-    /// The source in one word, as `warp fetch` takes it; of a claim, where it is mounted is the caller's.
-    pub fn word(&self) -> String {
-        if let Some(hub) = &self.huggingface {
-            return format!("hf://{}@{}", hub.repository, hub.revision);
-        }
-        if let Some(http) = &self.http {
-            let digest = http.sha256.as_ref();
-            let digest = digest.map_or(String::new(), |sha256| format!("#sha256={sha256}"));
-            return format!("{}{digest}", http.url);
-        }
-        if let Some(s3) = &self.s3 {
-            let prefix = s3.prefix.as_deref().unwrap_or_default().trim_matches('/');
-            return format!("s3://{}/{prefix}", s3.bucket)
-                .trim_end_matches('/')
-                .to_owned();
-        }
-        let pvc = self.pvc.as_ref();
-        pvc.map_or(String::new(), |pvc| {
-            let path = pvc.path.as_deref().unwrap_or_default().trim_matches('/');
-            format!("pvc://{}/{path}", pvc.claim_name)
-                .trim_end_matches('/')
-                .to_owned()
-        })
-    }
-}
-
 /// Every rule with the place in the schema it hangs on.
 pub const RULES: &[Rule] = &[
     Rule {
@@ -407,8 +257,8 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         at: "spec.source",
-        rule: "[has(self.huggingface), has(self.http), has(self.s3), has(self.pvc)].filter(given, given).size() == 1",
-        message: "exactly one of huggingface, http, s3 and pvc must be given",
+        rule: "[has(self.huggingface), has(self.http), has(self.s3), has(self.oci), has(self.gcs), has(self.azure), has(self.pvc)].filter(given, given).size() == 1",
+        message: "exactly one of huggingface, http, s3, oci, gcs, azure and pvc must be given",
     },
     Rule {
         at: "spec.source.http",
@@ -429,6 +279,16 @@ pub const RULES: &[Rule] = &[
         at: "spec.source.s3",
         rule: "!has(self.prefix) || !self.prefix.split('/').exists(part, part == '..')",
         message: "prefix must be a path in the bucket: '..' is not allowed",
+    },
+    Rule {
+        at: "spec.source.gcs",
+        rule: "!has(self.prefix) || !self.prefix.split('/').exists(part, part == '..')",
+        message: "prefix must be a path in Google's bucket: '..' is not allowed",
+    },
+    Rule {
+        at: "spec.source.azure",
+        rule: "!has(self.prefix) || !self.prefix.split('/').exists(part, part == '..')",
+        message: "prefix must be a path in the container: '..' is not allowed",
     },
     Rule {
         at: "spec.source.pvc",

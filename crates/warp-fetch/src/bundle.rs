@@ -143,7 +143,8 @@ fn check(manifest: &Manifest) -> Result<(), FetchError> {
     if Hub::parse(&format!("{}@{}", manifest.name, manifest.revision)).is_none() {
         return Err(bad("its list of files names no model"));
     }
-    if manifest.commit.len() != 40 || !hexadecimal(&manifest.commit) {
+    // As git and the hub write commits, or a registry its digests.
+    if !matches!(manifest.commit.len(), 40 | 64) || !hexadecimal(&manifest.commit) {
         return Err(bad("its list of files names no commit"));
     }
     for file in &manifest.files {

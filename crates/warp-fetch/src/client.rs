@@ -1,13 +1,13 @@
-//! Requests: redirections followed, the token sent to nobody but the source itself, answers judged as worth another try
-//! or not. Waiting and trying again is the caller's.
+//! Requests: redirections followed, what is secret shown to nobody but the source itself, answers judged as worth
+//! another try or not. Waiting and trying again is the caller's.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, LOCATION, RANGE, RETRY_AFTER, USER_AGENT};
+use http::header::{ACCEPT, LOCATION, RANGE, RETRY_AFTER, USER_AGENT, WWW_AUTHENTICATE};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -15,11 +15,13 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use crate::error::FetchError;
 use crate::pace::Pace;
-use crate::sign::Signer;
+use crate::proof::Proof;
 
 type Connection =
-    hyper_util::client::legacy::Client<hyper_rustls::HttpsConnector<HttpConnector>, Empty<Bytes>>;
+    hyper_util::client::legacy::Client<hyper_rustls::HttpsConnector<HttpConnector>, Full<Bytes>>;
 
+/// Who asks, told to every server.
+pub(crate) const AGENT: &str = concat!("warp/", env!("CARGO_PKG_VERSION"));
 const REDIRECTS: usize = 8;
 const CONNECT_LIMIT: Duration = Duration::from_secs(15);
 /// What an unfinished answer may take of memory on one connection.
@@ -55,10 +57,8 @@ impl Default for Limits {
 /// Asks one source.
 pub struct Client {
     connection: Connection,
-    /// Sent to addresses that begin with this only.
-    token: Option<(Uri, String)>,
-    /// Signs requests to addresses that begin with this only.
-    signer: Option<(Uri, Signer)>,
+    /// Shown to addresses that begin with this only.
+    proof: Option<(Uri, Proof)>,
     pub(crate) limits: Limits,
     pub(crate) pace: Pace,
 }
@@ -71,6 +71,15 @@ impl std::fmt::Debug for Client {
     }
 }
 
+/// What is wanted of an address, besides all of it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wish<'a> {
+    /// First and last byte.
+    range: Option<(u64, u64)>,
+    /// Forms the answer may have.
+    accept: Option<&'a str>,
+}
+
 /// An answer and the address that gave it.
 pub(crate) struct Answer {
     pub(crate) response: Response<Incoming>,
@@ -80,6 +89,15 @@ pub(crate) struct Answer {
 impl Client {
     /// A client that shows `token` to the place of `home` and to nobody else.
     pub fn new(home: &str, token: Option<String>, limits: Limits) -> Result<Self, FetchError> {
+        Self::with(home, token.map(Proof::Token), limits)
+    }
+
+    /// A client that shows `proof` to the place of `home` and to nobody else.
+    pub(crate) fn with(
+        home: &str,
+        proof: Option<Proof>,
+        limits: Limits,
+    ) -> Result<Self, FetchError> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_connect_timeout(Some(CONNECT_LIMIT));
@@ -98,28 +116,16 @@ impl Client {
             .pool_timer(TokioTimer::new())
             .http1_max_buf_size(READ_BUFFER_BYTES)
             .build(connector);
-        let token = match token {
+        let proof = match proof {
             None => None,
-            Some(token) => Some((parse(home)?, token)),
+            Some(proof) => Some((parse(home)?, proof)),
         };
         Ok(Self {
             connection,
-            token,
-            signer: None,
+            proof,
             pace: Pace::new(limits.bytes_per_second),
             limits,
         })
-    }
-
-    /// The same client, with requests to the place of `home` signed.
-    pub(crate) fn signed(mut self, home: &str, signer: Signer) -> Result<Self, FetchError> {
-        self.signer = Some((parse(home)?, signer));
-        Ok(self)
-    }
-
-    /// Whether a token is shown to the source.
-    pub(crate) fn has_token(&self) -> bool {
-        self.token.is_some()
     }
 
     /// Asks for `range` (first and last byte) of an address, through its redirections.
@@ -128,11 +134,15 @@ impl Client {
         address: &str,
         range: Option<(u64, u64)>,
     ) -> Result<Answer, FetchError> {
-        self.ask(&Method::GET, address, range).await
+        let wish = Wish {
+            range,
+            accept: None,
+        };
+        self.ask(&Method::GET, address, wish).await
     }
 
     pub(crate) async fn head(&self, address: &str) -> Result<Answer, FetchError> {
-        self.ask(&Method::HEAD, address, None).await
+        self.ask(&Method::HEAD, address, Wish::default()).await
     }
 
     /// A whole answer of bounded size.
@@ -141,7 +151,26 @@ impl Client {
         address: &str,
         limit: usize,
     ) -> Result<(Bytes, HeaderMap), FetchError> {
-        let answer = self.get(address, None).await?;
+        self.whole_as(address, None, limit).await
+    }
+
+    /// The same, in one of the forms that `accept` names.
+    pub(crate) async fn whole_as(
+        &self,
+        address: &str,
+        accept: Option<&str>,
+        limit: usize,
+    ) -> Result<(Bytes, HeaderMap), FetchError> {
+        let wish = Wish {
+            range: None,
+            accept,
+        };
+        let answer = self.ask(&Method::GET, address, wish).await?;
+        self.read(answer, limit).await
+    }
+
+    /// All of an answer.
+    async fn read(&self, answer: Answer, limit: usize) -> Result<(Bytes, HeaderMap), FetchError> {
         let (parts, body) = answer.response.into_parts();
         let what = place(&answer.address);
         let body = tokio::time::timeout(self.limits.stall, Limited::new(body, limit).collect())
@@ -158,27 +187,42 @@ impl Client {
         &self,
         method: &Method,
         address: &str,
-        range: Option<(u64, u64)>,
+        wish: Wish<'_>,
     ) -> Result<Answer, FetchError> {
         let mut address = parse(address)?;
-        for _ in 0..=REDIRECTS {
+        let mut renewed = false;
+        let mut redirects = 0;
+        while redirects <= REDIRECTS {
             self.pace.ready().await;
-            let request = self.request(method, &address, range)?;
-            let response =
-                tokio::time::timeout(self.limits.stall, self.connection.request(request))
-                    .await
-                    .map_err(|_| self.stalled(&place(&address)))?
-                    .map_err(|error| FetchError::Unreachable {
-                        place: place(&address),
-                        why: causes(&error),
-                    })?;
+            let proof = self.proof_for(&address);
+            let shown = match proof {
+                Some(proof) => proof.headers(self, method, &address, wish.range).await?,
+                None => Vec::new(),
+            };
+            let target = match proof {
+                Some(proof) => proof.target(&address)?,
+                None => address.clone(),
+            };
+            let request = request(method, &target, wish, &shown)?;
+            let response = self.send(&address, request).await?;
             let status = response.status();
+            if status == StatusCode::UNAUTHORIZED
+                && !renewed
+                && let Some(proof) = proof
+            {
+                let asked = challenges(response.headers());
+                renewed = proof.renew(self, &address, &shown, &asked).await?;
+                if renewed {
+                    continue;
+                }
+            }
             let location = response.headers().get(LOCATION);
             let location = location.and_then(|text| text.to_str().ok());
             // A store that has the bucket in another region says so without an address.
-            let elsewhere = self.signer.is_some() && location.is_none();
+            let elsewhere = self.is_bucket() && location.is_none();
             if status.is_redirection() && status != StatusCode::NOT_MODIFIED && !elsewhere {
                 address = onward(&address, location)?;
+                redirects += 1;
                 continue;
             }
             if status.is_success() {
@@ -192,34 +236,44 @@ impl Client {
         })
     }
 
-    fn request(
+    /// A question of its own to whoever gives out tokens: nothing is shown, nothing followed.
+    pub(crate) async fn exchange(
         &self,
-        method: &Method,
         address: &Uri,
-        range: Option<(u64, u64)>,
-    ) -> Result<Request<Empty<Bytes>>, FetchError> {
-        let mut request = Request::builder()
-            .method(method)
-            .uri(address.clone())
-            .header(USER_AGENT, concat!("warp/", env!("CARGO_PKG_VERSION")));
-        if let Some((home, token)) = &self.token
-            && same_place(home, address)
-        {
-            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        request: Request<Full<Bytes>>,
+        limit: usize,
+    ) -> Result<Bytes, FetchError> {
+        let response = self.send(address, request).await?;
+        if !response.status().is_success() {
+            return Err(self.refusal(address, &response));
         }
-        if let Some((home, signer)) = &self.signer
-            && same_place(home, address)
-        {
-            for (name, value) in signer.headers(method, address, jiff::Timestamp::now()) {
-                request = request.header(name, value);
-            }
-        }
-        if let Some((first, last)) = range {
-            request = request.header(RANGE, format!("bytes={first}-{last}"));
-        }
-        request
-            .body(Empty::new())
-            .map_err(|error| FetchError::Client(error.to_string()))
+        let address = address.clone();
+        let (body, _) = self.read(Answer { response, address }, limit).await?;
+        Ok(body)
+    }
+
+    async fn send(
+        &self,
+        address: &Uri,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, FetchError> {
+        tokio::time::timeout(self.limits.stall, self.connection.request(request))
+            .await
+            .map_err(|_| self.stalled(&place(address)))?
+            .map_err(|error| FetchError::Unreachable {
+                place: place(address),
+                why: causes(&error),
+            })
+    }
+
+    /// What is shown to an address.
+    fn proof_for(&self, address: &Uri) -> Option<&Proof> {
+        let (home, proof) = self.proof.as_ref()?;
+        same_place(home, address).then_some(proof)
+    }
+
+    fn is_bucket(&self) -> bool {
+        matches!(self.proof, Some((_, Proof::Signed(_))))
     }
 
     pub(crate) fn stalled(&self, what: &str) -> FetchError {
@@ -235,20 +289,9 @@ impl Client {
             status,
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS
         ) || status.is_server_error();
-        let next = match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if self.signer.is_some() => {
-                "the credentials are wrong or may not read this; check key, secret, region and the rights on the bucket"
-            }
-            StatusCode::BAD_REQUEST
-            | StatusCode::MOVED_PERMANENTLY
-            | StatusCode::TEMPORARY_REDIRECT
-                if self.signer.is_some() =>
-            {
-                "the bucket may be in another region; check the region and the endpoint"
-            }
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if self.has_token() => {
-                "the token may not read this; accept the model's licence on the hub or use another token"
-            }
+        let advice = self.proof.as_ref();
+        let advice = advice.and_then(|(_, proof)| proof.advice(status));
+        let next = advice.unwrap_or(match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 "it does not exist or needs a token"
             }
@@ -258,7 +301,7 @@ impl Client {
             StatusCode::TOO_MANY_REQUESTS => "it asks to wait",
             _ if again => "it has trouble at the moment",
             _ => "it does not give this out",
-        };
+        });
         FetchError::Refused {
             what: format!("{}{}", place(address), address.path()),
             status: status.as_u16(),
@@ -267,6 +310,39 @@ impl Client {
             retry_after: retry_after(response.headers()).filter(|_| again),
         }
     }
+}
+
+fn request(
+    method: &Method,
+    address: &Uri,
+    wish: Wish<'_>,
+    shown: &[(&'static str, String)],
+) -> Result<Request<Full<Bytes>>, FetchError> {
+    let mut request = Request::builder()
+        .method(method)
+        .uri(address.clone())
+        .header(USER_AGENT, AGENT);
+    for (name, value) in shown {
+        request = request.header(*name, value);
+    }
+    if let Some((first, last)) = wish.range {
+        request = request.header(RANGE, format!("bytes={first}-{last}"));
+    }
+    if let Some(accept) = wish.accept {
+        request = request.header(ACCEPT, accept);
+    }
+    request
+        .body(Full::default())
+        .map_err(|error| FetchError::Client(error.to_string()))
+}
+
+/// What a server asks to be shown.
+fn challenges(headers: &HeaderMap) -> Vec<String> {
+    let asked = headers.get_all(WWW_AUTHENTICATE).iter();
+    asked
+        .filter_map(|text| text.to_str().ok())
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Seconds to wait as the header gives them; a date is not used by any hub or store.
@@ -281,7 +357,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds).min(RETRY_AFTER_LIMIT))
 }
 
-fn parse(address: &str) -> Result<Uri, FetchError> {
+pub(crate) fn parse(address: &str) -> Result<Uri, FetchError> {
     let uri: Uri = address.parse().map_err(|_| {
         FetchError::NoSource(address.split('?').next().unwrap_or_default().to_owned())
     })?;
@@ -333,6 +409,11 @@ fn onward(from: &Uri, location: Option<&str>) -> Result<Uri, FetchError> {
         )));
     }
     Ok(address)
+}
+
+/// A value of a query.
+pub(crate) fn escaped_value(text: &str) -> String {
+    escaped(text).replace('/', "%2F")
 }
 
 /// A path as a part of an address.

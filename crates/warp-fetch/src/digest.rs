@@ -4,6 +4,9 @@ use std::fmt::{self, Display, Write as _};
 
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
+use crate::checksum::{Checksum, Sum};
+use crate::listing::RemoteFile;
+
 /// What a file's content must hash to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Digest {
@@ -66,6 +69,15 @@ enum Method {
 pub(crate) struct Hasher {
     method: Method,
     context: Context,
+    sum: Option<Sum>,
+}
+
+/// What a content hashes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hashed {
+    pub(crate) digest: Digest,
+    /// Of the kind the source keeps.
+    pub(crate) checksum: Option<Checksum>,
 }
 
 impl Hasher {
@@ -80,11 +92,34 @@ impl Hasher {
                 context
             }
         };
-        Self { method, context }
+        Self {
+            method,
+            context,
+            sum: None,
+        }
+    }
+
+    /// For a file with everything its source says of it.
+    pub(crate) fn of(file: &RemoteFile) -> Self {
+        Self {
+            sum: file.checksum.map(Sum::like),
+            ..Self::new(file.digest.as_ref(), file.size)
+        }
     }
 
     pub(crate) fn update(&mut self, data: &[u8]) {
         self.context.update(data);
+        if let Some(sum) = &mut self.sum {
+            sum.update(data);
+        }
+    }
+
+    pub(crate) fn finish_all(mut self) -> Hashed {
+        let checksum = self.sum.take().map(Sum::finish);
+        Hashed {
+            digest: self.finish(),
+            checksum,
+        }
     }
 
     pub(crate) fn finish(self) -> Digest {

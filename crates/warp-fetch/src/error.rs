@@ -7,7 +7,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum FetchError {
     #[error(
-        "'{0}' is no source; write hf://ORG/NAME[@REVISION], https://HOST/FILE, s3://BUCKET/PREFIX or the path of a folder"
+        "'{0}' is no source; write hf://ORG/NAME[@REVISION], oci://REGISTRY/NAME[:TAG|@sha256:HEX], https://HOST/FILE, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://ACCOUNT/CONTAINER/PREFIX or the path of a folder"
     )]
     NoSource(String),
     #[error(
@@ -73,6 +73,8 @@ pub enum FetchError {
     Bundle(String),
     #[error("another fetch writes to {0}; try again when it has ended")]
     Busy(PathBuf),
+    #[error("the credentials cannot be used: {0}")]
+    Credentials(String),
     #[error("failed to prepare the client: {0}")]
     Client(String),
     #[error("a part of the fetch ended unexpectedly")]
@@ -102,6 +104,7 @@ impl FetchError {
             | Self::Path { .. }
             | Self::NotComplete { .. }
             | Self::Bundle(_)
+            | Self::Credentials(_)
             | Self::Client(_) => true,
             Self::Io { source, .. } => source.kind() == std::io::ErrorKind::StorageFull,
             Self::Unreachable { .. }
@@ -137,6 +140,7 @@ impl FetchError {
             Self::Empty { .. } => "NoFiles",
             Self::NotComplete { .. } => "NotComplete",
             Self::Bundle(_) => "BundleInvalid",
+            Self::Credentials(_) => "Unauthorized",
             Self::Busy(_) => "Busy",
             Self::Io { .. } => "VolumeFailed",
             Self::Client(_) | Self::Ended => "FetchFailed",

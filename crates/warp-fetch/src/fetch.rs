@@ -4,23 +4,29 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::azure::{self, Azure, Caller};
 use crate::client::{Client, Limits};
 use crate::digest::Digest;
 use crate::error::FetchError;
+use crate::google::account::Tokens;
+use crate::google::{self, Google};
 use crate::layout::Layout;
 use crate::listing::{Listing, RemoteFile, Selection, content_digest};
 use crate::progress::{Phase, Progress};
+use crate::proof::Proof;
+use crate::registry::{Login, Registry};
 use crate::s3::{self, Store};
 use crate::sign::Signer;
 use crate::source::Source;
 use crate::transfer::{Patience, Transfer, comes_in_ranges, known_by, part_name};
 use crate::verified::{Manifest, Verified, is_trusted, manifests};
-use crate::{folder, hub, part, plain, publish};
+use crate::{folder, hub, oci, part, plain, publish};
 
 /// Files from this size on fill the connections by themselves: few of them are worked on at once.
 const LARGE_BYTES: u64 = 64 << 20;
@@ -39,6 +45,12 @@ pub struct Options {
     pub address_token: Option<String>,
     /// Where buckets are.
     pub store: Store,
+    /// How registries are asked.
+    pub registry: Registry,
+    /// How Google Cloud Storage is asked.
+    pub google: Google,
+    /// How Azure Blob Storage is asked.
+    pub azure: Azure,
     pub selection: Selection,
     pub limits: Limits,
 }
@@ -83,6 +95,7 @@ pub async fn fetch(options: Options, progress: Arc<Progress>) -> Result<Report, 
         progress: Arc::clone(&progress),
         connections: Arc::new(Semaphore::new(options.limits.connections.max(1))),
         known,
+        turns: Mutex::default(),
     });
     let files = transfer_all(&transfer, &listing.files).await?;
     progress.enter(Phase::Publishing);
@@ -108,24 +121,40 @@ pub async fn fetch(options: Options, progress: Arc<Progress>) -> Result<Report, 
 
 /// A client that shows each secret to the place it is for.
 fn client(options: &Options) -> Result<Client, FetchError> {
-    let (home, token) = match &options.source {
-        Source::Hub(_) => (options.endpoint.clone(), options.token.clone()),
-        Source::Address { address, .. } => (address.clone(), options.address_token.clone()),
-        Source::Addresses { base, .. } => (base.clone(), options.address_token.clone()),
+    let token = |token: &Option<String>| token.clone().map(Proof::Token);
+    let (home, proof) = match &options.source {
+        Source::Hub(_) => (options.endpoint.clone(), token(&options.token)),
+        Source::Address { address, .. } => (address.clone(), token(&options.address_token)),
+        Source::Addresses { base, .. } => (base.clone(), token(&options.address_token)),
         Source::Folder(_) => (String::new(), None),
-        Source::Bucket(_) => (options.store.address(), None),
-    };
-    let client = Client::new(&home, token, options.limits)?;
-    match (&options.source, &options.store.credentials) {
-        (Source::Bucket(_), Some(credentials)) => {
-            let signer = Signer {
-                credentials: credentials.clone(),
+        Source::Bucket(_) => {
+            let credentials = options.store.credentials.clone();
+            let signer = credentials.map(|credentials| Signer {
+                credentials,
                 region: options.store.region.clone(),
-            };
-            client.signed(&home, signer)
+            });
+            (options.store.address(), signer.map(Proof::Signed))
         }
-        _ => Ok(client),
-    }
+        Source::Artifact(artifact) => {
+            let login = Login::new(options.registry.login.clone());
+            let home = options.registry.home(artifact);
+            (home, Some(Proof::Registry(login)))
+        }
+        Source::Google(_) => {
+            let account = options.google.account.clone();
+            let tokens = account.map(Tokens::new);
+            (options.google.address(), tokens.map(Proof::Google))
+        }
+        Source::Azure(container) => {
+            let caller = Caller {
+                account: container.account.clone(),
+                access: options.azure.access.clone(),
+            };
+            let home = options.azure.address(&container.account);
+            (home, Some(Proof::Azure(caller)))
+        }
+    };
+    Client::with(&home, proof, options.limits)
 }
 
 /// The source's list of files, asked for until it comes or there is no use.
@@ -144,6 +173,9 @@ async fn patiently(
             Source::Addresses { base, files } => plain::list_all(client, base, files).await,
             Source::Folder(path) => folder::list(path),
             Source::Bucket(bucket) => s3::list(client, &options.store, bucket).await,
+            Source::Artifact(artifact) => oci::list(client, &options.registry, artifact).await,
+            Source::Google(bucket) => google::list(client, &options.google, bucket).await,
+            Source::Azure(container) => azure::list(client, &options.azure, container).await,
         };
         match listed {
             Ok(listing) => {

@@ -52,6 +52,7 @@ fn walk(
                 path,
                 size: facts.len(),
                 digest: None,
+                checksum: None,
                 validator: None,
                 place: Place::File(file),
             });

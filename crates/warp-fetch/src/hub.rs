@@ -113,6 +113,7 @@ fn file(entry: &Value, address: impl FnOnce(&str) -> String) -> Option<RemoteFil
         path: path.to_owned(),
         size,
         digest: Some(digest),
+        checksum: None,
         validator: None,
         place: Place::Address(address(path)),
     })

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
+use crate::checksum::Checksum;
 use crate::digest::{Digest, sha256_hex};
 use crate::error::FetchError;
 use crate::pattern::matches;
@@ -21,6 +22,8 @@ pub struct RemoteFile {
     pub size: u64,
     /// What its content must hash to, where the source says so.
     pub digest: Option<Digest>,
+    /// What the source keeps of its content where it keeps no digest.
+    pub checksum: Option<Checksum>,
     /// What says that it is still the same content, where there is no digest (an `ETag`).
     pub validator: Option<String>,
     pub place: Place,
@@ -143,6 +146,7 @@ mod tests {
             path: (*path).to_owned(),
             size: 1,
             digest: None,
+            checksum: None,
             validator: None,
             place: Place::Address(String::new()),
         };

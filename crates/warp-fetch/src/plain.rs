@@ -76,6 +76,7 @@ async fn file(
         path: path.to_owned(),
         size,
         digest: sha256.and_then(Digest::sha256),
+        checksum: None,
         validator: validator(headers),
         place: Place::Address(address.to_owned()),
     })

@@ -127,6 +127,7 @@ fn object_of(object: &str, folder: &str, home: &str) -> Option<Option<RemoteFile
         path: path.to_owned(),
         size,
         digest: None,
+        checksum: None,
         validator: text("ETag").map(|tag| plain(&tag)),
         place: Place::Address(format!("{home}/{}", escaped(&key))),
     }))
@@ -142,6 +143,7 @@ async fn single(client: &Client, home: &str, bucket: &Bucket) -> Result<RemoteFi
         path: name.to_owned(),
         size,
         digest: checksum(headers),
+        checksum: None,
         validator: validator(headers),
         place: Place::Address(address),
     })
@@ -171,7 +173,7 @@ fn nonsense(bucket: &Bucket, why: &str) -> FetchError {
 
 /// What stands inside every element of this name, in order. Lists of objects have neither attributes nor elements of
 /// one name inside each other.
-fn elements(text: &str, name: &str) -> Vec<String> {
+pub(crate) fn elements(text: &str, name: &str) -> Vec<String> {
     let (open, close) = (format!("<{name}>"), format!("</{name}>"));
     let parts = text.split(open.as_str()).skip(1);
     parts
@@ -180,7 +182,7 @@ fn elements(text: &str, name: &str) -> Vec<String> {
 }
 
 /// Text without the entities of XML.
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     text.replace("&quot;", "\"")
         .replace("&#34;", "\"")
         .replace("&apos;", "'")
@@ -191,7 +193,7 @@ fn plain(text: &str) -> String {
 }
 
 /// A name as the list gives it, escaped like a part of an address; a plus sign is a space there.
-fn unescaped(text: &str) -> Option<String> {
+pub(crate) fn unescaped(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {

@@ -20,6 +20,11 @@ pub enum Source {
     },
     Folder(PathBuf),
     Bucket(Bucket),
+    Artifact(Artifact),
+    /// A bucket of Google Cloud Storage.
+    Google(Bucket),
+    /// A container of Azure Blob Storage.
+    Azure(Container),
 }
 
 /// A file of a list.
@@ -38,6 +43,26 @@ pub struct Bucket {
     pub prefix: String,
 }
 
+/// A container of an account of Azure Blob Storage, and where in it a model lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Container {
+    pub account: String,
+    pub name: String,
+    /// Without slashes around it; empty: the whole container.
+    pub prefix: String,
+}
+
+/// An artifact of a registry, by its tag or pinned by its digest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Artifact {
+    /// `host[:port]`.
+    pub registry: String,
+    pub repository: String,
+    pub tag: String,
+    /// What its manifest must hash to, in hexadecimal.
+    pub sha256: Option<String>,
+}
+
 /// A repository of the hub and a revision of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hub {
@@ -46,8 +71,8 @@ pub struct Hub {
 }
 
 impl Source {
-    /// Reads `hf://ORG/NAME[@REVISION]`, `https://HOST/FILE[#sha256=HEX]`, `s3://BUCKET/PREFIX`, `file://FOLDER` or a
-    /// path.
+    /// Reads `hf://ORG/NAME[@REVISION]`, `oci://REGISTRY/NAME[:TAG][@sha256:HEX]`, `https://HOST/FILE[#sha256=HEX]`,
+    /// `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://ACCOUNT/CONTAINER/PREFIX`, `file://FOLDER` or a path.
     pub fn parse(text: &str) -> Result<Self, FetchError> {
         let bad = || FetchError::NoSource(text.to_owned());
         if let Some(rest) = text.strip_prefix("hf://") {
@@ -73,6 +98,15 @@ impl Source {
         }
         if let Some(rest) = text.strip_prefix("s3://") {
             return Bucket::parse(rest).map(Self::Bucket).ok_or_else(bad);
+        }
+        if let Some(rest) = text.strip_prefix("gs://") {
+            return Bucket::parse(rest).map(Self::Google).ok_or_else(bad);
+        }
+        if let Some(rest) = text.strip_prefix("az://") {
+            return Container::parse(rest).map(Self::Azure).ok_or_else(bad);
+        }
+        if let Some(rest) = text.strip_prefix("oci://") {
+            return Artifact::parse(rest).map(Self::Artifact).ok_or_else(bad);
         }
         if let Some(path) = text.strip_prefix("file://") {
             return Ok(Self::Folder(PathBuf::from(path)));
@@ -146,6 +180,80 @@ impl Bucket {
             prefix: prefix.to_owned(),
         })
     }
+}
+
+impl Container {
+    /// Reads `ACCOUNT/CONTAINER[/PREFIX]`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (account, rest) = text.split_once('/')?;
+        let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let small = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
+        let known = (3..=24).contains(&account.len()) && account.chars().all(small);
+        let named = (3..=63).contains(&name.len())
+            && name.starts_with(small)
+            && name.chars().all(|letter| small(letter) || letter == '-');
+        let prefix = prefix.trim_matches('/');
+        let inside = prefix.is_empty() || crate::listing::is_inside(prefix);
+        (known && named && inside).then(|| Self {
+            account: account.to_owned(),
+            name: name.to_owned(),
+            prefix: prefix.to_owned(),
+        })
+    }
+}
+
+impl Artifact {
+    /// Reads `REGISTRY/NAME[:TAG][@sha256:HEX]`; without a tag it is `latest`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (named, sha256) = match text.split_once('@') {
+            Some((named, digest)) => (named, Some(digest.strip_prefix("sha256:")?)),
+            None => (text, None),
+        };
+        if let Some(hex) = sha256 {
+            crate::Digest::sha256(hex)?;
+        }
+        let (registry, rest) = named.split_once('/')?;
+        let (repository, tag) = rest.split_once(':').unwrap_or((rest, "latest"));
+        let sound = is_registry(registry)
+            && repository.len() <= 255
+            && repository.split('/').all(is_component)
+            && is_tag(tag);
+        sound.then(|| Self {
+            registry: registry.to_owned(),
+            repository: repository.to_owned(),
+            tag: tag.to_owned(),
+            sha256: sha256.map(str::to_lowercase),
+        })
+    }
+}
+
+/// `host` or `host:port`; an address of the sixth version stands in brackets.
+fn is_registry(text: &str) -> bool {
+    let letters = text
+        .chars()
+        .all(|letter| letter.is_ascii_alphanumeric() || "-.:[]".contains(letter));
+    let address: Result<http::uri::Authority, _> = text.parse();
+    letters && !text.starts_with(['.', '-']) && address.is_ok_and(|it| !it.host().is_empty())
+}
+
+/// A part of a repository's name as registries allow it.
+fn is_component(part: &str) -> bool {
+    let small = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
+    part.starts_with(small)
+        && part.ends_with(small)
+        && part
+            .chars()
+            .all(|letter| small(letter) || "-_.".contains(letter))
+        && !part.contains("..")
+}
+
+fn is_tag(tag: &str) -> bool {
+    let begins = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    tag.starts_with(begins)
+        && tag.len() <= 128
+        && tag
+            .chars()
+            .all(|letter| begins(letter) || "-.".contains(letter))
 }
 
 impl Hub {
@@ -235,8 +343,60 @@ mod tests {
         };
         assert_eq!(Source::parse("s3://my-models/a/b/").unwrap(), bucket("a/b"));
         assert_eq!(Source::parse("s3://my-models").unwrap(), bucket(""));
+        assert_eq!(
+            Source::parse("gs://my-models/a/").unwrap(),
+            Source::Google(Bucket {
+                name: "my-models".to_owned(),
+                prefix: "a".to_owned(),
+            })
+        );
+        assert_eq!(
+            Source::parse("az://acc0unt/my-models/a/b").unwrap(),
+            Source::Azure(Container {
+                account: "acc0unt".to_owned(),
+                name: "my-models".to_owned(),
+                prefix: "a/b".to_owned(),
+            })
+        );
+        let artifact = |tag: &str, sha256: Option<&str>| {
+            Source::Artifact(Artifact {
+                registry: "ghcr.io:8443".to_owned(),
+                repository: "org/tiny".to_owned(),
+                tag: tag.to_owned(),
+                sha256: sha256.map(str::to_owned),
+            })
+        };
+        let named = |rest: &str| Source::parse(&format!("oci://ghcr.io:8443/org/tiny{rest}"));
+        assert_eq!(named(":v1.0").unwrap(), artifact("v1.0", None));
+        assert_eq!(named("").unwrap(), artifact("latest", None));
+        assert_eq!(
+            named(&format!("@sha256:{hex}")).unwrap(),
+            artifact("latest", Some(hex))
+        );
+        assert_eq!(
+            named(&format!(":v2@sha256:{}", hex.to_uppercase())).unwrap(),
+            artifact("v2", Some(hex))
+        );
         for bad in [
             "",
+            "gs://",
+            "gs://b/../c",
+            "az://account",
+            "az://acc.evil.example/models",
+            "az://Account/models",
+            "az://account/models/../x",
+            "oci://",
+            "oci://ghcr.io",
+            "oci://ghcr.io/",
+            "oci://ghcr.io/Org/x",
+            "oci://ghcr.io/../x",
+            "oci://ghcr.io/a/..:v1",
+            "oci://ghcr.io/a:../v1",
+            "oci://ghcr.io/a:",
+            "oci://ghcr.io/a@sha256:12",
+            "oci://ghcr.io/a@sha512:12",
+            "oci://user:pw@ghcr.io/a",
+            "oci://ghcr.io/a?x=1",
             "s3://",
             "s3://a b/c",
             "s3://bucket/../c",

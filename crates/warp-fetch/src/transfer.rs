@@ -3,17 +3,19 @@
 
 mod ranges;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use self::ranges::Ranges;
 use crate::client::{Answer, Client, place};
-use crate::digest::{Digest, Hasher};
+use crate::digest::{Digest, Hashed, Hasher};
 use crate::error::FetchError;
 use crate::layout::{Layout, replace};
 use crate::listing::{Place, RemoteFile};
@@ -39,6 +41,8 @@ pub(crate) struct Transfer {
     pub(crate) connections: Arc<Semaphore>,
     /// What was published here before.
     pub(crate) known: Vec<Manifest>,
+    /// Who brings which content: of two files of equal content, one waits for the other and finds it there.
+    pub(crate) turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 /// When to try again, and when to give up.
@@ -100,6 +104,8 @@ impl Transfer {
         self: &Arc<Self>,
         file: &RemoteFile,
     ) -> Result<Verified, FetchError> {
+        let turn = Arc::clone(self.turns.lock().entry(part_name(file)).or_default());
+        let _turn = turn.lock().await;
         let digest = match self.present(file).await? {
             Some(digest) => {
                 self.progress.found(file.size);
@@ -200,7 +206,8 @@ impl Transfer {
             Ok(digest)
         })
         .await?;
-        judged(file, digest, 1)
+        let checksum = file.checksum;
+        judged(file, Hashed { digest, checksum }, 1)
     }
 
     /// A file that comes whole.
@@ -226,11 +233,11 @@ impl Transfer {
                 }
             };
             self.progress.trouble(None);
-            let mut hasher = Hasher::new(file.digest.as_ref(), file.size);
+            let mut hasher = Hasher::of(file);
             hasher.update(&content);
-            let digest = hasher.finish();
+            let hashed = hasher.finish_all();
             tries += 1;
-            match judged(file, digest, tries) {
+            match judged(file, hashed, tries) {
                 Ok(digest) => {
                     let blob = self.layout.blob(&digest.hex());
                     let part = self.layout.parts().join(part_name(file));
@@ -252,7 +259,8 @@ impl Transfer {
         if file.size == 0 {
             return Ok(Bytes::new());
         }
-        let answer = self.client.get(address, None).await?;
+        let answer = self.client.get(address, None).await;
+        let answer = answer.map_err(|error| replaced(file, error))?;
         unchanged(file, &answer)?;
         let what = place(&answer.address);
         let mut body = answer.response.into_body();
@@ -297,9 +305,9 @@ impl Transfer {
         let mut tries = 0;
         loop {
             let ranges = Ranges::new(self, file, &part, address);
-            let digest = ranges.run().await?;
+            let hashed = ranges.run().await?;
             tries += 1;
-            match judged(file, digest, tries) {
+            match judged(file, hashed, tries) {
                 Ok(digest) => {
                     let (part, blob) = (Arc::clone(&part), self.layout.blob(&digest.hex()));
                     blocking(move || part.finish(&blob)).await?;
@@ -332,27 +340,49 @@ fn ended(done: Result<Result<(), FetchError>, tokio::task::JoinError>) -> Result
     done.map_err(|_| FetchError::Ended)?
 }
 
-/// Whether the digest is the promised one.
-fn judged(file: &RemoteFile, found: Digest, tries: u32) -> Result<Digest, FetchError> {
-    match file.digest {
-        Some(expected) if expected != found => Err(FetchError::Corrupt {
-            file: file.path.clone(),
-            expected: expected.to_string(),
-            found: found.to_string(),
-            tries,
-        }),
-        _ => Ok(found),
+/// Whether digest and checksum are the promised ones.
+fn judged(file: &RemoteFile, found: Hashed, tries: u32) -> Result<Digest, FetchError> {
+    let corrupt = |expected: String, found: String| FetchError::Corrupt {
+        file: file.path.clone(),
+        expected,
+        found,
+        tries,
+    };
+    match (file.digest, file.checksum.zip(found.checksum)) {
+        (Some(expected), _) if expected != found.digest => {
+            Err(corrupt(expected.to_string(), found.digest.to_string()))
+        }
+        (_, Some((expected, sum))) if expected != sum => {
+            Err(corrupt(expected.to_string(), sum.to_string()))
+        }
+        _ => Ok(found.digest),
     }
 }
 
 /// Without a digest, what the server says of a file must stay the same from range to range.
 fn unchanged(file: &RemoteFile, answer: &Answer) -> Result<(), FetchError> {
-    if file.digest.is_some() || file.validator == validator(answer.response.headers()) {
+    let pinned = file.checksum.is_some() && file.validator.is_none();
+    if file.digest.is_some() || pinned || file.validator == validator(answer.response.headers()) {
         return Ok(());
     }
     Err(FetchError::Changed {
         file: file.path.clone(),
     })
+}
+
+/// Whether the address names one version of the content and no other.
+fn is_pinned(file: &RemoteFile) -> bool {
+    file.checksum.is_some() && file.validator.is_none()
+}
+
+/// A version that is not there any more was replaced by another.
+fn replaced(file: &RemoteFile, error: FetchError) -> FetchError {
+    match error {
+        FetchError::Refused { status: 404, .. } if is_pinned(file) => FetchError::Changed {
+            file: file.path.clone(),
+        },
+        other => other,
+    }
 }
 
 fn cut(what: &str, error: &hyper::Error) -> FetchError {

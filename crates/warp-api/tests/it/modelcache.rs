@@ -34,6 +34,8 @@ fn every_rule_refuses_its_example_and_no_other() {
     let s3 =
         |prefix: &str| json!({"s3": {"bucket": "models", "prefix": prefix, "region": "us-east-1"}});
     let listed = |url: &str, path: &str| json!({"http": {"url": url, "files": [{"path": path}]}});
+    let gcs = |prefix: &str| json!({"gcs": {"bucket": "models", "prefix": prefix}});
+    let azure = |prefix: &str| json!({"azure": {"account": "acc", "container": "models", "prefix": prefix}});
     let good = cache("m", hub.clone(), "5Gi");
     for (accepted, before) in [
         (good.clone(), None),
@@ -43,6 +45,16 @@ fn every_rule_refuses_its_example_and_no_other() {
             None,
         ),
         (cache("m", s3("llama/8b"), "5Gi"), None),
+        (cache("m", gcs("llama/8b"), "5Gi"), None),
+        (cache("m", azure("llama/8b"), "5Gi"), None),
+        (
+            cache(
+                "m",
+                json!({"oci": {"reference": "ghcr.io/a/b:v1", "plainHttp": false}}),
+                "5Gi",
+            ),
+            None,
+        ),
         (cache("m", listed("https://h/m/", "a/b.json"), "5Gi"), None),
     ] {
         assert_eq!(
@@ -86,6 +98,16 @@ fn every_rule_refuses_its_example_and_no_other() {
             cache("m", s3("a/../b"), "5Gi"),
             None,
             "must be a path in the bucket",
+        ),
+        (
+            cache("m", gcs("a/../b"), "5Gi"),
+            None,
+            "must be a path in Google's bucket",
+        ),
+        (
+            cache("m", azure("../b"), "5Gi"),
+            None,
+            "must be a path in the container",
         ),
         (cache("m", hub, "6Gi"), Some(&good), "cannot be changed"),
         (class, Some(&good), "cannot be changed"),

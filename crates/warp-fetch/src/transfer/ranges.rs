@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio::task::JoinSet;
 
-use super::{Patience, READ_BYTES, Transfer, blocking, cut, ended, unchanged};
+use super::{Patience, READ_BYTES, Transfer, blocking, cut, ended, replaced, unchanged};
 use crate::client::{Answer, place};
-use crate::digest::{Digest, Hasher};
+use crate::digest::{Hashed, Hasher};
 use crate::error::FetchError;
 use crate::listing::RemoteFile;
 use crate::part::Part;
@@ -54,7 +54,7 @@ impl Ranges {
     }
 
     /// Fetches what is missing and hashes all of it.
-    pub(super) async fn run(self: &Arc<Self>) -> Result<Digest, FetchError> {
+    pub(super) async fn run(self: &Arc<Self>) -> Result<Hashed, FetchError> {
         let (position, hashed) = watch::channel(0);
         let mut hashing = JoinSet::new();
         hashing.spawn(Arc::clone(self).hash(position));
@@ -82,8 +82,8 @@ impl Ranges {
         while let Some(done) = ranges.join_next().await {
             ended(done)?;
         }
-        let digest = hashing.join_next().await.ok_or(FetchError::Ended)?;
-        digest.map_err(|_| FetchError::Ended)?
+        let hashed = hashing.join_next().await.ok_or(FetchError::Ended)?;
+        hashed.map_err(|_| FetchError::Ended)?
     }
 
     /// Waits until a chunk may be asked for: a connection is free, and hashing is not too far behind.
@@ -144,7 +144,8 @@ impl Ranges {
     async fn range(&self, index: usize, first: u64, last: u64) -> Result<(), FetchError> {
         let client = &self.transfer.client;
         let address = self.address.lock().clone();
-        let answer = client.get(&address, Some((first, last))).await?;
+        let answer = client.get(&address, Some((first, last))).await;
+        let answer = answer.map_err(|error| replaced(&self.file, error))?;
         unchanged(&self.file, &answer)?;
         let what = place(&answer.address);
         self.check_range(&answer, &what, first)?;
@@ -250,9 +251,9 @@ impl Ranges {
     }
 
     /// Hashes the file from its beginning on, behind what comes, as it lies on the disk.
-    async fn hash(self: Arc<Self>, position: watch::Sender<u64>) -> Result<Digest, FetchError> {
+    async fn hash(self: Arc<Self>, position: watch::Sender<u64>) -> Result<Hashed, FetchError> {
         let size = self.part.size();
-        let mut hasher = Hasher::new(self.file.digest.as_ref(), size);
+        let mut hasher = Hasher::of(&self.file);
         let mut buffer = vec![0; READ_BYTES];
         let (mut at, mut settled) = (0, 0);
         while at < size {
@@ -284,6 +285,6 @@ impl Ranges {
                 settled = at;
             }
         }
-        Ok(hasher.finish())
+        Ok(hasher.finish_all())
     }
 }

@@ -8,10 +8,14 @@
     reason = "a test says what went wrong by failing"
 )]
 
+mod azure;
 mod bundle;
+mod google;
 mod hub;
 mod layout;
+mod oci;
 mod s3;
+mod serve;
 mod sources;
 mod trouble;
 
@@ -21,7 +25,10 @@ use std::time::Duration;
 
 use hub::Hub;
 use tempfile::TempDir;
-use warp_fetch::{FetchError, Limits, Options, Progress, Report, Selection, Source, Store};
+use warp_fetch::{
+    Azure, FetchError, Google, Limits, Options, Progress, Registry, Report, Selection, Source,
+    Store,
+};
 
 pub(crate) const MODEL: &str = "org/tiny";
 pub(crate) const MIB: usize = 1 << 20;
@@ -87,6 +94,9 @@ impl World {
             token: None,
             address_token: None,
             store: Store::default(),
+            registry: Registry::default(),
+            google: Google::default(),
+            azure: Azure::default(),
             selection: Selection::default(),
             limits: Limits {
                 connections: 4,

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{
     NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm, ObjectFieldSelector,
     PersistentVolumeClaim, PersistentVolumeClaimSpec, PersistentVolumeClaimVolumeSource,
     PodSecurityContext, PodSpec, PodTemplateSpec, PreferredSchedulingTerm, ResourceRequirements,
-    SeccompProfile, SecretKeySelector, SecurityContext, Volume, VolumeMount,
+    SeccompProfile, SecretKeySelector, SecretVolumeSource, SecurityContext, Volume, VolumeMount,
     VolumeResourceRequirements,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -33,6 +33,8 @@ pub struct Fetcher {
 
 /// Another claim's folder in the fetch's pod.
 const FROM: &str = "/source";
+/// A mounted Secret in the fetch's pod.
+const CREDENTIALS: &str = "/credentials";
 /// Where the fetch leaves its last words.
 const WORDS: &str = "/run/warp";
 /// Exit codes after which trying again would not help: wrong arguments, and what the fetch says is for somebody to mend.
@@ -62,6 +64,24 @@ pub(crate) fn content_key(spec: &ModelCacheSpec) -> String {
             .s3
             .as_ref()
             .map(|s3| json!([s3.endpoint, s3.region, s3.credentials_secret])),
+    );
+    parts.extend(
+        source
+            .oci
+            .as_ref()
+            .map(|oci| json!([oci.plain_http, oci.credentials_secret])),
+    );
+    parts.extend(
+        source
+            .gcs
+            .as_ref()
+            .map(|gcs| json!([gcs.endpoint, gcs.credentials_secret])),
+    );
+    parts.extend(
+        source
+            .azure
+            .as_ref()
+            .map(|azure| json!([azure.endpoint, azure.credentials_secret])),
     );
     let text = Value::Array(parts);
     format!("{:08x}", fnv(text.to_string().as_bytes()) >> 32)
@@ -189,6 +209,15 @@ fn pod(cache: &ModelCache, fetcher: &Fetcher, image: &str) -> PodSpec {
         },
     ];
     volumes.extend(source.map(|source| claim("source", &source.claim_name, true)));
+    // As files, not as variables: which keys it has depends on its type.
+    volumes.extend(mounted_secret(cache).map(|secret| Volume {
+        name: "credentials".to_owned(),
+        secret: Some(SecretVolumeSource {
+            secret_name: Some(secret.to_owned()),
+            ..SecretVolumeSource::default()
+        }),
+        ..Volume::default()
+    }));
     PodSpec {
         restart_policy: Some("Never".to_owned()),
         // It talks to nobody in the cluster.
@@ -211,6 +240,14 @@ fn pod(cache: &ModelCache, fetcher: &Fetcher, image: &str) -> PodSpec {
         volumes: Some(volumes),
         ..PodSpec::default()
     }
+}
+
+fn mounted_secret(cache: &ModelCache) -> Option<&str> {
+    let source = &cache.spec.source;
+    let oci = source.oci.as_ref().map(|oci| &oci.credentials_secret);
+    let gcs = source.gcs.as_ref().map(|gcs| &gcs.credentials_secret);
+    let azure = source.azure.as_ref().map(|azure| &azure.credentials_secret);
+    oci.or(gcs).or(azure)?.as_deref()
 }
 
 /// Simulated nodes fetch nothing: where there are others, the fetch runs there.
@@ -247,6 +284,9 @@ fn container(cache: &ModelCache, image: &str) -> Container {
     let mut mounts = vec![mount("model", MOUNT, false), mount("words", WORDS, false)];
     if cache.spec.source.pvc.is_some() {
         mounts.push(mount("source", FROM, true));
+    }
+    if mounted_secret(cache).is_some() {
+        mounts.push(mount("credentials", CREDENTIALS, true));
     }
     let amount = |cpu: Option<&str>, memory: &str| {
         let cpu = cpu.map(|cpu| ("cpu".to_owned(), Quantity(cpu.to_owned())));
@@ -320,6 +360,12 @@ fn arguments(cache: &ModelCache) -> Vec<String> {
         let digest = digest.map_or(String::new(), |sha256| format!("#sha256={sha256}"));
         format!("--file={}{digest}", literal(&file.path))
     }));
+    if spec.source.oci.as_ref().is_some_and(|oci| oci.plain_http) {
+        words.push("--plain-http".to_owned());
+    }
+    if mounted_secret(cache).is_some() {
+        words.push(format!("--credentials={CREDENTIALS}"));
+    }
     words.push("--".to_owned());
     words.push(match &spec.source.pvc {
         Some(pvc) => {
@@ -353,6 +399,11 @@ fn environment(cache: &ModelCache) -> Vec<EnvVar> {
         let secret = http.token_secret.as_deref();
         variables.extend(secret.map(|name| secret_key("WARP_HTTP_TOKEN", name, "token", true)));
     }
+    let other = source.gcs.as_ref().and_then(|gcs| gcs.endpoint.as_deref());
+    variables.extend(other.map(|it| given("STORAGE_EMULATOR_HOST", it)));
+    let other = source.azure.as_ref();
+    let other = other.and_then(|azure| azure.endpoint.as_deref());
+    variables.extend(other.map(|it| given("AZURE_STORAGE_ENDPOINT", it)));
     if let Some(s3) = &source.s3 {
         variables.push(given("AWS_REGION", &s3.region));
         variables.extend(

@@ -59,7 +59,8 @@ pub(crate) fn last_words(pod: &Pod) -> Option<LastWords> {
     // They become a part of paths and of conditions: what does not look like them is none.
     let sound = match &words {
         LastWords::Fetched(fetched) => {
-            let commit = fetched.commit.len() == 40
+            // As git and the hub write commits, or a registry its digests.
+            let commit = matches!(fetched.commit.len(), 40 | 64)
                 && fetched
                     .commit
                     .chars()

@@ -12,8 +12,8 @@ mod objects;
 mod plan;
 mod reading;
 mod refusals;
-mod timeline;
 mod rent;
+mod timeline;
 
 use std::sync::Arc;
 

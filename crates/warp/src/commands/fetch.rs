@@ -1,6 +1,7 @@
 //! `warp fetch`: a model into a cache, for people and as the pod of a ModelCache. The work is `warp_fetch`; here are
 //! arguments, what is shown meanwhile, and how the result is told.
 
+mod login;
 mod page;
 mod show;
 
@@ -12,7 +13,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde_json::{Value, json};
 use warp_fetch::{
-    Credentials, FetchError, Limits, Options, Progress, Report, Selection, Source, Store,
+    Azure, Credentials, FetchError, Google, Limits, Options, Progress, Registry, Report, Selection,
+    Source, Store,
 };
 
 use crate::output;
@@ -28,8 +30,10 @@ const LAST_WORDS_BYTES: usize = 3000;
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// `hf://ORG/NAME[@REVISION]` or `ORG/NAME` ($HF_ENDPOINT, $HF_TOKEN), `https://HOST/FILE[#sha256=HEX]`
-    /// ($WARP_HTTP_TOKEN), `s3://BUCKET/PREFIX` ($AWS_ACCESS_KEY_ID, $AWS_SECRET_ACCESS_KEY, $AWS_SESSION_TOKEN,
-    /// $AWS_REGION, $AWS_ENDPOINT_URL), or a folder
+    /// ($WARP_HTTP_TOKEN), `oci://REGISTRY/NAME[:TAG|@sha256:HEX]` ($WARP_REGISTRY_USERNAME and $WARP_REGISTRY_PASSWORD,
+    /// or what `docker login` has written), `s3://BUCKET/PREFIX` ($AWS_ACCESS_KEY_ID, $AWS_SECRET_ACCESS_KEY,
+    /// $AWS_SESSION_TOKEN, $AWS_REGION, $AWS_ENDPOINT_URL), `gs://BUCKET/PREFIX` ($GOOGLE_APPLICATION_CREDENTIALS, a key of a
+    /// service account), `az://ACCOUNT/CONTAINER/PREFIX` ($AZURE_STORAGE_KEY or $AZURE_STORAGE_SAS_TOKEN), or a folder
     #[arg(value_name = "SOURCE")]
     source: String,
     /// The cache it goes to, in the layout of the hub's own client [default: $HF_HUB_CACHE, $HF_HOME/hub, ~/.cache/huggingface/hub]
@@ -59,6 +63,12 @@ pub(crate) struct Args {
     /// A file of which nothing came for this long is given up
     #[arg(long, default_value = "10m", value_name = "TIME", value_parser = super::duration)]
     give_up_after: Duration,
+    /// Ask a registry without encryption, also where it is not on this machine
+    #[arg(long)]
+    plain_http: bool,
+    /// A mounted Secret with what the source is to be shown
+    #[arg(long, value_name = "DIR", hide = true)]
+    credentials: Option<PathBuf>,
     /// How to print the result
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
@@ -176,8 +186,22 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn fetch(args: Args, to: PathBuf) -> Result<Report, FetchError> {
+    let source = Source::parse(&args.source)?.with_files(&args.files)?;
+    let secret = args.credentials.as_deref();
     let options = Options {
-        source: Source::parse(&args.source)?.with_files(&args.files)?,
+        google: Google {
+            endpoint: setting("STORAGE_EMULATOR_HOST"),
+            account: login::google(&source, secret)?,
+        },
+        azure: Azure {
+            endpoint: setting("AZURE_STORAGE_ENDPOINT"),
+            access: login::azure(&source, secret)?,
+        },
+        registry: Registry {
+            login: login::registry(&source, secret)?,
+            plain_http: args.plain_http,
+        },
+        source,
         to,
         endpoint: endpoint(),
         token: token(),
