@@ -14,8 +14,8 @@ fn limits(budget: serde_json::Value) -> Limits {
     Limits::of(&serde_json::from_value(budget).expect("a budget")).expect("limits")
 }
 
-fn hours(hours: i64) -> Option<SignedDuration> {
-    Some(SignedDuration::from_hours(hours))
+fn hours(hours: i64) -> SignedDuration {
+    SignedDuration::from_hours(hours)
 }
 
 fn runs(name: &str, price: i64, from: &str, ends: Option<&str>) -> Machine {
@@ -32,10 +32,10 @@ fn runs(name: &str, price: i64, from: &str, ends: Option<&str>) -> Machine {
     }
 }
 
-fn wants(price: i64, lasts: Option<SignedDuration>) -> Purchase {
+fn wants(price: i64, lasts: impl Into<Option<SignedDuration>>) -> Purchase {
     Purchase {
         price: Decimal::from(price),
-        lasts,
+        lasts: lasts.into(),
     }
 }
 
@@ -182,7 +182,7 @@ fn play(limits: &Limits, wishes: &[Wish]) -> (Vec<Machine>, Timestamp) {
         let next = later(now, SignedDuration::from_mins(wish.after_minutes));
         now = pass(limits, &mut machines, wishes, now, next);
         let price = Decimal::new(wish.cents, 2);
-        let lasts = wish.hours.and_then(hours);
+        let lasts = wish.hours.map(hours);
         if allows("t", limits, &machines, Purchase { price, lasts }, now).is_ok() {
             machines.push(Machine {
                 name: number.to_string(),

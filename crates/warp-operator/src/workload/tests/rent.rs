@@ -93,7 +93,7 @@ fn it_says_when_a_machine_is_rented_and_looks_again_then() {
         course
             .steps
             .again
-            .is_some_and(|again| again.to_string() <= at.to_owned())
+            .is_some_and(|again| *again.to_string() <= *at)
     );
     assert!(made(&course).is_empty());
 }

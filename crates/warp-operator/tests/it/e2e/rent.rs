@@ -50,7 +50,7 @@ async fn join(world: &World, name: &str) -> Result<()> {
     Ok(())
 }
 
-fn h200(rent: Value) -> Value {
+fn h200(rent: &Value) -> Value {
     let gpu = json!({"gpu": {"models": ["H200"]}, "rent": rent});
     with(spec(1, &Behaviour::hang()), gpu)
 }
@@ -62,7 +62,7 @@ pub(super) async fn a_workload_that_waits_is_placed_on_a_machine_rented_for_it(
     let others = world.scene("waits-beside").await?;
     open(world, "for-waiting").await?;
     let asks = |price: &str, after: &str| {
-        h200(json!({"maxPrice": price, "after": after, "providers": ["for-waiting"]}))
+        h200(&json!({"maxPrice": price, "after": after, "providers": ["for-waiting"]}))
     };
     // Nobody has such a GPU.
     others

@@ -49,10 +49,7 @@ use queued::{
     goes_while_it_waits, makes_room_and_runs_again, starts_its_pods_together,
     waits_its_turn_among_workloads,
 };
-use rentals::{
-    is_deleted_while_its_machine_joins, is_held_by_a_budget_until_that_is_raised,
-    rents_runs_and_gives_back,
-};
+use rentals::{is_held_by_a_budget_until_that_is_raised, rents_runs_and_gives_back};
 use services::{
     is_changed_without_a_spare_gpu, is_corrected_while_it_is_wrong, is_served_and_deleted,
     keeps_its_gpus_from_workloads,
@@ -231,7 +228,6 @@ pub(super) fn all() -> Vec<Scenario> {
     ]);
     all.extend(scenarios![operator "gpuworkload ";
         NONE rents_runs_and_gives_back loose MONEY,
-        NONE is_deleted_while_its_machine_joins loose MONEY,
     ]);
     all.extend(scenarios![operator "cloudprovider ";
         NONE is_held_while_machines_exist loose MONEY,

@@ -22,7 +22,15 @@ const BOOKS: &str = "fake-cloud-fake";
 
 /// When something was noticed decides what it cost, what it says of that, and how the books are written. The scenarios
 /// add these up themselves.
-pub(super) const MONEY: &[&str] = &["/data", "/spent", "/cost", "/message", "/idleSince"];
+pub(super) const MONEY: &[&str] = &[
+    "/data",
+    "/spent",
+    "/cost",
+    "/message",
+    "/idleSince",
+    "/spentToday",
+    "/spentThisMonth",
+];
 
 fn provider() -> Value {
     json!({
