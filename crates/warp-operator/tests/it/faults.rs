@@ -57,7 +57,7 @@ async fn one(client: kube::Client, stop: CancellationToken, identity: &str) {
 }
 
 /// What every test run takes a sample of; the rest is for `make faults`.
-const DAILY: [&str; 20] = [
+const DAILY: [&str; 18] = [
     "gpuworkload runs_to_success",
     "gpuworkload exhausts_its_retries",
     "gpuworkload is_suspended_while_running_and_resumed",
@@ -66,8 +66,6 @@ const DAILY: [&str; 20] = [
     "gpuworkload loses_its_node",
     "gpuworkload takes_the_place_of_low_work",
     "gang starts_together_and_ends",
-    "queuedjob makes_room_and_runs_again",
-    "queuedjob starts_its_pods_together",
     "modelcache is_fetched_and_goes_when_nobody_mounts_it",
     "tenant counts_what_its_namespaces_use",
     "tenant is_contested_and_then_alone",

@@ -42,10 +42,7 @@ use gangs::{
     is_tried_again_when_a_member_fails, loses_a_node_of_one_member, starts_together_and_ends,
     waits_whole_until_there_is_room,
 };
-use queued::{
-    goes_while_it_waits, makes_room_and_runs_again, starts_its_pods_together,
-    waits_its_turn_among_workloads,
-};
+use queued::{goes_while_it_waits, starts_its_pods_together, waits_its_turn_among_workloads};
 use services::{
     is_changed_without_a_spare_gpu, is_corrected_while_it_is_wrong, is_served_and_deleted,
     keeps_its_gpus_from_workloads,
@@ -186,7 +183,6 @@ pub(super) fn all() -> Vec<Scenario> {
     all.extend(scenarios![operator "queuedjob ";
         ONE waits_its_turn_among_workloads,
         FLEET starts_its_pods_together,
-        ONE makes_room_and_runs_again,
         ONE goes_while_it_waits,
     ]);
     all.extend(scenarios![operator "tenant ";
