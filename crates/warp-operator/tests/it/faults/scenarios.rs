@@ -45,10 +45,7 @@ use gangs::{
     is_tried_again_when_a_member_fails, loses_a_node_of_one_member, starts_together_and_ends,
     waits_whole_until_there_is_room,
 };
-use queued::{
-    goes_while_it_waits, makes_room_and_runs_again, starts_its_pods_together,
-    waits_its_turn_among_workloads,
-};
+use queued::{goes_while_it_waits, starts_its_pods_together, waits_its_turn_among_workloads};
 use rentals::{is_held_by_a_budget_until_that_is_raised, rents_runs_and_gives_back};
 use services::{
     is_changed_without_a_spare_gpu, is_corrected_while_it_is_wrong, is_served_and_deleted,
@@ -196,7 +193,6 @@ pub(super) fn all() -> Vec<Scenario> {
     all.extend(scenarios![operator "queuedjob ";
         ONE waits_its_turn_among_workloads,
         FLEET starts_its_pods_together,
-        ONE makes_room_and_runs_again,
         ONE goes_while_it_waits,
     ]);
     all.extend(scenarios![keeper "estimates ";
