@@ -156,7 +156,7 @@ fn file(layer: &Value, base: &str) -> Result<RemoteFile, String> {
     let digest = sha256(given).ok_or_else(|| {
         let shown: String = given
             .chars()
-            .filter(|it| it.is_ascii_graphic())
+            .filter(char::is_ascii_graphic)
             .take(100)
             .collect();
         format!("a layer has the digest '{shown}', which is no SHA-256")

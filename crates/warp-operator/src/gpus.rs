@@ -67,7 +67,7 @@ mod tests {
 
     use super::*;
 
-    fn map(data: Value) -> ConfigMap {
+    fn map(data: &Value) -> ConfigMap {
         serde_json::from_value(json!({"metadata": {"name": CONFIG_MAP}, "data": data})).unwrap()
     }
 
@@ -76,10 +76,10 @@ mod tests {
         let gpus = Gpus::default();
         let named = || gpus.catalogue().named("mi970x").len();
         assert!(gpus.set(Some(&map(
-            json!({"MI970X": "{vendor: amd, memory: 432Gi}"})
+            &json!({"MI970X": "{vendor: amd, memory: 432Gi}"})
         ))));
         assert_eq!(named(), 1);
-        let again = map(json!({"MI970X": "{vendor: amd, memory: 432Gi}", "bad": "no"}));
+        let again = map(&json!({"MI970X": "{vendor: amd, memory: 432Gi}", "bad": "no"}));
         assert!(
             !gpus.set(Some(&again)),
             "a bad entry beside it changes nothing"

@@ -118,12 +118,11 @@ impl Tokens {
         let good = held
             .as_ref()
             .filter(|(_, until)| until.as_second() - now.as_second() > SPARE_SECONDS);
-        let header = match good {
-            Some((header, _)) => header.clone(),
-            None => {
-                let (header, until) = self.token(client, now).await?;
-                held.insert((header, until)).0.clone()
-            }
+        let header = if let Some((header, _)) = good {
+            header.clone()
+        } else {
+            let (header, until) = self.token(client, now).await?;
+            held.insert((header, until)).0.clone()
         };
         Ok(vec![("authorization", header)])
     }

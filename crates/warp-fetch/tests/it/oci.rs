@@ -19,11 +19,11 @@ fn options(world: &World, registry: &Registry, reference: &str) -> Options {
     world.options(&registry.source(reference))
 }
 
-fn credentials(password: &str) -> Option<RegistryCredentials> {
-    Some(RegistryCredentials {
+fn credentials(password: &str) -> RegistryCredentials {
+    RegistryCredentials {
         username: USER.to_owned(),
         password: password.to_owned(),
-    })
+    }
 }
 
 /// A registry with one model under the tag `v1`; returns the digest of its manifest too.
@@ -85,7 +85,7 @@ async fn readers_are_let_in_by_password_or_token_and_nobody_else_is_shown_them()
         let mut options = options(&world, &registry, ":v1");
         options.limits.connections = 1;
         if door != Door::AnonymousToken {
-            options.registry.login = credentials(PASSWORD);
+            options.registry.login = Some(credentials(PASSWORD));
         }
         let report = run(options).await.unwrap();
         assert_whole(&world, &report);
@@ -103,7 +103,7 @@ async fn readers_are_let_in_by_password_or_token_and_nobody_else_is_shown_them()
 async fn wrong_credentials_are_told_without_them_and_not_tried_again() {
     for door in [Door::Basic, Door::Token] {
         let (world, (registry, _)) = (World::new(), model(door));
-        for login in [None, credentials("wr0ng")] {
+        for login in [None, Some(credentials("wr0ng"))] {
             let before = registry.lines().len();
             let mut options = options(&world, &registry, ":v1");
             options.registry.login = login;
@@ -201,7 +201,7 @@ async fn cut_transfers_go_on_and_a_wish_to_wait_is_honoured() {
         _ => Answer::Right,
     });
     let mut options = options(&world, &registry, ":v1");
-    options.registry.login = credentials(PASSWORD);
+    options.registry.login = Some(credentials(PASSWORD));
     let report = run(options).await.unwrap();
     assert_whole(&world, &report);
     assert_eq!(report.bytes_fetched, report.bytes);

@@ -72,15 +72,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 async fn budget(args: Args) -> anyhow::Result<ExitCode> {
     let connection = args.target.connect().await?;
     let api: Api<Tenant> = Api::all(connection.client.clone());
-    let tenants = match &args.tenant {
-        Some(name) => {
-            let found = api.get(name).await.map_err(told);
-            vec![found.with_context(|| format!("failed to read tenant {name}"))?]
-        }
-        None => {
-            let found = api.list(&ListParams::default()).await.map_err(told);
-            found.context("failed to read the tenants")?.items
-        }
+    let tenants = if let Some(name) = &args.tenant {
+        let found = api.get(name).await.map_err(told);
+        vec![found.with_context(|| format!("failed to read tenant {name}"))?]
+    } else {
+        let found = api.list(&ListParams::default()).await.map_err(told);
+        found.context("failed to read the tenants")?.items
     };
     let rows: Vec<Row> = tenants.iter().filter_map(row).collect();
     match args.output {

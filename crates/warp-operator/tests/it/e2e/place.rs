@@ -354,11 +354,11 @@ pub(super) async fn nodes_closed_by_hand_are_said_and_used_once_open(world: &Wor
     let taint = "maintenance=today:NoSchedule";
     let taken_off = format!("{taint}-");
     let tolerate = format!("tolerate {taint} in spec.podTemplate, or take the taint off a5000-0");
-    let cases: [(&str, &[&str], &[&str], &str, &str); 2] = [
+    let cases = [
         (
             "cordoned",
-            &["cordon", "a5000-0"],
-            &["uncordon", "a5000-0"],
+            ["cordon", "a5000-0"].as_slice(),
+            ["uncordon", "a5000-0"].as_slice(),
             "NodesCordoned",
             "kubectl uncordon a5000-0",
         ),
@@ -367,7 +367,7 @@ pub(super) async fn nodes_closed_by_hand_are_said_and_used_once_open(world: &Wor
             &["taint", "node", "a5000-0", taint],
             &["taint", "node", "a5000-0", &taken_off],
             "NodesTainted",
-            &tolerate,
+            tolerate.as_str(),
         ),
     ];
     for (name, close, open, why, advice) in cases {

@@ -170,7 +170,7 @@ pub(super) async fn attach(
             }
             drop(stdin);
             // What it prints may take longer than what is typed.
-            std::future::pending().await
+            std::future::pending::<()>().await;
         };
         tokio::select! {
             () = write_all(frames, write) => {}
