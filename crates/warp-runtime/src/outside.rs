@@ -93,6 +93,8 @@ pub struct Sight {
     pub failed: Option<(OutsideError, Timestamp)>,
     /// When this process last sent a call that makes it.
     pub last_make: Option<Timestamp>,
+    /// When this process last sent a call that ends it.
+    pub last_remove: Option<Timestamp>,
     /// When this process began: what an earlier one sent may still take effect.
     pub process_began: Option<Timestamp>,
     pub settle: Duration,
@@ -160,8 +162,10 @@ impl Outside {
             return;
         }
         sight.busy = true;
-        if matches!(call.what, What::Make(_)) {
-            sight.last_make = Some(now);
+        match call.what {
+            What::Make(_) => sight.last_make = Some(now),
+            What::Remove => sight.last_remove = Some(now),
+            What::LookUp => {}
         }
         drop(seen);
         let this = self.clone();

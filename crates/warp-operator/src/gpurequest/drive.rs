@@ -279,9 +279,7 @@ fn step(
     } else {
         present(recorded, &sight, now)
     };
-    let since = attempt.ending_since.as_ref().map(|since| since.0);
-    let asked = sight.asked.filter(|asked| Some(*asked) > since);
-    let paced = asked.map_or(now, |asked| later(asked, PACE));
+    let paced = sight.last_remove.map_or(now, |sent| later(sent, PACE));
     let hidden = matches!(recorded, Recorded::Made(_)) && !gone && now < shown_from;
     let call = |what| Call {
         outside: open.kind.as_str(),

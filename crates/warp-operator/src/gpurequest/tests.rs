@@ -338,6 +338,13 @@ fn it_goes_only_when_the_cloud_says_gone_and_its_cost_is_written() {
         at(3600),
     );
     assert_eq!(calls(&second), [&What::Remove]);
+    // A cloud that was told so in this very moment is not told again.
+    let told = Sight {
+        last_remove: Some(at(3600)),
+        ..sight(3600, Some(&machine(State::Terminating)))
+    };
+    let again = plan(&it, &with(told, Some(ready_node()), true), at(3600));
+    assert!(calls(&again).is_empty(), "{again:?}");
     // The cloud still has it: nothing is let go.
     let stays = machine(State::Terminating);
     let third = plan(
