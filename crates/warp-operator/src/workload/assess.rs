@@ -460,6 +460,19 @@ fn without_live_pod(
     })
 }
 
+/// What was said of a pod of a Job, without the name it would have had: every try makes up another, and what changes
+/// with each would be told anew each time.
+fn without_pod_names(text: &str, job: &str) -> String {
+    let begin = format!("\"{job}-");
+    let mut parts = text.split(begin.as_str());
+    let mut said = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let rest = part.find('"').map_or("", |end| &part[end + 1..]);
+        said = format!("{said}of job {job}{rest}");
+    }
+    said
+}
+
 /// The cluster refuses to create pods of a Job.
 pub(super) fn pods_refused(
     job: &Job,
@@ -474,6 +487,7 @@ pub(super) fn pods_refused(
     } else {
         "change the namespace's quota or policy, or the workload"
     };
+    let message = without_pod_names(message, &job.name_any());
     let message = format!("the cluster refuses to create the pod: {message}; {next}");
     Some(start_wait(
         job,

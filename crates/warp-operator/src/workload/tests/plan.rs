@@ -11,7 +11,7 @@ use super::super::Seen;
 use super::super::assess::Placeable;
 use super::super::course::Course;
 use super::super::plan::backoff;
-use super::reading::{deletes, may, one_pod, planned, said, waiting};
+use super::reading::{deletes, may, message, one_pod, planned, said, waiting};
 use super::{job, node, pod, workload};
 use crate::placement::Verdict;
 
@@ -67,6 +67,25 @@ fn phases_follow_the_job_and_its_pod() {
         assert_eq!(status.assigned_node.as_deref(), Some("gpu-1"), "{name}");
         assert!(plan.steps.actions.is_empty(), "{name}");
     }
+}
+
+#[test]
+fn a_refusal_reads_the_same_whatever_the_next_pod_would_be_called() {
+    let told = |pod: &str| {
+        let text = format!("Error creating: pods \"{pod}\" is forbidden: exceeded quota: gpus");
+        let seen = Seen {
+            jobs: vec![job(0, json!([]))],
+            refusals: BTreeMap::from([("job-0".to_owned(), text)]),
+            ..Default::default()
+        };
+        message(&planned(&workload(json!({}), json!(null)), &seen))
+    };
+    let first = told("train-01234567-0-abcde");
+    assert_eq!(first, told("train-01234567-0-x2x4x"));
+    assert!(
+        first.contains("pods of job train-01234567-0 is forbidden: exceeded quota"),
+        "{first}"
+    );
 }
 
 #[test]
