@@ -333,7 +333,7 @@ pub(crate) fn with(base: &Value, leaf: &Leaf, value: Value) -> Value {
     spec
 }
 
-/// An object with what its schema requires.
+/// An object with what its schema requires, and what the API server would fill in.
 fn surroundings(name: &str, schema: &Value) -> Value {
     let mut made = Map::new();
     for field in schema["required"].as_array().into_iter().flatten() {
@@ -353,6 +353,11 @@ fn surroundings(name: &str, schema: &Value) -> Value {
             }
         };
         made.insert(field.to_owned(), value);
+    }
+    for (field, inner) in schema["properties"].as_object().into_iter().flatten() {
+        if let Some(filled_in) = inner.get("default") {
+            made.entry(field).or_insert_with(|| filled_in.clone());
+        }
     }
     if name.to_lowercase().ends_with("containers") {
         made.insert("image".to_owned(), json!("walk:1"));
