@@ -32,9 +32,17 @@ test: control-plane ## Run every test (builds the real control plane once into t
 test-docker: ## The Docker node against the engine of this machine (needs a running Docker or Podman)
 	testbed/docker
 
+.PHONY: test-vllm
+test-vllm: ## A real vLLM under Warp on this machine's processors (installs it once: 7 GB into the user's cache)
+	testbed/vllm/run
+
 .PHONY: test-cloud
 test-cloud: ## Rent one machine for real and give it back: PROVIDER=lambda CAP=1.50, credentials in WARP_CLOUD_<key>
 	cargo run --locked --quiet -p warp-cloud --example rent -- "$(PROVIDER)" "$(CAP)"
+
+.PHONY: user-data
+user-data: ## What rented machines run at their first start, judged by cloud-init and shellcheck (installs them where they are missing)
+	testbed/user-data
 
 .PHONY: lint
 lint: ## Formatting, clippy, documentation

@@ -66,6 +66,13 @@ pub struct CloudProviderSpec {
     /// How machines of this account are set up, as far as the cloud has to be told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<CloudProviderSettings>,
+    /// How machines of this account become nodes. Absent: by what is in their image or their user data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap: Option<CloudProviderBootstrap>,
+    /// What requests may set themselves. Both run as root on a machine that joins this cluster.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 2))]
+    pub requests_may_set: Vec<RequestSetting>,
     /// Only these regions, by the cloud's own names or by area such as `us-west`. Empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]
@@ -174,6 +181,72 @@ pub struct CloudProviderSettings {
     pub resource_group: Option<String>,
 }
 
+/// How a machine becomes a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum BootstrapType {
+    /// By what is in its image or its user data.
+    #[default]
+    None,
+    /// By `kubeadm join`.
+    Kubeadm,
+    /// As an agent of k3s.
+    K3s,
+}
+
+impl BootstrapType {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Kubeadm => "kubeadm",
+            Self::K3s => "k3s",
+        }
+    }
+}
+
+/// What a request may set itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum RequestSetting {
+    /// `spec.image`.
+    Image,
+    /// `spec.userData`.
+    UserData,
+}
+
+/// How machines become nodes of this cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CloudProviderBootstrap {
+    /// By what. Every machine gets a token of its own, which is deleted when it has joined.
+    #[serde(rename = "type")]
+    pub kind: BootstrapType,
+    /// Where rented machines reach the API server, such as `https://203.0.113.7:6443`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 9, max = 256),
+        regex(pattern = r"^https://[A-Za-z0-9.:\[\]-]+$")
+    )]
+    pub server: Option<String>,
+    /// The version of Kubernetes or k3s to install where the image has none, such as `v1.35.4` or `v1.35.4+k3s1`.
+    /// Absent: that of the API server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 4, max = 32),
+        regex(pattern = r"^v1\.[0-9]+(\.[0-9]+)?([+-][A-Za-z0-9.+-]+)?$")
+    )]
+    pub version: Option<String>,
+    /// A script the machine runs as root before it joins: drivers, mirrors, mounts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 8192))]
+    pub script: Option<String>,
+    /// A machine that has not reached the API server for this long powers itself off, such as `30m`, which is what
+    /// holds where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16))]
+    pub power_off_after: Option<String>,
+}
+
 /// What an account may have at once.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -213,6 +286,9 @@ pub struct CloudProviderStatus {
     /// What they cost an hour together, in US dollars.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price_per_hour: Option<String>,
+    /// Machines rented since the month began (UTC) that the cloud took back.
+    #[serde(default)]
+    pub interruptions_this_month: i64,
     /// What needs attention, in one sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -274,6 +350,16 @@ pub const RULES: &[Rule] = &[
         at: "spec",
         rule: "self.type == 'fake' || has(self.credentials)",
         message: "this cloud needs spec.credentials.secretName: a Secret in the operator's namespace",
+    },
+    Rule {
+        at: "spec",
+        rule: "!has(self.bootstrap) || self.bootstrap.type == 'none' || !(self.type in ['fake', 'runpod', 'vast'])",
+        message: "bootstrap joins virtual machines: this cloud has none",
+    },
+    Rule {
+        at: "spec.bootstrap",
+        rule: "self.type == 'none' || has(self.server)",
+        message: "bootstrap.server must be given: where machines reach the API server",
     },
     Rule {
         at: "spec",

@@ -10,6 +10,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::cloudprovider::BootstrapType;
 use crate::crd::Rule;
 use crate::price::{self, Price};
 use crate::workload::GpuVendor;
@@ -120,6 +121,27 @@ pub struct GPURequestSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 16))]
     pub idle_timeout: Option<String>,
+    /// How the machine becomes a node, where it is not to be as its CloudProvider says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap: Option<RequestBootstrap>,
+    /// The image to start from instead of the account's, in the cloud's words. The CloudProvider must allow it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    pub image: Option<String>,
+    /// What the machine runs at its first start besides: cloud-init, or a script. `{{name}}` in it becomes the machine's
+    /// name. The CloudProvider must allow it: it runs as root on a machine that joins the cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 8192))]
+    pub user_data: Option<String>,
+}
+
+/// How a machine becomes a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestBootstrap {
+    /// `none`: by what is in its image or its user data.
+    #[serde(rename = "type")]
+    pub kind: BootstrapType,
 }
 
 fn one() -> i32 {
@@ -270,6 +292,24 @@ pub struct RequestAttempt {
     /// US dollars an hour that the cloud says it bills.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub billed_price: Option<String>,
+    /// How the machine was to become a node when this was written; absent: by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap: Option<BootstrapType>,
+    /// The CertificateSigningRequest that is approved for the machine: the first one its token asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate_request: Option<String>,
+    /// When it was approved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate_approved_at: Option<Time>,
+    /// CertificateSigningRequests that were left alone, each told in an Event.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ignored_certificates: Vec<String>,
+    /// When the token it joined with was deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_revoked_at: Option<Time>,
+    /// Since when the cloud says that it takes the machine back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noticed_at: Option<Time>,
     /// Why the machine is to go, once it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<String>,

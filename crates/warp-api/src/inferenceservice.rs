@@ -6,17 +6,20 @@
 #![allow(clippy::duplicated_attributes)]
 
 mod rules;
+mod status;
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::EnvVar;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::workload::{BadSpec, GPUWorkloadSpec, GpuAsk, GpuRequirement, WorkloadResources};
 pub use rules::RULES;
+pub use status::{
+    CacheSize, InferenceServiceStatus, ServiceCost, ServiceLoad, ServicePhase, TimelineStep,
+};
 
 /// Serve a model on GPUs with an engine that speaks OpenAI's API, and keep it served.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -47,6 +50,18 @@ pub use rules::RULES;
         name = "Age",
         type_ = "date",
         json_path = ".metadata.creationTimestamp"
+    ),
+    printcolumn(
+        name = "Tokens/s",
+        type_ = "integer",
+        json_path = ".status.load.tokensPerSecond",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Cost/h",
+        type_ = "string",
+        json_path = ".status.cost.perHour",
+        priority = 1
     ),
     printcolumn(
         name = "Message",
@@ -165,7 +180,7 @@ pub struct EngineSpec {
     /// Which engine.
     #[serde(default, rename = "type")]
     pub kind: EngineKind,
-    /// Version of the engine's own image, such as `v0.27.0`. Absent: the one this Warp was made for.
+    /// Version of the engine's own image, such as `v0.32.0`. Absent: the one this Warp was made for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 128),
@@ -289,13 +304,41 @@ pub struct Scaling {
     /// What is looked at.
     #[serde(default)]
     pub metric: ScalingMetric,
-    /// What one copy should carry: requests for `inFlight` and `queue`, percent for `cache`.
+    /// What one copy should carry: requests for `inFlight` and `queue`, percent for `cache`; or how long nine of ten
+    /// should wait at most: milliseconds for `firstToken` and `betweenTokens`.
     #[schemars(range(min = 1, max = 100_000))]
     pub target: i32,
     /// Copies are given up only after they were too many for this long, such as `5m`.
     #[serde(default = "default_window")]
     #[schemars(length(min = 1, max = 16))]
     pub window: String,
+    /// Other numbers in the place of `min` from a time of the day on, until the next of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 48))]
+    pub schedule: Vec<ScheduleStep>,
+}
+
+/// The least copies from a time of the day on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ScheduleStep {
+    /// When it begins to hold, every day, in UTC: `08:00`.
+    #[schemars(
+        length(min = 5, max = 5),
+        regex(pattern = r"^([01][0-9]|2[0-3]):[0-5][0-9]$")
+    )]
+    pub at: String,
+    /// Least copies from then on.
+    #[schemars(range(min = 1, max = 1000))]
+    pub min: i32,
+}
+
+impl ScheduleStep {
+    /// Minutes after midnight.
+    pub fn minute(&self) -> Option<u32> {
+        let (hours, minutes) = self.at.split_once(':')?;
+        Some(hours.parse::<u32>().ok()? * 60 + minutes.parse::<u32>().ok()?)
+    }
 }
 
 fn default_window() -> String {
@@ -313,112 +356,10 @@ pub enum ScalingMetric {
     Queue,
     /// Share of the attention cache in use.
     Cache,
-}
-
-/// What the operator has seen and decided.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct InferenceServiceStatus {
-    /// Generation of the spec this status was computed from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed_generation: Option<i64>,
-    /// Where it stands, derived from its Deployment and pods.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub phase: Option<ServicePhase>,
-    /// Why it stands there, in one sentence with numbers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-    /// Copies wanted at the moment.
-    #[serde(default)]
-    pub replicas: i32,
-    /// Copies that answer.
-    #[serde(default)]
-    pub ready_replicas: i32,
-    /// Copies of the spec as it is now.
-    #[serde(default)]
-    pub updated_replicas: i32,
-    /// Selects the pods, for `kubectl scale` and autoscalers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub selector: Option<String>,
-    /// Where clients reach it inside the cluster: the base of OpenAI's API.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub url: Option<String>,
-    /// Name to ask for at that address.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model_name: Option<String>,
-    /// Addresses of the copies that answer, at most eight.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub addresses: Vec<String>,
-    /// GPUs of one copy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gpus_per_replica: Option<i32>,
-    /// The start of the newest copy, step by step.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub timeline: Vec<TimelineStep>,
-    /// What the last look at the engines said. Absent: there is no answer yet, which is not the same as nothing to do.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub load: Option<ServiceLoad>,
-    /// Copies were too many since then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub too_many_since: Option<Time>,
-    /// How copies are replaced by those of a new spec.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rollout: Option<String>,
-    /// `Ready`: enough copies answer. `Accepted`: the spec can be carried out.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub conditions: Vec<Condition>,
-}
-
-/// Where a service stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum ServicePhase {
-    /// The spec cannot be carried out.
-    Refused,
-    /// No copy has a place yet.
-    Pending,
-    /// Copies start: image, weights, compilation.
-    Starting,
-    /// All copies wanted answer.
-    Ready,
-    /// Some answer, fewer than wanted.
-    Degraded,
-    /// Copies of a new spec take the place of old ones.
-    Updating,
-    /// Copies end again and again before they answer.
-    Failing,
-    /// No copies are wanted.
-    Stopped,
-}
-
-/// One step of a start.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct TimelineStep {
-    /// `created`, `scheduled`, `started` or `ready`.
-    pub step: String,
-    /// When it was reached.
-    pub at: Time,
-    /// Seconds since the step before.
-    #[serde(default)]
-    pub seconds: i64,
-}
-
-/// What engines report, together.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ServiceLoad {
-    /// Copies that answered.
-    #[serde(default)]
-    pub copies: i32,
-    /// Requests being answered.
-    #[serde(default)]
-    pub running: i64,
-    /// Requests waiting.
-    #[serde(default)]
-    pub waiting: i64,
-    /// Mean share of the attention cache in use, in percent.
-    #[serde(default)]
-    pub cache_percent: i64,
+    /// Time until the first token, as the engine's histogram of it says.
+    FirstToken,
+    /// Time between two tokens.
+    BetweenTokens,
 }
 
 impl ModelReference {

@@ -16,7 +16,8 @@ pub struct KindEntry {
     pub crd: fn() -> Value,
     /// A manifest in `deploy/examples/` that the tests apply.
     pub example: &'static str,
-    /// Its controller: a file and a folder of this name in `crates/warp-operator/src`, and the word in its metrics.
+    /// Its controller: a file and a folder of this name in `crates/warp-operator/src`. Its metrics carry the kind in lower
+    /// case.
     pub controller: &'static str,
 }
 

@@ -12,6 +12,11 @@ pub const INFERENCE_SERVICE: &str = "gpu.warp.dev/inference-service";
 pub const RENDERED: &str = "gpu.warp.dev/rendered";
 /// Pod annotation: the model as the service's spec names it, which no label could hold.
 pub const MODEL: &str = "gpu.warp.dev/model";
+/// InferenceService annotation: tokens of attention cache that were estimated for one copy.
+pub const ESTIMATED_CACHE: &str = "gpu.warp.dev/estimated-cache-tokens";
+/// Pod annotation: the command that stands for a container's image on nodes that have no images, a JSON list of words;
+/// followed by a dot and a name, of that container alone.
+pub const PROCESS_COMMAND: &str = "process.gpu.warp.dev/command";
 /// Job and pod: who manages them.
 pub const CONTROLLER: &str = "gpu.warp.dev/controller";
 /// Value of [`CONTROLLER`] on everything the operator makes.
@@ -32,8 +37,12 @@ pub const STRATEGY: &str = "gpu.warp.dev/strategy";
 pub const SPEC_HASH: &str = "gpu.warp.dev/spec-hash";
 /// Job annotation: the decision in one sentence.
 pub const PLACEMENT: &str = "gpu.warp.dev/placement";
-/// Job annotation: the work of higher priority (`namespace/name`) that takes its place; its pods are evicted.
+/// Job annotation: the work (`namespace/name`) that takes its place; its pods are evicted.
 pub const EVICTED_FOR: &str = "gpu.warp.dev/evicted-for";
+/// Job annotation beside it: `share` where that work takes back what its tenant lent; absent, it has a higher priority.
+pub const EVICTED_BECAUSE: &str = "gpu.warp.dev/evicted-because";
+/// Pod annotation: the name of the annotation in which the pod says when it last saved its work.
+pub const CHECKPOINT_ANNOTATION: &str = "gpu.warp.dev/checkpoint-annotation";
 /// Node label: what kind of machine it is; absent means [`PROVIDER_DEFAULT`]. On a workload
 /// (label or annotation): the providers it may use, in order of preference, separated by commas.
 pub const PROVIDER: &str = "gpu.warp.dev/provider";

@@ -7,12 +7,14 @@
 
 mod source;
 
+use k8s_openapi::api::core::v1::EnvVar;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::crd::Rule;
+use crate::workload::WorkloadResources;
 pub use source::{
     AzureSource, GcsSource, HttpFile, HttpSource, HuggingfaceSource, ModelSource, OciSource,
     PvcSource, S3Source,
@@ -66,6 +68,10 @@ pub const MOUNT: &str = "/models";
 pub struct ModelCacheSpec {
     /// Where the model comes from: exactly one place. A change is fetched beside what is there.
     pub source: ModelSource,
+    /// Turns the fetched model into another one, such as one with smaller numbers, which is kept beside it and served
+    /// instead. A change is run again; until it is done, and if it fails, what was served stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optimize: Option<Optimize>,
     /// Only files that match one of these patterns (`*.json`, `original/*`); all where there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 256)))]
@@ -107,6 +113,31 @@ pub struct ModelCacheSpec {
     pub timeout: String,
 }
 
+/// A program that turns one model into another.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Optimize {
+    /// Container image it runs in, as user 65532. `MODEL_PATH` is the folder of the fetched model, which cannot be
+    /// written; what it leaves in the folder `OUTPUT_PATH` is the new model.
+    #[schemars(length(min = 1, max = 1024))]
+    pub image: String,
+    /// Entry point instead of the image's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
+    pub command: Vec<String>,
+    /// Arguments; `$(MODEL_PATH)` and `$(OUTPUT_PATH)` stand for the two folders.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
+    pub args: Vec<String>,
+    /// Its environment.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
+    pub env: Vec<EnvVar>,
+    /// CPU, memory, GPUs and other resources it needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<WorkloadResources>,
+}
+
 fn default_size() -> String {
     "100Gi".to_owned()
 }
@@ -143,9 +174,11 @@ pub enum ModelPhase {
     Pending,
     /// Files are being fetched.
     Fetching,
+    /// The fetched model is being turned into the one `optimize` makes of it.
+    Optimizing,
     /// The model the spec names is complete and verified.
     Ready,
-    /// The fetch failed and is not tried again by itself.
+    /// The fetch, or what is made of it, failed and is not tried again by itself.
     Failed,
 }
 
@@ -191,10 +224,13 @@ pub struct ModelCacheStatus {
     /// The claim it was fetched into; another of the same name is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_uid: Option<String>,
-    /// The Job that fetches.
+    /// What `optimize` made of a fetched model: served instead of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optimized: Option<OptimizedModel>,
+    /// The Job that fetches or optimizes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_name: Option<String>,
-    /// The fetch fails if it is not complete by then.
+    /// That Job fails if it is not complete by then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Time>,
     /// How far the fetch is, as it said last.
@@ -215,6 +251,41 @@ pub struct ModelCacheStatus {
     /// `Ready`: the model the spec names is complete and verified.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+/// A model that was made of a fetched one, and how.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OptimizedModel {
+    /// Its folder as a pod sees it that mounts the claim at `/models`.
+    pub path: String,
+    /// Its content's digest cut to the length of a commit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// One digest over names, sizes and digests of its files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// Its bytes.
+    #[serde(default)]
+    pub bytes: i64,
+    /// Its files.
+    #[serde(default)]
+    pub files: i64,
+    /// Commit of the model it was made of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_commit: Option<String>,
+    /// Image that made it.
+    #[serde(default)]
+    pub image: String,
+    /// Command and arguments that made it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// When it was complete and verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Time>,
+    /// Names what it was made of and how.
+    #[serde(default)]
+    pub key: String,
 }
 
 /// How far a fetch is.
@@ -245,6 +316,14 @@ impl ModelCache {
     /// The claim that holds the files.
     pub fn claim_name(name: &str) -> String {
         format!("{name}-model")
+    }
+}
+
+impl ModelCacheStatus {
+    /// The folder that is served: of the optimized model where there is one, else of the fetched one.
+    pub fn served_path(&self) -> Option<&str> {
+        let optimized = self.optimized.as_ref().map(|model| &model.path);
+        optimized.or(self.path.as_ref()).map(String::as_str)
     }
 }
 

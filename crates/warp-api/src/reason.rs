@@ -79,7 +79,7 @@ pub const MAX_RUNTIME_EXCEEDED: &str = "MaxRuntimeExceeded";
 pub const EVICTED: &str = "Evicted";
 /// Waits until work of lower priority, which was asked to end, has ended.
 pub const PREEMPTING: &str = "Preempting";
-/// Runs, and was asked to end for work of higher priority.
+/// Runs, and was asked to end for other work.
 pub const EVICTING: &str = "Evicting";
 /// The pod made room for one of higher priority.
 pub const PREEMPTED: &str = "Preempted";
@@ -206,6 +206,14 @@ pub const NEVER_JOINED: &str = "NeverJoined";
 pub const MACHINE_LOST: &str = "MachineLost";
 /// GPURequest, as an ending: the cloud took the machine back.
 pub const SPOT_INTERRUPTED: &str = "SpotInterrupted";
+/// GPURequest, as an ending: the machine joined and its GPUs do not work.
+pub const GPU_TEST_FAILED: &str = "GpuTestFailed";
+/// GPURequest: the cloud has said that it takes the machine back.
+pub const SPOT_NOTICE: &str = "SpotNotice";
+/// GPURequest, as an Event: a certificate was asked for that is not the machine's own.
+pub const CERTIFICATE_IGNORED: &str = "CertificateIgnored";
+/// GPURequest: no provider lets it join or be set up so.
+pub const NOT_ALLOWED: &str = "NotAllowed";
 /// GPURequest: too many machines came to nothing.
 pub const ATTEMPTS_EXHAUSTED: &str = "AttemptsExhausted";
 
@@ -229,6 +237,14 @@ pub const FETCH_FAILED: &str = "FetchFailed";
 pub const NO_REPORT: &str = "NoReport";
 /// ModelCache: a simulated node pretended to fetch; there are no files.
 pub const SIMULATED_FETCH: &str = "SimulatedFetch";
+/// ModelCache: the model `optimize` makes of the fetched one is complete and verified.
+pub const MODEL_OPTIMIZED: &str = "Optimized";
+/// ModelCache: the fetched model is being turned into another one, or is about to be.
+pub const OPTIMIZING: &str = "Optimizing";
+/// ModelCache: `optimize` failed; where its publication says why, that reason stands here instead.
+pub const OPTIMIZE_FAILED: &str = "OptimizeFailed";
+/// ModelCache: `optimize` took longer than `spec.timeout`.
+pub const OPTIMIZE_TIMEOUT: &str = "OptimizeTimeout";
 /// InferenceService: the ModelCache it names is not ready yet.
 pub const WAITING_FOR_MODEL: &str = "WaitingForModel";
 /// InferenceService: there is no ModelCache of that name, or it is being deleted.

@@ -73,6 +73,10 @@ pub struct TenantSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub parent: Option<String>,
+    /// Its part of what it and others of its tree borrow, against theirs. Absent: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub weight: Option<i32>,
     /// Nothing of it is placed while this is true; what runs goes on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,

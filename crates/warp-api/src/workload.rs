@@ -7,6 +7,7 @@
 #![allow(clippy::duplicated_attributes)]
 
 mod ask;
+mod checkpoint;
 mod gang;
 mod levels;
 mod rent;
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use warp_core::schedule::{Policy, strategy::UnknownPolicy};
 
 pub use ask::{BadSpec, GpuAsk, Name, run_seconds};
+pub use checkpoint::{Checkpoint, CheckpointEvidence, CheckpointSignal, LastCheckpoint};
 pub use gang::{AssignedNode, Closeness, Topology, fold_nodes, fold_ranks};
 pub use levels::{BadLevels, TopologyLevel, TopologyLevels};
 pub use rent::{Rent, RentStatus};
@@ -105,6 +107,15 @@ pub struct GPUWorkloadSpec {
     /// `preemptible` and of lower priority.
     #[serde(default)]
     pub priority: Priority,
+    /// A PriorityClass of the cluster that decides instead of `priority`: a value above zero counts as high, below zero as
+    /// low. Its pods get the class. One whose `preemptionPolicy` is `Never` evicts nobody. Absent: what `podTemplate` names,
+    /// if `priority` is normal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+    )]
+    pub priority_class_name: Option<String>,
     /// Whether work of higher priority may take its GPUs while it runs: it is evicted, waits, and is placed again
     /// without using up a retry. Absent: what its tenant says, else only work of priority `low`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -159,6 +170,10 @@ pub struct GPUWorkloadSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 16))]
     pub max_runtime: Option<String>,
+    /// How it saves its work. What it has saved is not lost when it is evicted, and its next attempt finds `RESUME=1` in its
+    /// environment, and which attempt it is, counted from 0, in `ATTEMPT`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Checkpoint>,
     /// True stops the workload and gives its GPUs back; false places the same attempt again. No
     /// retry is used.
     #[serde(default)]
@@ -182,6 +197,17 @@ pub enum Priority {
     #[default]
     Normal,
     High,
+}
+
+impl Priority {
+    /// What the value of a PriorityClass counts as.
+    pub fn of_class(value: i32) -> Self {
+        match value {
+            1.. => Self::High,
+            0 => Self::Normal,
+            _ => Self::Low,
+        }
+    }
 }
 
 /// How a node is chosen among those that fit. Absent: the operator's `--default-strategy`.
@@ -446,7 +472,11 @@ pub struct GPUWorkloadStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub disruptions: Option<i32>,
-    /// GPU-seconds thrown away because work of higher priority took its place.
+    /// When it last saved its work, as far as `spec.checkpoint` lets that be known. What follows from `period` alone is told
+    /// when an attempt has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_checkpoint: Option<LastCheckpoint>,
+    /// GPU-seconds thrown away because other work took its place: those it had not saved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub lost_gpu_seconds: Option<i64>,

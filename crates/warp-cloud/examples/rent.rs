@@ -138,6 +138,9 @@ async fn main() -> Outcome<()> {
         max_price: cap,
         owner: "test/cloud".to_owned(),
         lifetime_seconds: Some(3600),
+        image: None,
+        user_data: None,
+        join: None,
     };
     let bought = match cloud.launch(&launch).await {
         Ok(bought) => bought,

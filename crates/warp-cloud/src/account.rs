@@ -12,6 +12,7 @@ use http::header::AUTHORIZATION;
 use crate::Now;
 use crate::failure::{Class, Failure};
 use crate::http::{Ask, Client, Transport};
+use crate::join;
 use crate::offer::in_region;
 use crate::provider::{Kind, Launch, Provider};
 
@@ -43,7 +44,7 @@ impl Secret {
     }
 
     /// `words` without this value.
-    pub(crate) fn out_of(&self, words: &str) -> String {
+    pub fn out_of(&self, words: &str) -> String {
         let mut words = words.to_owned();
         for line in self.0.lines().map(str::trim) {
             if line.len() >= TOO_SHORT && words.contains(line) {
@@ -115,19 +116,36 @@ impl Account {
         })
     }
 
-    /// What a machine runs when it starts, with its name in it.
+    /// The image of a machine: its own, else the account's.
+    pub(crate) fn image<'a>(&'a self, launch: &'a Launch) -> Option<&'a String> {
+        launch.image.as_ref().or(self.settings.image.as_ref())
+    }
+
+    /// What a machine runs when it starts, with its name in it: what makes it join, what the account wants, what the
+    /// request wants.
     pub(crate) fn user_data(&self, launch: &Launch) -> Option<String> {
-        let text = self.secrets.get(USER_DATA)?.shown();
-        Some(text.replace("{{name}}", &launch.name))
+        let join = launch.join.as_ref().map(|join| join.shown().to_owned());
+        let account = self.secrets.get(USER_DATA).map(Secret::shown);
+        let own = account.into_iter().chain(launch.user_data.as_deref());
+        let own = own.map(|text| text.replace("{{name}}", &launch.name));
+        let parts: Vec<String> = join.into_iter().chain(own).collect();
+        if parts.is_empty() {
+            return None;
+        }
+        Some(match self.kind {
+            // It takes a script and nothing else.
+            Kind::Paperspace => parts.join("\n"),
+            _ => join::together(&parts),
+        })
     }
 
     /// Refuses to buy what could never join: neither an image of one's own nor something to run at the start.
-    pub(crate) fn joins(&self) -> Result<(), Failure> {
-        if self.settings.image.is_some() || self.secrets.contains_key(USER_DATA) {
+    pub(crate) fn joins(&self, launch: &Launch) -> Result<(), Failure> {
+        if self.image(launch).is_some() || self.user_data(launch).is_some() {
             return Ok(());
         }
-        let words = "a machine could never join: put cloud-init under the key userData of the Secret, or name an \
-                     image that joins by itself in spec.settings.image";
+        let words = "a machine could never join: say how in spec.bootstrap, put cloud-init under the key userData of \
+                     the Secret, or name an image that joins by itself in spec.settings.image";
         Err(Failure::new(Class::Refused, words))
     }
 
@@ -235,6 +253,42 @@ mod tests {
             let account = account(&[("endpoint", endpoint)]);
             assert_eq!(account.endpoint().is_ok(), good, "{endpoint}");
         }
+    }
+
+    fn launch(user_data: Option<&str>, join: Option<&str>) -> Launch {
+        let launch = serde_json::json!({
+            "name": "m-1", "maxPrice": "1", "owner": "default/a",
+            "offer": {"gpu": "L4", "gpus": 1, "region": "r", "instanceType": "t", "price": "1"},
+        });
+        Launch {
+            user_data: user_data.map(str::to_owned),
+            join: join.map(Secret::new),
+            ..serde_json::from_value(launch).expect("a launch")
+        }
+    }
+
+    #[test]
+    fn what_a_machine_runs_is_said_by_whoever_has_something_to_say() {
+        let mut account = account(&[("userData", "#cloud-config\nhostname: {{name}}")]);
+        let only = account.user_data(&launch(None, None));
+        assert_eq!(only.as_deref(), Some("#cloud-config\nhostname: m-1"));
+        let all = account.user_data(&launch(
+            Some("#!/bin/sh\necho {{name}}"),
+            Some("#cloud-config\njoin"),
+        ));
+        let all = all.expect("three parts");
+        assert!(all.starts_with("Content-Type: multipart/mixed"), "{all}");
+        let at = |text: &str| {
+            all.find(text)
+                .unwrap_or_else(|| panic!("no {text} in {all}"))
+        };
+        assert!(at("join") < at("hostname: m-1") && at("hostname: m-1") < at("echo m-1"));
+        assert_eq!(all.matches("text/cloud-config").count(), 2);
+        assert_eq!(all.matches("text/x-shellscript").count(), 1);
+        account.secrets.clear();
+        assert_eq!(account.user_data(&launch(None, None)), None);
+        assert!(account.joins(&launch(None, None)).is_err());
+        assert!(account.joins(&launch(None, Some("#cloud-config"))).is_ok());
     }
 
     #[test]

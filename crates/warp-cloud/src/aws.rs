@@ -37,6 +37,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     lag: Duration::from_mins(1),
     call_deadline: Duration::from_mins(2),
     look_every: Duration::from_secs(30),
+    virtual_machines: true,
 };
 
 const GAPS: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(600)];
@@ -245,9 +246,9 @@ impl Aws {
     }
 
     async fn buy(&self, launch: &Launch) -> Result<Machine, Failure> {
-        self.account.joins()?;
+        self.account.joins(launch)?;
         let settings = &self.account.settings;
-        let image = Account::setting(settings.image.as_ref(), "image", "EC2 needs an AMI")?;
+        let image = Account::setting(self.account.image(launch), "image", "EC2 needs an AMI")?;
         let mut fields = vec![
             field("ImageId", image),
             field("InstanceType", &launch.offer.instance_type),
@@ -415,6 +416,7 @@ fn machine(instance: &Node, region: &str) -> Option<Machine> {
         price: None,
         started: instance.at("launchTime").and_then(|time| time.parse().ok()),
         ended: None,
+        taken_back: None,
         public_ip: instance.at("ipAddress").map(str::to_owned),
         private_ip: instance.at("privateIpAddress").map(str::to_owned),
     })

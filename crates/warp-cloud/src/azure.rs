@@ -32,6 +32,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     lag: Duration::from_mins(1),
     call_deadline: Duration::from_mins(2),
     look_every: Duration::from_secs(30),
+    virtual_machines: true,
 };
 
 const LOGIN: &str = "https://login.microsoftonline.com";
@@ -216,7 +217,7 @@ impl Azure {
 
     fn body(&self, launch: &Launch) -> Result<Value, Failure> {
         let settings = &self.account.settings;
-        let image = Account::setting(settings.image.as_ref(), "image", "Azure needs an image")?;
+        let image = Account::setting(self.account.image(launch), "image", "Azure needs an image")?;
         let why = "Azure needs the path of a subnet";
         let subnet = Account::setting(settings.network.as_ref(), "network", why)?;
         let why = "Azure needs an SSH public key";
@@ -261,7 +262,7 @@ impl Azure {
     }
 
     async fn buy(&self, launch: &Launch) -> Result<Machine, Failure> {
-        self.account.joins()?;
+        self.account.joins(launch)?;
         let body = self.body(launch)?;
         let ask = Ask::new(Method::PUT, self.address(&launch.name, "")?).json(&body);
         let reply = self.client.told(&self.signed(ask).await?, judge).await?;
@@ -341,6 +342,7 @@ fn machine(found: Found) -> Machine {
         price: None,
         started: properties.time_created,
         ended: None,
+        taken_back: None,
         public_ip: None,
         private_ip: None,
     }

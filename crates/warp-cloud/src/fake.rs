@@ -31,10 +31,13 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     lag: Duration::from_mins(1),
     call_deadline: Duration::from_secs(10),
     look_every: Duration::from_secs(20),
+    virtual_machines: false,
 };
 
 /// Others may write the books in between this often before it is said.
-const TRIES: usize = 6;
+const TRIES: usize = 20;
+/// How long they get to end their writing.
+const GIVE_WAY: Duration = Duration::from_millis(50);
 
 /// One account at the fake cloud.
 #[derive(Clone)]
@@ -63,6 +66,20 @@ impl Fake {
         Ok((books, version))
     }
 
+    /// The books, after those whom the script wants back were told.
+    async fn told(&self) -> Result<Books, Failure> {
+        let (books, _) = self.open().await?;
+        let mut after = books.clone();
+        if !after.interrupt(whole_second((self.now)())) {
+            return Ok(books);
+        }
+        self.change(|books, now| {
+            books.interrupt(now);
+            Ok(books.clone())
+        })
+        .await
+    }
+
     /// Changes the books; what `change` says. Somebody who wrote in between is heard first.
     async fn change<T>(
         &self,
@@ -75,6 +92,7 @@ impl Fake {
             if books == before || self.store.write(&books, &version).await? {
                 return Ok(said);
             }
+            tokio::time::sleep(GIVE_WAY).await;
         }
         let words = "the books of the fake cloud are written by others all the time";
         Err(Failure::new(Class::Transient, words))
@@ -143,6 +161,7 @@ fn launch(books: &mut Books, wanted: &Launch, now: Timestamp) -> Result<Machine,
         boots: later(now, books.script.boot_seconds),
         ended: None,
         preempted: false,
+        notice: None,
     };
     let machine = rented.machine(now);
     books.machines.push(rented);
@@ -167,7 +186,7 @@ impl Provider for Fake {
 
     fn machines<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Failure>> {
         Box::pin(async move {
-            let (books, _) = self.open().await?;
+            let books = self.told().await?;
             let now = (self.now)();
             let all = books.machines.iter();
             let all = all.filter(|rented| rented.name.starts_with(prefix));
@@ -181,7 +200,7 @@ impl Provider for Fake {
 
     fn status<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<Machine>, Failure>> {
         Box::pin(async move {
-            let (books, _) = self.open().await?;
+            let books = self.told().await?;
             let now = (self.now)();
             let found = books.machines.iter().find(|rented| rented.id == id);
             let found = found.filter(|rented| books.script.shows(rented, now));
@@ -194,10 +213,12 @@ impl Provider for Fake {
             let (stop, forgets) = (books.script.stop_seconds, books.script.forgets_terminate);
             let found = books.machines.iter_mut().find(|rented| rented.id == id);
             if let Some(rented) = found
-                && rented.ended.is_none()
+                && (rented.ended.is_none() || rented.notice.is_some())
                 && !forgets
             {
-                rented.ended = Some(later(now, stop));
+                let gone = later(now, stop);
+                rented.ended = Some(rented.ended.map_or(gone, |taken| taken.min(gone)));
+                rented.notice = None;
             }
             Ok(())
         }))

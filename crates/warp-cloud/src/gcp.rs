@@ -37,6 +37,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     lag: Duration::from_mins(1),
     call_deadline: Duration::from_mins(2),
     look_every: Duration::from_secs(30),
+    virtual_machines: true,
 };
 
 const BASE: &str = "https://compute.googleapis.com/compute/v1";
@@ -228,7 +229,7 @@ impl Gcp {
 
     fn body(&self, launch: &Launch) -> Result<Value, Failure> {
         let settings = &self.account.settings;
-        let image = Account::setting(settings.image.as_ref(), "image", "Google needs an image")?;
+        let image = Account::setting(self.account.image(launch), "image", "Google needs an image")?;
         let zone = &launch.offer.region;
         let network = settings
             .network
@@ -265,7 +266,7 @@ impl Gcp {
     }
 
     async fn buy(&self, launch: &Launch) -> Result<Machine, Failure> {
-        self.account.joins()?;
+        self.account.joins(launch)?;
         let zone = &launch.offer.region;
         let zones = format!("{BASE}/projects/{}/zones/{}", self.project, escaped(zone));
         let url = format!("{zones}/instances?requestId={}", request_id(&launch.name));
@@ -452,6 +453,7 @@ fn machine(instance: Instance) -> Machine {
         price: None,
         started: instance.creation_timestamp,
         ended: None,
+        taken_back: None,
         public_ip: card.and_then(|card| text(&card["accessConfigs"][0]["natIP"])),
         private_ip: card.and_then(|card| text(&card["networkIP"])),
     }

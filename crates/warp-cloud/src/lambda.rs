@@ -24,6 +24,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     lag: Duration::from_mins(1),
     call_deadline: Duration::from_secs(90),
     look_every: Duration::from_secs(30),
+    virtual_machines: true,
 };
 
 const BASE: &str = "https://cloud.lambda.ai/api/v1";
@@ -134,7 +135,7 @@ impl Lambda {
                 "Lambda sells no spot machines",
             ));
         }
-        self.account.joins()?;
+        self.account.joins(launch)?;
         let settings = &self.account.settings;
         let key = Account::setting(
             settings.ssh_key.as_ref(),
@@ -153,7 +154,7 @@ impl Lambda {
         if let Some(text) = self.account.user_data(launch) {
             body["user_data"] = text.into();
         }
-        if let Some(image) = &settings.image {
+        if let Some(image) = self.account.image(launch) {
             body["image"] = json!({"id": image});
         }
         let url = format!("{BASE}/instance-operations/launch");
@@ -233,6 +234,7 @@ fn machine(instance: Instance) -> Machine {
         price: Some(Decimal::new(instance.kind.price_cents_per_hour, 2)),
         started: None,
         ended: None,
+        taken_back: None,
         public_ip: instance.ip,
         private_ip: instance.private_ip,
     }

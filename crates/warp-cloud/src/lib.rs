@@ -11,6 +11,7 @@ mod failure;
 pub mod fake;
 mod gcp;
 mod http;
+pub mod join;
 mod lambda;
 mod name;
 mod offer;

@@ -26,6 +26,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     lag: Duration::from_mins(1),
     call_deadline: Duration::from_mins(2),
     look_every: Duration::from_secs(30),
+    virtual_machines: true,
 };
 
 const BASE: &str = "https://api.paperspace.com/v1";
@@ -166,7 +167,7 @@ impl Paperspace {
         }
         let settings = &self.account.settings;
         let template = Account::setting(
-            settings.image.as_ref(),
+            self.account.image(launch),
             "image",
             "Paperspace needs the id of a template",
         )?;
@@ -252,6 +253,7 @@ fn machine(found: Found) -> Machine {
         price: price.map(|(.., cents, _)| Decimal::new(*cents, 2)),
         started: found.dt_created,
         ended: None,
+        taken_back: None,
         public_ip: found.public_ip,
         private_ip: found.private_ip,
     }

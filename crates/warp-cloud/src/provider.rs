@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 
+use crate::account::Secret;
 use crate::failure::Failure;
 use crate::offer::Offer;
 
@@ -83,6 +84,8 @@ pub struct Capabilities {
     pub call_deadline: Duration,
     /// How long what was seen of a machine holds.
     pub look_every: Duration,
+    /// Its machines are whole ones, which cloud-init or a script can make a node of; else containers.
+    pub virtual_machines: bool,
 }
 
 impl Capabilities {
@@ -111,6 +114,15 @@ pub struct Launch {
     /// After how many seconds it must be gone whatever happens, where the provider can see to that itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifetime_seconds: Option<u64>,
+    /// The image to start from instead of the account's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// What the request wants run at the first start besides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_data: Option<String>,
+    /// What makes the machine join. It has a token in it, so it is put in right before the cloud is asked.
+    #[serde(skip)]
+    pub join: Option<Secret>,
 }
 
 /// How a machine is.
@@ -154,6 +166,9 @@ pub struct Machine {
     /// Until when the provider bills it, where it says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Timestamp>,
+    /// When the provider takes it back, once it has said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken_back: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_ip: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -173,6 +188,7 @@ impl Machine {
             price: None,
             started: None,
             ended: None,
+            taken_back: None,
             public_ip: None,
             private_ip: None,
         }

@@ -26,6 +26,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     lag: Duration::from_mins(1),
     call_deadline: Duration::from_mins(1),
     look_every: Duration::from_secs(30),
+    virtual_machines: false,
 };
 
 const BASE: &str = "https://api.runpod.io/v2";
@@ -151,7 +152,7 @@ impl Runpod {
         }
         let settings = &self.account.settings;
         let image = Account::setting(
-            settings.image.as_ref(),
+            self.account.image(launch),
             "image",
             "RunPod starts containers, so it needs an image that joins by itself",
         )?;
@@ -253,6 +254,7 @@ fn machine(pod: Pod) -> Machine {
         price: pod.cost.filter(|cost| *cost > Decimal::ZERO),
         started: pod.created_at,
         ended: None,
+        taken_back: None,
         public_ip: direct.and_then(|direct| direct.host),
         private_ip: None,
     }

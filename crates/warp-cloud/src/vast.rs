@@ -28,6 +28,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     lag: Duration::from_mins(1),
     call_deadline: Duration::from_mins(1),
     look_every: Duration::from_secs(30),
+    virtual_machines: false,
 };
 
 const BASE: &str = "https://console.vast.ai/api";
@@ -146,7 +147,7 @@ impl Vast {
     async fn buy(&self, launch: &Launch) -> Result<Machine, Failure> {
         let settings = &self.account.settings;
         let image = Account::setting(
-            settings.image.as_ref(),
+            self.account.image(launch),
             "image",
             "Vast starts containers, so it needs an image that joins by itself",
         )?;
@@ -285,6 +286,7 @@ fn machine(instance: Instance) -> Machine {
         price: instance.dph_total,
         started: started.and_then(|second| Timestamp::from_second(second).ok()),
         ended: None,
+        taken_back: None,
         public_ip: instance.public_ipaddr,
         private_ip: None,
     }

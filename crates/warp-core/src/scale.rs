@@ -3,8 +3,11 @@
 //! Owns the decision. It measures nothing and has no clock. Going up is quick, going down is slow, and no answer is
 //! never taken for no load.
 
+mod schedule;
 #[cfg(test)]
 mod tests;
+
+pub use schedule::{Step, least};
 
 /// What the number follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +18,10 @@ pub enum Metric {
     Queue,
     /// Percent of the attention cache in use.
     Cache,
+    /// Milliseconds until the first token of nine of ten answers.
+    FirstToken,
+    /// Milliseconds between two tokens of nine of ten answers.
+    BetweenTokens,
 }
 
 /// What was asked for.
@@ -38,6 +45,10 @@ pub struct Load {
     pub waiting: u64,
     /// Sum of the shares of the cache in use, in percent.
     pub cache_percent: u64,
+    /// Nine of ten answers began within this, since the look before; none: no answer began.
+    pub first_token_ms: Option<u64>,
+    /// Nine of ten tokens came within this after the one before.
+    pub between_tokens_ms: Option<u64>,
 }
 
 /// How many copies there are and have been.
@@ -130,6 +141,20 @@ fn wanted(rules: &Rules, current: u32, load: Load) -> (u32, String) {
             format!("{} requests under way", load.running + load.waiting),
         ),
         Metric::Queue => (load.waiting, format!("{} requests wait", load.waiting)),
+        Metric::FirstToken => slowness(
+            load,
+            load.first_token_ms,
+            current,
+            "the first token",
+            target,
+        ),
+        Metric::BetweenTokens => slowness(
+            load,
+            load.between_tokens_ms,
+            current,
+            "the next token",
+            target,
+        ),
         Metric::Cache => {
             // Copies that did not answer are taken to be as full as those that did.
             let mean = load.cache_percent / u64::from(load.copies.max(1));
@@ -146,6 +171,29 @@ fn wanted(rules: &Rules, current: u32, load: Load) -> (u32, String) {
         total.div_ceil(target)
     };
     (u32::try_from(wanted).unwrap_or(u32::MAX), words)
+}
+
+/// The load of copies that should answer within `target` milliseconds, as if time grew with what each carries.
+fn slowness(
+    load: Load,
+    measured: Option<u64>,
+    current: u32,
+    what: &str,
+    target: u64,
+) -> (u64, String) {
+    let copies = u64::from(current);
+    match measured {
+        Some(ms) => (
+            ms.saturating_mul(copies),
+            format!("{what} takes up to {ms} ms, {target} are wanted"),
+        ),
+        None if load.running + load.waiting == 0 => (0, "no requests under way".to_owned()),
+        // Nothing was measured while somebody waits: that says nothing about how slow it is.
+        None => (
+            target.saturating_mul(copies),
+            format!("{what} was not measured yet"),
+        ),
+    }
 }
 
 /// Whether giving up a copy would certainly hurt: an empty queue says nothing about how busy copies are.

@@ -1,7 +1,7 @@
 //! Where one request goes: which nodes it fits (`fit`), which of them it would rather have (`score`),
 //! which of those is best (`strategy`), and a
 //! planner that remembers ratings so that a decision costs what changed since the last one. What fits nowhere may be
-//! kept room (`keep`), or be made room by work that goes (`evict`).
+//! kept room (`keep`), or be made room by work that goes (`evict`), for its tenant's share (`reclaim`).
 
 pub mod evict;
 pub mod fit;
@@ -11,6 +11,7 @@ mod memo;
 mod mix;
 mod planner;
 mod reason;
+pub mod reclaim;
 pub mod score;
 pub mod strategy;
 #[cfg(test)]

@@ -178,6 +178,11 @@ impl Tree {
 pub struct Usage(BTreeMap<Arc<str>, BTreeMap<Kind, i64>>);
 
 impl Usage {
+    /// Forgets what a tenant uses, as if all of it had ended.
+    pub fn clear(&mut self, tenant: &str) {
+        self.0.remove(tenant);
+    }
+
     /// Adds to what a tenant uses; a negative count gives back.
     pub fn add(&mut self, tenant: &Arc<str>, kind: &Kind, count: i64) {
         let of_tenant = self.0.entry(Arc::clone(tenant)).or_default();
@@ -243,9 +248,34 @@ pub fn admit(tree: &Tree, usage: &Usage, ask: Ask<'_>) -> Verdict {
     waits.unwrap_or(Verdict::Fits { borrowed })
 }
 
+/// Whether a tenant asks for no more than every line that binds it promises it. A tenant nobody knows, and a kind no line
+/// covers, are promised nothing.
+pub fn is_entitled(tree: &Tree, usage: &Usage, ask: Ask<'_>) -> bool {
+    let Some(&at) = tree.by_name.get(ask.tenant) else {
+        return false;
+    };
+    let lines = tree.binding(at, ask.kind);
+    let within = |covers: &&Covers| Line::new(tree, usage, covers).share(at, ask.count) == 0;
+    !lines.is_empty() && lines.iter().all(within)
+}
+
+/// Whether another tenant of the tree that asks has borrowed GPUs of a kind, under a line that binds who asks.
+pub fn borrows(tree: &Tree, usage: &Usage, tenant: &str, ask: Ask<'_>, kind: &Kind) -> bool {
+    let found = |name: &str| tree.by_name.get(name).copied();
+    let (Some(at), Some(asking)) = (found(tenant), found(ask.tenant)) else {
+        return false;
+    };
+    let root = |at: usize| tree.line_up(at).last();
+    let lines = tree.binding(asking, ask.kind).into_iter();
+    let mut lines = lines.filter(|covers| covers.covers(kind));
+    at != asking
+        && root(at) == root(asking)
+        && lines.any(|covers| Line::new(tree, usage, covers).standing(at).borrowed > 0)
+}
+
 /// Who goes first among tenants: the smaller, the sooner. Asks within the nominal share come before those that
 /// borrow; of these, the one whose tenant would have borrowed least for its weight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Turn(u64);
 
 /// A tenant's turn if it were given what it asks for.

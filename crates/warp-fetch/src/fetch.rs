@@ -38,6 +38,8 @@ pub struct Options {
     pub source: Source,
     /// The cache: the folder that holds `models--ORG--NAME`.
     pub to: PathBuf,
+    /// The name it is published under (`org/name`), instead of the source's own.
+    pub name: Option<String>,
     /// The hub or a mirror of it.
     pub endpoint: String,
     pub token: Option<String>,
@@ -80,7 +82,10 @@ pub async fn fetch(options: Options, progress: Arc<Progress>) -> Result<Report, 
     let client = client(&options)?;
     progress.enter(Phase::Listing);
     let listing = patiently(&client, &options, &progress).await?;
-    let listing = options.selection.of(listing)?;
+    let mut listing = options.selection.of(listing)?;
+    if let Some(name) = &options.name {
+        listing.name.clone_from(name);
+    }
     let total = listing.files.iter().map(|file| file.size).sum();
     progress.expect(listing.files.len() as u64, total, listing.commit.as_deref());
     let layout = Layout::make(&options.to, &listing.name)?;

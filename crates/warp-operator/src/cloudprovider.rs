@@ -31,6 +31,7 @@ use self::clouds::Clouds;
 use self::observe::Seen;
 use crate::context::Context;
 use crate::gpurequest::{self, GpuRequests};
+use crate::joining::Joining;
 use crate::workload;
 
 /// Names the controller in logs, metrics, readiness and wake-ups.
@@ -74,10 +75,15 @@ pub(crate) fn register(runtime: &mut Runtime, cx: &Arc<Context>, client: Client,
     let costs = runtime.cache(costs, ledgers);
     cx.costs.set(costs).ok();
     gpurequest::follow_money(cx, &requests, &runtime.wakes());
+    gpurequest::follow_clouds(cx, &requests, &providers);
     let clock = cx.clock.clone();
+    let joining = Joining {
+        client: client.clone(),
+        home: home.to_owned(),
+    };
     let clouds = Arc::new(Clouds::new(
         client,
-        home,
+        joining.clone(),
         providers.clone(),
         requests.clone(),
         Arc::new(move || clock.now()),
@@ -103,7 +109,7 @@ pub(crate) fn register(runtime: &mut Runtime, cx: &Arc<Context>, client: Client,
             // Which machines belong to somebody, and whether somebody still needs the provider.
             .watches(&requests, providers_of),
     );
-    GpuRequests::register(runtime, cx, &requests, &providers, machines, home);
+    GpuRequests::register(runtime, cx, &requests, &providers, machines, &joining);
 }
 
 /// The providers a request has had machines of.

@@ -34,7 +34,7 @@ use warp_runtime::sweep::{Hands, Sweep, SweepRegistration};
 use self::forecast::Question;
 use self::runs::{Ended, Runs};
 use crate::context::Context;
-use crate::ledger;
+use crate::ledger::{self, Reading};
 use crate::placement::{Claimant, Claimants, in_order};
 pub(crate) use told::{Forecast, tell};
 
@@ -398,7 +398,11 @@ fn ask(
         volumes: cx.volumes.all(),
         classes: cx.classes.all(),
     };
-    let ledger = ledger::build(&cx.nodes.all(), &cx.pods.all(), &promises)
+    let reading = Reading {
+        catalogue: cx.gpus.catalogue(),
+        levels: Arc::clone(&cx.settings.topology_levels),
+    };
+    let ledger = ledger::build_among(&reading, &cx.nodes.all(), &cx.pods.all(), &promises)
         .with_surroundings(&cx.namespaces.all(), storage);
     let holders: Vec<_> = claimants.iter().flat_map(|all| all.holders()).collect();
     let question = Question {

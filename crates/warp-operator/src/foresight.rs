@@ -18,23 +18,29 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
+use kube::core::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use warp_api::workload::{Phase, Priority, fold_nodes};
-use warp_api::{GPUWorkload, Tenant, label};
+use warp_api::{GPURequest, GPUWorkload, Tenant, label};
 use warp_core::explain::{Change, Nearest};
 use warp_core::gpu::Catalogue;
-use warp_runtime::cache::Cache;
+use warp_runtime::cache::{Cache, Key};
 
 use crate::config::Settings;
 use crate::ledger::{self, Ledger, Promise, Reading, provider_of};
 use crate::placement::{
-    Claim, Claimant, Decision, Desk, Endings, Evictable, Line, Place, Quotas, Runner, Tenancy,
+    Claim, Claimant, Decision, Desk, Endings, Evictable, Line, Place, Quotas, Rented, Runner,
+    Tenancy, by_share,
 };
 use crate::workload::{
-    Asking, Running, Seen, attempt, ends_of, over, owns, promises, shell, suspended,
+    Asking, Class, Running, Seen, attempt, class_name, ends_of, over, owns, promises, rank, shell,
+    suspended,
 };
 pub use jobs::{QueuedJob, Waiter, everybody, jobs_without_place, outlook_of_job};
 use meeting::Meeting;
+
+/// Holders of what a workload waits for that are tried one by one.
+const HOLDERS: usize = 8;
 
 /// The objects decisions depend on, as the API shows them at one moment.
 #[derive(Clone, Debug, Default)]
@@ -50,6 +56,8 @@ pub struct Cluster {
     pub quotas: Vec<Arc<ResourceQuota>>,
     pub tenants: Vec<Arc<Tenant>>,
     pub priorities: Vec<Arc<PriorityClass>>,
+    /// What is rented, and for whom.
+    pub requests: Vec<Arc<GPURequest>>,
     /// The GPU models that are known.
     pub catalogue: Arc<Catalogue>,
 }
@@ -149,7 +157,7 @@ pub struct Holder {
 pub fn waiting(cluster: &Cluster, now: Timestamp) -> Vec<Arc<GPUWorkload>> {
     let mut line: Vec<Arc<GPUWorkload>> = cluster.workloads.clone();
     line.retain(|workload| waits(cluster, workload, now));
-    line.sort_by_cached_key(|workload| turn(workload));
+    line.sort_by_cached_key(|workload| cluster.turn(workload));
     line
 }
 
@@ -161,20 +169,6 @@ type Turn = (
     Option<String>,
     String,
 );
-
-/// Higher priority, then older, then who came first, then by name. One the operator has not looked at yet comes after
-/// those it has told to wait.
-fn turn(workload: &GPUWorkload) -> Turn {
-    let status = workload.status.as_ref();
-    let queued = status.and_then(|status| status.queued_at.as_ref());
-    (
-        Reverse(workload.spec.priority),
-        workload.creation_timestamp().map(|time| time.0),
-        queued.map_or(Timestamp::MAX, |queued| queued.0),
-        workload.namespace(),
-        workload.name_any(),
-    )
-}
 
 fn waits(cluster: &Cluster, workload: &GPUWorkload, now: Timestamp) -> bool {
     let status = workload.status.as_ref();
@@ -202,6 +196,36 @@ fn is_current(workload: &GPUWorkload, job: &Job) -> bool {
 type Belongings<'a> = (&'a Arc<GPUWorkload>, Vec<Arc<Job>>, Vec<Arc<Pod>>);
 
 impl Cluster {
+    /// Higher priority, then older, then who came first, then by name. One the operator has not looked at yet comes after
+    /// those it has told to wait.
+    fn turn(&self, workload: &GPUWorkload) -> Turn {
+        let status = workload.status.as_ref();
+        let queued = status.and_then(|status| status.queued_at.as_ref());
+        (
+            Reverse(self.priority_of_workload(workload)),
+            workload.creation_timestamp().map(|time| time.0),
+            queued.map_or(Timestamp::MAX, |queued| queued.0),
+            workload.namespace(),
+            workload.name_any(),
+        )
+    }
+
+    /// What decides a workload's place in line: its own priority, or the PriorityClass it names.
+    pub fn priority_of_workload(&self, workload: &GPUWorkload) -> Priority {
+        let rank = rank(workload, self.class_of(workload));
+        rank.unwrap_or_default().priority
+    }
+
+    /// The PriorityClass a workload names. Who may not read any takes every class for the usual one.
+    fn class_of(&self, workload: &GPUWorkload) -> Option<Class> {
+        let name = class_name(workload)?;
+        let mut classes = self.priorities.iter();
+        let found = classes.find(|class| class.name_any() == name);
+        let usual = PriorityClass::default();
+        let unread = self.priorities.is_empty().then_some(&usual);
+        found.map(|class| &**class).or(unread).map(Class::from)
+    }
+
     /// What Jobs whose pods are not there yet have been promised.
     fn promised(&self) -> Vec<Promise> {
         let mut made: BTreeMap<&str, Vec<Arc<Pod>>> = BTreeMap::new();
@@ -236,8 +260,9 @@ impl Cluster {
     }
 
     /// What is known of a workload that has nothing yet.
-    fn seen(&self, settings: &Settings) -> Seen {
+    fn seen(&self, workload: &GPUWorkload, settings: &Settings) -> Seen {
         Seen {
+            class: self.class_of(workload),
             catalogue: Arc::clone(&self.catalogue),
             levels: Arc::clone(&settings.topology_levels),
             ..Seen::default()
@@ -274,20 +299,82 @@ impl Cluster {
     }
 
     /// What runs and could make room.
-    fn runners(&self) -> Vec<Arc<dyn Runner>> {
+    fn runners(&self, now: Timestamp) -> Vec<Arc<dyn Runner>> {
         let all = self.belongings();
-        let running = all.filter_map(|(workload, jobs, pods)| Running::of(workload, &jobs, &pods));
+        let running = all.filter_map(|(workload, jobs, pods)| {
+            Running::of(workload, &jobs, &pods, self.class_of(workload), now)
+        });
         running
             .map(|one| Arc::new(one) as Arc<dyn Runner>)
             .chain(self.running_jobs())
             .collect()
     }
 
+    /// The nodes that were rented for somebody.
+    fn rented(&self) -> Rented {
+        let workload = |key: &Key| {
+            let mut all = self.workloads.iter();
+            all.find(|one| Key::of(&***one) == *key).cloned()
+        };
+        Rented::new(&self.requests, workload, &self.tenants, &self.namespaces)
+    }
+
     fn tenancy(&self, ledger: &Ledger) -> Tenancy {
         Tenancy::new(&self.tenants, &self.namespaces, &ledger.fleet)
     }
 
+    /// A line in the order it is served: the place of each in the list it is from, and how it asks; none where its spec is
+    /// wrong.
+    fn in_turn(
+        &self,
+        line: &[Arc<GPUWorkload>],
+        jobs: &[QueuedJob],
+        (ledger, tenancy): (&Ledger, &Tenancy),
+        settings: &Settings,
+        now: Timestamp,
+    ) -> Vec<(Whose, Option<Arc<dyn Claimant>>)> {
+        // Nothing is made here, so nothing made is looked for.
+        let made = Cache::new(&[]);
+        let asking = |workload: &Arc<GPUWorkload>| {
+            let asking = Asking::new(
+                &made,
+                Arc::clone(workload),
+                self.seen(workload, settings),
+                now,
+            );
+            asking.map(|asking| Arc::new(asking) as Arc<dyn Claimant>)
+        };
+        let workloads = line.iter().enumerate();
+        let workloads =
+            workloads.map(|(at, one)| (self.turn(one), Whose::Workload(at), asking(one)));
+        let others = jobs.iter().enumerate();
+        let others = others.map(|(at, one)| (one.turn(), Whose::Job(at), one.asking(now)));
+        let mut all: Vec<_> = workloads.chain(others).collect();
+        all.sort_by(|(one, ..), (other, ..)| one.cmp(other));
+        let all = all.into_iter().map(|(_, who, claimant)| (who, claimant));
+        let (asking, wrong): (Vec<_>, Vec<_>) = all.partition(|(_, claimant)| claimant.is_some());
+        let wanted = asking.iter().filter_map(|(_, claimant)| claimant.clone());
+        let wanted: Vec<Arc<dyn Claimant>> = wanted.collect();
+        let order = by_share(&wanted, tenancy, ledger);
+        let order = order.unwrap_or_else(|| (0..asking.len()).collect());
+        let ordered = order.into_iter().map(|at| asking[at].clone());
+        ordered.chain(wrong).collect()
+    }
+
     /// Decides for a line, workloads and queued Jobs each in their turn; `next` is told which nodes are kept from it.
+    /// The cluster as it would be if a workload were suspended.
+    fn without(&self, holder: &Holder) -> Self {
+        let is_of = |meta: &ObjectMeta| {
+            let labels = meta.labels.as_ref();
+            meta.namespace.as_deref() == Some(&holder.namespace)
+                && labels.and_then(|labels| labels.get(label::WORKLOAD)) == Some(&holder.name)
+        };
+        let mut without = self.clone();
+        without.pods.retain(|pod| !is_of(pod.meta()));
+        without.jobs.retain(|job| !is_of(job.meta()));
+        without
+    }
+
     fn decide(
         &self,
         line: &[Arc<GPUWorkload>],
@@ -300,37 +387,28 @@ impl Cluster {
         let mut ledger = self.ledger(&promised, settings);
         let quotas = Quotas::new(self.quotas.clone(), &promised);
         let tenancy = self.tenancy(&ledger);
-        // Nothing is made here, so nothing made is looked for.
-        let made = Cache::new(&[]);
-        let asking = |workload: &Arc<GPUWorkload>| {
-            let asking = Asking::new(&made, Arc::clone(workload), self.seen(settings), now);
-            asking.map(|asking| Arc::new(asking) as Arc<dyn Claimant>)
-        };
-        let workloads = line.iter().enumerate();
-        let workloads = workloads.map(|(at, one)| (turn(one), Ok(at), asking(one)));
-        let others = jobs.iter().enumerate();
-        let others = others.map(|(at, one)| (one.turn(), Err(at), one.asking(now)));
-        let mut all: Vec<_> = workloads.chain(others).collect();
-        all.sort_by(|(one, ..), (other, ..)| one.cmp(other));
-        let wanted = all.iter().filter_map(|(_, _, claimant)| claimant.clone());
+        let all = self.in_turn(line, jobs, (&ledger, &tenancy), settings, now);
+        let wanted = all.iter().filter_map(|(_, claimant)| claimant.clone());
         let wanted: Vec<Arc<dyn Claimant>> = wanted.collect();
         // Where nothing is remembered of earlier passes, room is kept where they would keep it now.
         let kept = Line::new(settings.queue_policy, now, || self.endings(), Vec::new());
-        let evictable = Evictable::new(self.runners(), now, settings.min_run_time);
-        let mut desk = Desk::new(&wanted, quotas, tenancy, kept, settings).evicting(evictable);
+        let evictable = Evictable::new(self.runners(now), now, settings.min_run_time);
+        let mut desk = Desk::new(&wanted, quotas, tenancy, kept, settings)
+            .evicting(evictable)
+            .keeping(self.rented());
         let (mut told, mut of_jobs) = (Vec::new(), Vec::new());
-        for (_, who, claimant) in &all {
+        for (who, claimant) in &all {
             let decision = claimant.as_ref().map_or(Decision::Skip, |claimant| {
                 desk.decide(&mut ledger, &**claimant)
             });
             match who {
-                Ok(at) => told.push(InLine {
+                Whose::Workload(at) => told.push(InLine {
                     outlook: outlook(&ledger, decision, || {
                         shell(&line[*at], &self.catalogue).err().map(|bad| bad.0)
                     }),
                     workload: Arc::clone(&line[*at]),
                 }),
-                Err(at) => {
+                Whose::Job(at) => {
                     let job = &jobs[*at].job;
                     let bad = || crate::queuedjob::ask(job).err();
                     of_jobs.push((Arc::clone(job), outlook(&ledger, decision, bad)));
@@ -339,6 +417,7 @@ impl Cluster {
         }
         let kept = next.map(|claim| desk.line().off_limits(claim));
         Decided {
+            order: all.into_iter().map(|(who, _)| who).collect(),
             ledger,
             told,
             jobs: of_jobs,
@@ -347,8 +426,17 @@ impl Cluster {
     }
 }
 
+/// Somebody in line, by the place in the list of its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    Workload(usize),
+    Job(usize),
+}
+
 /// What became of a line.
 struct Decided {
+    /// In which order they were served.
+    order: Vec<Whose>,
     /// With what was placed.
     ledger: Ledger,
     told: Vec<InLine>,
@@ -357,13 +445,23 @@ struct Decided {
     kept: Vec<Arc<str>>,
 }
 
+impl Decided {
+    /// What would become of one of the workloads in line.
+    fn outlook_of(&self, place: usize) -> Option<&Outlook> {
+        let workloads = self.order.iter();
+        let mut workloads = workloads.filter(|who| matches!(who, Whose::Workload(_)));
+        let at = workloads.position(|who| *who == Whose::Workload(place))?;
+        self.told.get(at).map(|told| &told.outlook)
+    }
+}
+
 fn outlook(
     ledger: &Ledger,
     decision: Decision,
     problem: impl FnOnce() -> Option<String>,
 ) -> Outlook {
     match decision {
-        Decision::Wait(verdict) | Decision::Evict(_, verdict) => Outlook::Waits {
+        Decision::Wait(verdict) | Decision::Evict(_, _, verdict) => Outlook::Waits {
             reason: verdict.reason,
             message: verdict.message,
         },
@@ -437,11 +535,25 @@ pub fn look(
     };
     line.retain(|other| !same(other));
     line.push(Arc::clone(&own));
-    line.sort_by_cached_key(|workload| turn(workload));
+    line.sort_by_cached_key(|workload| cluster.turn(workload));
     let place = line.iter().position(same).unwrap_or_default();
     let jobs = cluster.jobs_in_line();
-    let mut told = cluster.decide(&line, &jobs, None, settings, now).told;
-    told.truncate(place + 1);
+    let decided = cluster.decide(&line, &jobs, None, settings, now);
+    let mut before = decided.order;
+    let mine = |who: &Whose| *who == Whose::Workload(place);
+    before.truncate(before.iter().position(mine).unwrap_or_default());
+    let of_workloads = |who: &Whose| match who {
+        Whose::Workload(at) => Some(Arc::clone(&line[*at])),
+        Whose::Job(_) => None,
+    };
+    let line_ahead: Vec<Arc<GPUWorkload>> = before.iter().filter_map(of_workloads).collect();
+    let of_jobs = |who: &Whose| match who {
+        Whose::Workload(_) => None,
+        Whose::Job(at) => Some(jobs[*at].clone()),
+    };
+    let jobs_ahead: Vec<QueuedJob> = before.iter().filter_map(of_jobs).collect();
+    let mut told = decided.told;
+    told.truncate(line_ahead.len() + 1);
     let outlook = told.pop().map_or_else(
         || Outlook::Invalid("it is not in line".to_owned()),
         |own| own.outlook,
@@ -449,18 +561,22 @@ pub fn look(
     let asking = Asking::new(
         &Cache::new(&[]),
         Arc::clone(&own),
-        cluster.seen(settings),
+        cluster.seen(&own, settings),
         now,
     );
     let asking = asking.ok_or("its spec cannot be carried out")?;
     let claim = asking.claim();
     // What it meets when its turn comes: those ahead are served.
-    let own_turn = turn(&own);
-    let before = jobs.into_iter().filter(|job| job.turn() < own_turn);
-    let before: Vec<QueuedJob> = before.collect();
-    let ahead = cluster.decide(&line[..place], &before, Some(claim), settings, now);
+    let ahead = cluster.decide(&line_ahead, &jobs_ahead, Some(claim), settings, now);
     let meeting = Meeting::new(cluster, &ahead.ledger, &own, claim, ahead.kept);
-    meeting
-        .map(|meeting| meeting.look(told, before, outlook))
-        .ok_or_else(|| "it asks for no pod".to_owned())
+    let meeting = meeting.ok_or_else(|| "it asks for no pod".to_owned())?;
+    let mut look = meeting.look(told, jobs_ahead, outlook);
+    // Whoever is ahead would have the room first.
+    look.in_the_way.truncate(HOLDERS);
+    look.in_the_way.retain(|holder| {
+        let without = cluster.without(holder);
+        let decided = without.decide(&line, &jobs, None, settings, now);
+        matches!(decided.outlook_of(place), Some(Outlook::Starts(_)))
+    });
+    Ok(look)
 }

@@ -3,21 +3,28 @@
 //! Every attempt is written into the status before the cloud is asked, under a name that is the same for ever; the
 //! cloud is searched before anything is repeated; and a request goes only when the cloud says that its machine is gone.
 
+mod bootstrap;
 mod choose;
 mod costs;
 mod drive;
+mod ending;
+mod joining;
 mod money;
+mod notice;
 mod observe;
 mod plan;
 mod say;
 #[cfg(test)]
 mod tests;
+mod told;
 mod wanted;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::ResourceExt;
 use warp_api::{CloudProvider, GPURequest, Tenant};
 use warp_cloud::Kind;
 use warp_runtime::cache::{Cache, Key};
@@ -26,10 +33,11 @@ use warp_runtime::plan::Plan;
 use warp_runtime::reconcile::Reconcile;
 use warp_runtime::runtime::{Registration, Runtime, Wakes};
 
-pub(crate) use self::costs::LABEL as LEDGER;
+pub(crate) use self::costs::{LABEL as LEDGER, of_attempt as cost_of};
 pub(crate) use self::money::machines;
 use self::observe::Seen;
 use crate::context::Context;
+use crate::joining::{CERTIFICATES, Certificates, Joining, TOKENS, Tokens};
 use crate::tenant;
 
 /// Names the controller in logs, metrics, readiness and wake-ups.
@@ -43,6 +51,8 @@ pub(crate) struct GpuRequests {
     all: Cache<GPURequest>,
     providers: Cache<CloudProvider>,
     machines: Vec<(Kind, Outside)>,
+    tokens: Outside,
+    certificates: Outside,
     home: String,
     cx: Arc<Context>,
 }
@@ -54,13 +64,17 @@ impl GpuRequests {
         all: &Cache<GPURequest>,
         providers: &Cache<CloudProvider>,
         machines: Vec<(Kind, Outside)>,
-        home: &str,
+        joining: &Joining,
     ) {
+        let tokens = runtime.outside(TOKENS, NAME, Tokens(joining.clone()));
+        let certificates = runtime.outside(CERTIFICATES, NAME, Certificates(joining.clone()));
         let kind = Self {
             all: all.clone(),
             providers: providers.clone(),
             machines,
-            home: home.to_owned(),
+            tokens,
+            certificates,
+            home: joining.home.clone(),
             cx: Arc::clone(cx),
         };
         let everyone = all.clone();
@@ -72,6 +86,7 @@ impl GpuRequests {
                 (provider.spec.clone(), offers, machines)
             })
         };
+        let (rented, nodes) = (all.clone(), cx.nodes.clone());
         runtime.register(
             Registration::of(kind, all)
                 // One at a time: what one buys counts against the limits that the next one looks at.
@@ -85,6 +100,22 @@ impl GpuRequests {
                         .iter()
                         .map(|request| Key::of(&**request))
                         .collect()
+                })
+                .watches_changes(&nodes, move |old, new| {
+                    if told(old) == told(new) {
+                        return Vec::new();
+                    }
+                    let name = new.or(old).map(ResourceExt::name_any);
+                    let has = |request: &&Arc<GPURequest>| {
+                        let attempts = request.status.iter().flat_map(|status| &status.attempts);
+                        let mut open = attempts.filter(|attempt| attempt.outcome.is_none());
+                        open.any(|attempt| Some(&attempt.machine) == name.as_ref())
+                    };
+                    let all = rented.all();
+                    all.iter()
+                        .filter(has)
+                        .map(|request| Key::of(&**request))
+                        .collect()
                 }),
         );
     }
@@ -94,6 +125,42 @@ impl GpuRequests {
         all.find(|(known, _)| *known == kind)
             .map(|(_, outside)| outside)
     }
+}
+
+/// What a node says that a request for its machine acts on.
+fn told(node: Option<&Node>) -> (Option<BTreeMap<String, String>>, bool) {
+    let said = node.map(|node| node.annotations().clone());
+    (said, node.is_some_and(ending::is_ready))
+}
+
+/// Counts attempts as they end, and has what is rented read whenever it is asked for.
+pub(crate) fn follow_clouds(
+    cx: &Context,
+    requests: &Cache<GPURequest>,
+    providers: &Cache<CloudProvider>,
+) {
+    let metrics = Arc::clone(&cx.metrics);
+    requests.listen(move |old, new| {
+        // Only what changes while this process looks on is counted.
+        let (Some(old), Some(new)) = (old, new) else {
+            return;
+        };
+        let known = |number: u32| {
+            let mut attempts = old.status.iter().flat_map(|status| &status.attempts);
+            attempts.any(|attempt| attempt.number == number && attempt.outcome.is_some())
+        };
+        for attempt in new.status.iter().flat_map(|status| &status.attempts) {
+            if let Some(outcome) = attempt.outcome.as_ref().filter(|_| !known(attempt.number)) {
+                metrics.attempted(&attempt.provider, outcome);
+            }
+        }
+    });
+    let (requests, providers) = (requests.clone(), providers.clone());
+    let (tenants, clock) = (cx.tenants.get().cloned(), cx.clock.clone());
+    cx.metrics.follow(move |clouds| {
+        let tenants = tenants.as_ref().map(Cache::all).unwrap_or_default();
+        clouds.count(&providers.all(), &requests.all(), &tenants, clock.now());
+    });
 }
 
 /// Wakes whom it concerns when what is spent or reserved changes: tenants with a budget, and requests that one holds; and

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod assess;
+mod figures;
 mod objects;
 mod observe;
 mod plan;
@@ -40,6 +41,8 @@ pub(crate) struct InferenceServices {
     pods: Cache<Pod>,
     caches: Cache<ModelCache>,
     loads: scrape::Loads,
+    /// Whether engines are asked also where nothing follows from it but what is told.
+    asks: bool,
     cx: Arc<Context>,
 }
 
@@ -58,6 +61,7 @@ impl InferenceServices {
         cx: &Arc<Context>,
         all: &Cache<InferenceService>,
         caches: &Cache<ModelCache>,
+        asks: bool,
     ) {
         let ours = format!("{}={}", label::CONTROLLER, label::CONTROLLER_NAME);
         let deployments = runtime.cache(Source::all::<Deployment>().labels(&ours), whole());
@@ -82,6 +86,7 @@ impl InferenceServices {
             pods: pods.clone(),
             caches: caches.clone(),
             loads: scrape::Loads::default(),
+            asks,
             cx: Arc::clone(cx),
         };
         let known = all.clone();

@@ -19,8 +19,8 @@ use warp_core::fleet::{Fleet, Request, Work, WorkState};
 use warp_core::gpu::{Catalogue, Device, NodeGpus};
 
 pub(crate) use books::{Books, Sources};
-pub(crate) use node::{model_name, provider_of};
-pub(crate) use pod::{finished, node_of, pinned_to, waits_for_volume};
+pub(crate) use node::{is_ready, model_name, provider_of};
+pub(crate) use pod::{finished, node_of, pin, pinned_to, waits_for_volume};
 pub(crate) use volumes::Storage;
 pub use warp_api::pod::request;
 

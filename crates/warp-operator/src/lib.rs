@@ -15,6 +15,7 @@ pub mod foresight;
 mod gpurequest;
 mod gpus;
 mod inferenceservice;
+mod joining;
 pub mod ledger;
 mod metrics;
 mod modelcache;

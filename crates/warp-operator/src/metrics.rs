@@ -1,6 +1,10 @@
 //! Counters of the process. The four `warp_gpuworkload_*` names and labels are the first design's.
 
+mod clouds;
+
 use std::collections::BTreeMap;
+use std::fmt::{self, Debug};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
@@ -10,18 +14,25 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-/// The kinds, by the name of their controller.
-const KINDS: [&str; 7] = [
-    crate::workload::NAME,
-    crate::queuedjob::NAME,
-    crate::tenant::NAME,
-    crate::inferenceservice::NAME,
-    crate::gpurequest::NAME,
-    crate::cloudprovider::NAME,
-    crate::modelcache::NAME,
-];
+pub(crate) use self::clouds::Clouds;
+
+/// The controllers of kinds, by name: every kind of the table, and Jobs of others.
+fn controllers() -> impl Iterator<Item = String> {
+    let kinds = warp_api::kinds::KINDS.iter();
+    let names = kinds.map(|entry| entry.kind.to_ascii_lowercase());
+    names.chain([crate::queuedjob::NAME.to_owned()])
+}
 
 type Labels = Vec<(&'static str, String)>;
+
+/// Reads what only a cache knows.
+struct Follow(Box<dyn Fn(&Clouds) + Send + Sync>);
+
+impl Debug for Follow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Follow")
+    }
+}
 
 /// Every metric with the registry they are printed from.
 #[derive(Debug)]
@@ -39,8 +50,11 @@ pub(crate) struct Metrics {
     watch_errors: Family<Labels, Counter>,
     leader: Gauge,
     /// Passes of every kind, by its controller.
-    kinds: BTreeMap<&'static str, Family<Labels, Histogram>>,
+    kinds: BTreeMap<String, Family<Labels, Histogram>>,
     kind_ready: Family<Labels, Gauge>,
+    /// What is rented and what it costs; read when it is printed.
+    clouds: Clouds,
+    follow: OnceLock<Follow>,
 }
 
 impl Default for Metrics {
@@ -61,16 +75,15 @@ impl Default for Metrics {
             writes: Family::default(),
             watch_errors: Family::default(),
             leader: Gauge::default(),
-            kinds: KINDS
-                .iter()
+            kinds: controllers()
                 .map(|name| {
-                    (
-                        *name,
-                        Family::new_with_constructor(buckets as fn() -> Histogram),
-                    )
+                    let passes = Family::new_with_constructor(buckets as fn() -> Histogram);
+                    (name, passes)
                 })
                 .collect(),
             kind_ready: Family::default(),
+            clouds: Clouds::default(),
+            follow: OnceLock::new(),
         };
         metrics.register();
         metrics
@@ -107,7 +120,7 @@ impl Metrics {
         );
         to.register(
             "warp_scheduler_evictions",
-            "Running workloads asked to end for work of higher priority",
+            "Running work asked to end for other work",
             self.evictions.clone(),
         );
         to.register(
@@ -140,6 +153,7 @@ impl Metrics {
             "1 while a kind can be read and acted on",
             self.kind_ready.clone(),
         );
+        self.clouds.register(to);
         for (name, passes) in &self.kinds {
             to.register(
                 format!("warp_{name}_reconcile_duration_seconds"),
@@ -176,6 +190,10 @@ impl Metrics {
 
     pub(crate) fn reconciled(&self, controller: &str, took: Duration, ok: bool) {
         let result = if ok { "success" } else { "error" };
+        debug_assert!(
+            self.kinds.contains_key(controller),
+            "{controller} is in no table and not measured"
+        );
         if let Some(passes) = self.kinds.get(controller) {
             let labels = vec![("result", result.to_owned())];
             passes.get_or_create(&labels).observe(took.as_secs_f64());
@@ -208,8 +226,21 @@ impl Metrics {
         self.leader.set(i64::from(leads));
     }
 
+    /// An attempt to rent a machine is over.
+    pub(crate) fn attempted(&self, provider: &str, outcome: &str) {
+        self.clouds.attempted(provider, outcome);
+    }
+
+    /// What is rented is read by `follow` whenever it is printed.
+    pub(crate) fn follow(&self, follow: impl Fn(&Clouds) + Send + Sync + 'static) {
+        self.follow.set(Follow(Box::new(follow))).ok();
+    }
+
     /// The OpenMetrics text of everything.
     pub(crate) fn render(&self) -> String {
+        if let Some(Follow(follow)) = self.follow.get() {
+            follow(&self.clouds);
+        }
         let mut text = String::new();
         // Writing to a String cannot fail.
         let _ = encode(&mut text, &self.registry);

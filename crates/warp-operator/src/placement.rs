@@ -8,9 +8,12 @@ mod decide;
 mod evict;
 mod explain;
 mod gang;
+mod kept;
 mod line;
 mod quota;
+mod reclaim;
 mod rented;
+mod share;
 mod tenancy;
 mod verdict;
 
@@ -40,15 +43,18 @@ use crate::ledger::{self, Books, Reading, Sources};
 use crate::{queuedjob, workload};
 
 use decide::work_id;
+use tenancy::Reserved;
 
 pub(crate) use arrivals::Arrivals;
 pub(crate) use claim::{Claim, Claimant, Claimants, Holder, Open, Place, PodClaim};
 pub(crate) use decide::{Decision, Desk, base_request, elsewhere, require};
-pub(crate) use evict::{Evictable, Runner, Runs};
+pub(crate) use evict::{Cause, Evictable, Runner, Runs};
 pub(crate) use explain::{KEPT, REFUSED};
+pub(crate) use kept::Kept;
 pub(crate) use line::{Endings, Held, Line};
 pub(crate) use quota::Quotas;
 pub(crate) use rented::Rented;
+pub(crate) use share::by_share;
 pub(crate) use tenancy::Tenancy;
 pub(crate) use verdict::{Verdict, Verdicts};
 
@@ -78,6 +84,8 @@ struct Placement {
     tenants: Mutex<Vec<(Option<String>, Option<i64>)>>,
     /// The room kept in the last pass.
     held: Mutex<Vec<Held>>,
+    /// The places of those that are tried again in a moment.
+    kept: Mutex<Kept>,
     /// The nodes that were rented for somebody, as of the last pass.
     rented: Mutex<Rented>,
     /// Volumes, or quotas, have changed since the last pass.
@@ -90,9 +98,14 @@ struct Placement {
 struct Answer {
     epoch: u64,
     version: String,
+    /// A PriorityClass may change without its object.
+    rank: (Priority, bool),
     avoided: Vec<Arc<str>>,
     /// What was kept for those before it.
     held: Arc<Vec<Held>>,
+    /// What was kept of tenants' shares for those before it, and for itself.
+    reserved: Arc<Vec<Reserved>>,
+    reserves: Option<Reserved>,
     /// Who could be evicted.
     evictable: u64,
     verdict: Verdict,
@@ -131,6 +144,7 @@ pub(crate) fn register(
         answers: Mutex::default(),
         tenants: Mutex::default(),
         held: Mutex::default(),
+        kept: Mutex::default(),
         rented: Mutex::default(),
         storage_changed,
         quotas_changed,
@@ -179,9 +193,11 @@ impl Placement {
         self.answers.lock().retain(known);
         let Open {
             claimants: mut wanted,
-            held,
+            held_back,
             ..
         } = open;
+        let held = held_back.len();
+        self.kept.lock().only(&held_back);
         if wanted.is_empty() {
             cx.metrics.placed(started.elapsed(), held);
             return false;
@@ -197,13 +213,12 @@ impl Placement {
         in_order(&mut wanted, &cx.arrivals);
         let correlation = hands.correlation.next();
         let span = tracing::info_span!("place", waiting = wanted.len(), correlation = %correlation);
-        let decisions = self.decide(&wanted, &tenants, now);
-        let decisions: Vec<_> = wanted.into_iter().zip(decisions).collect();
+        let decisions = self.decide(wanted, &tenants, now);
         let waiting = decisions
             .iter()
             .filter(|(_, decision)| matches!(decision, Decision::Wait(_) | Decision::Evict(..)))
             .count();
-        carry_out(cx, hands, decisions, &correlation, now)
+        self.carry_out(hands, decisions, &correlation, now)
             .instrument(span)
             .await;
         cx.metrics.placed(started.elapsed(), waiting + held);
@@ -214,10 +229,10 @@ impl Placement {
     /// gets the same answer.
     fn decide(
         &self,
-        wanted: &[Arc<dyn Claimant>],
+        wanted: Vec<Arc<dyn Claimant>>,
         tenants: &[Arc<Tenant>],
         now: Timestamp,
-    ) -> Vec<Decision> {
+    ) -> Vec<(Arc<dyn Claimant>, Decision)> {
         let cx = &*self.cx;
         let mut books = self.books.lock();
         if self.storage_changed.swap(false, atomic::Ordering::SeqCst) {
@@ -249,10 +264,17 @@ impl Placement {
             books.outdated();
         }
         let promises = self.claimants.iter().flat_map(|all| all.promises());
-        let promises: Vec<_> = promises.collect();
+        let promises: Vec<_> = promises.chain(self.kept.lock().promises()).collect();
         books.catch_up(&promises);
         let quotas = Quotas::new(cx.quotas.all(), &promises);
         let tenancy = Tenancy::new(tenants, &cx.namespaces.all(), &books.ledger_mut().fleet);
+        let wanted = match by_share(&wanted, &tenancy, books.ledger_mut()) {
+            Some(order) => order
+                .into_iter()
+                .map(|at| Arc::clone(&wanted[at]))
+                .collect(),
+            None => wanted,
+        };
         let endings = || {
             self.claimants
                 .iter()
@@ -261,37 +283,40 @@ impl Placement {
         };
         let before = std::mem::take(&mut *self.held.lock());
         let line = Line::new(cx.settings.queue_policy, now, endings, before);
-        // Nobody goes for work of the lowest priority.
+        // Nobody goes for work of the lowest priority, unless it borrows.
         let urgent = |claimant: &Arc<dyn Claimant>| claimant.claim().priority > Priority::Low;
-        let runners = if wanted.iter().any(urgent) {
+        let runners = if tenancy.lends() || wanted.iter().any(urgent) {
             self.claimants
                 .iter()
-                .flat_map(|all| all.runners())
+                .flat_map(|all| all.runners(now))
                 .collect()
         } else {
             Vec::new()
         };
         let evictable = Evictable::new(runners, now, cx.settings.min_run_time);
         let who = evictable.fingerprint();
-        let mut desk = Desk::new(wanted, quotas, tenancy, line, &cx.settings)
+        let mut desk = Desk::new(&wanted, quotas, tenancy, line, &cx.settings)
             .evicting(evictable)
             .keeping(rented);
         let mut answers = self.answers.lock();
         let mut decisions = Vec::new();
-        for claimant in wanted {
+        for claimant in &wanted {
             let claim = claimant.claim();
             let held = Arc::clone(desk.line().held());
+            let reserved = Arc::clone(desk.reserved());
             let same = |answer: &&Answer| {
                 answer.epoch == books.epoch()
+                    && answer.reserved == reserved
                     && answer.evictable == who
                     && answer.held == held
                     && answer.version == claim.version
+                    && answer.rank == (claim.priority, claim.patient)
                     && answer.avoided == claim.avoided
             };
             let known = answers.get(&claim.uid).filter(same);
             let decision = match known {
                 Some(answer) => {
-                    desk.line().still_waits(claim);
+                    desk.still_waits(claim, answer.reserves.as_ref());
                     Decision::Wait(answer.verdict.clone())
                 }
                 None => desk.decide(books.ledger_mut(), &**claimant),
@@ -305,8 +330,11 @@ impl Placement {
                 let answer = Answer {
                     epoch: books.epoch(),
                     version: claim.version.clone(),
+                    rank: (claim.priority, claim.patient),
                     avoided: claim.avoided.clone(),
                     held,
+                    reserves: desk.reserved().get(reserved.len()).cloned(),
+                    reserved,
                     evictable: who,
                     verdict: verdict.clone(),
                 };
@@ -316,7 +344,8 @@ impl Placement {
         }
         self.held.lock().clone_from(desk.line().held());
         books.settle();
-        decisions
+        drop(desk);
+        wanted.into_iter().zip(decisions).collect()
     }
 }
 
@@ -344,53 +373,60 @@ pub(crate) fn in_order(wanted: &mut [Arc<dyn Claimant>], arrivals: &Arrivals) {
     });
 }
 
-/// Makes what was placed, then tells those that wait.
-///
-/// A placement that could not be made held room in the ledger that nobody holds: what the others were
-/// told of it would be wrong now and right again in the next pass, a write for each of them both
-/// times. They hear from that next pass, in which the failed one is held back.
-async fn carry_out(
-    cx: &Context,
-    hands: &Hands,
-    decisions: Vec<(Arc<dyn Claimant>, Decision)>,
-    correlation: &str,
-    now: Timestamp,
-) {
-    let mut places = Vec::new();
-    let mut waits = Vec::new();
-    for (claimant, decision) in decisions {
-        match decision {
-            Decision::Place(chosen) => places.push((claimant, chosen)),
-            Decision::Wait(verdict) => waits.push((claimant, verdict)),
-            Decision::Evict(going, verdict) => {
-                make_room(cx, hands, &*claimant, &going, correlation, now).await;
-                waits.push((claimant, verdict));
-            }
-            Decision::Skip => {}
-        }
-    }
-    let failed = AtomicBool::new(false);
-    stream::iter(places)
-        .for_each_concurrent(AT_ONCE, |(claimant, chosen)| {
-            let failed = &failed;
-            async move {
-                if !place(cx, hands, &*claimant, &chosen, correlation, now).await {
-                    failed.store(true, atomic::Ordering::Relaxed);
+impl Placement {
+    /// Makes what was placed, then tells those that wait.
+    ///
+    /// What the others are told of beside a placement that could not be made may be wrong by the next pass, and right
+    /// again when it has been made, a write for each of them both times: they hear from that next pass.
+    async fn carry_out(
+        &self,
+        hands: &Hands,
+        decisions: Vec<(Arc<dyn Claimant>, Decision)>,
+        correlation: &str,
+        now: Timestamp,
+    ) {
+        let cx = &*self.cx;
+        let mut places = Vec::new();
+        let mut waits = Vec::new();
+        for (claimant, decision) in decisions {
+            match decision {
+                Decision::Place(chosen) => places.push((claimant, chosen)),
+                Decision::Wait(verdict) => waits.push((claimant, verdict)),
+                Decision::Evict(going, cause, verdict) => {
+                    let going = (going.as_slice(), cause);
+                    make_room(cx, hands, &*claimant, going, correlation, now).await;
+                    waits.push((claimant, verdict));
                 }
-                wake(cx, claimant.claim());
+                Decision::Skip => {}
             }
-        })
-        .await;
-    let all_made = !failed.into_inner();
-    for (before, (claimant, verdict)) in waits.into_iter().enumerate() {
-        let claim = claimant.claim();
-        let first = cx.verdicts.get(&claim.uid, claim.generation).is_none();
-        if (all_made || first) && cx.verdicts.set(claim, verdict, Some(before + 1), now) {
-            wake(cx, claim);
         }
-    }
-    if !all_made {
-        cx.wakes.wake_sweep(NAME);
+        let failed = AtomicBool::new(false);
+        stream::iter(places)
+            .for_each_concurrent(AT_ONCE, |(claimant, chosen)| {
+                let failed = &failed;
+                async move {
+                    let outcome = place(cx, hands, &*claimant, &chosen, correlation, now).await;
+                    if outcome != Outcome::Made {
+                        failed.store(true, atomic::Ordering::Relaxed);
+                    }
+                    if let Outcome::NotYet(failures) = outcome {
+                        self.kept.lock().keep(&*claimant, &chosen, failures);
+                    }
+                    wake(cx, claimant.claim());
+                }
+            })
+            .await;
+        let all_made = !failed.into_inner();
+        for (before, (claimant, verdict)) in waits.into_iter().enumerate() {
+            let claim = claimant.claim();
+            let first = cx.verdicts.get(&claim.uid, claim.generation).is_none();
+            if (all_made || first) && cx.verdicts.set(claim, verdict, Some(before + 1), now) {
+                wake(cx, claim);
+            }
+        }
+        if !all_made {
+            cx.wakes.wake_sweep(NAME);
+        }
     }
 }
 
@@ -399,7 +435,7 @@ async fn make_room(
     cx: &Context,
     hands: &Hands,
     claimant: &dyn Claimant,
-    going: &[Arc<dyn Runner>],
+    (going, cause): (&[Arc<dyn Runner>], Cause),
     correlation: &str,
     now: Timestamp,
 ) {
@@ -407,11 +443,8 @@ async fn make_room(
     for runner in going {
         let mut plan = Plan::default();
         claimant.still_waits(&mut plan);
-        runner.evict(&mut plan, claim);
-        plan.why = format!(
-            "it makes room for {}, which has a higher priority",
-            claim.key
-        );
+        runner.evict(&mut plan, claim, cause);
+        plan.why = format!("it makes room for {}, {}", claim.key, cause.of_the_other());
         let pass = runner.pass(correlation.to_owned());
         match hands.executor.execute(&pass, plan).await {
             Ok(_) => cx.metrics.evicted(runner.runs().lost_gpu_seconds(now)),
@@ -428,7 +461,18 @@ fn wake(cx: &Context, claim: &Claim) {
     cx.wakes.wake(claim.controller, claim.key.clone());
 }
 
-/// Carries a placement out; whether what it makes is there now.
+/// What came of a placement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// What it makes is there.
+    Made,
+    /// It is tried again in a moment; how often it failed in a row.
+    NotYet(u32),
+    /// The API server does not want it as it is.
+    Refused,
+}
+
+/// Carries a placement out.
 async fn place(
     cx: &Context,
     hands: &Hands,
@@ -436,7 +480,7 @@ async fn place(
     places: &[Place],
     correlation: &str,
     now: Timestamp,
-) -> bool {
+) -> Outcome {
     let claim = claimant.claim();
     let planned = || {
         let mut plan = claimant.plan(places);
@@ -460,39 +504,43 @@ async fn place(
                 cx.metrics.scheduled(first.strategy);
             }
             cx.verdicts.clear(&claim.uid);
-            true
+            Outcome::Made
         }
         // It is usually ours and on its way through the watch; one that stays unseen belongs to another.
         Ok(_) => {
-            if cx.verdicts.hold_back(claim, now) > 1 {
+            let failures = cx.verdicts.hold_back(claim, now);
+            if failures > 1 {
                 cx.verdicts.set(claim, claimant.taken(), None, now);
             }
-            false
+            Outcome::NotYet(failures)
         }
-        Err(error) => {
-            refused(cx, claimant, &error, now);
-            false
-        }
+        Err(error) => not_made(cx, claimant, &error, now),
     }
 }
 
 /// A placement could not be made. A refusal by the API server is the owner's to know; anything else
 /// is ours to try again.
-fn refused(cx: &Context, claimant: &dyn Claimant, error: &ExecuteError, now: Timestamp) {
+fn not_made(
+    cx: &Context,
+    claimant: &dyn Claimant,
+    error: &ExecuteError,
+    now: Timestamp,
+) -> Outcome {
     let claim = claimant.claim();
     tracing::warn!(object = %claim.key, %error, "not placed for now");
     // Its own pass sets the alarm for the next try.
-    cx.verdicts.hold_back(claim, now);
+    let failures = cx.verdicts.hold_back(claim, now);
     // What an expired token, a namespace that is gone or a conflict answers is not the spec's fault.
     let status = status_of(&error.source).filter(|status| matches!(status.code, 400 | 403 | 422));
     let Some(status) = status else {
-        return;
+        return Outcome::NotYet(failures);
     };
     let changes = matches!(error.verb, CREATE | PATCH);
     let rejected = || changes.then(|| claimant.rejected(&status.message));
     if let Some(verdict) = forbidden(status).or_else(rejected) {
         cx.verdicts.set(claim, verdict, None, now);
     }
+    Outcome::Refused
 }
 
 /// What a refusal says when it is about the operator's own rights, which admission and quotas also

@@ -31,7 +31,7 @@ use warp_runtime::runtime::{Registration, Runtime};
 use crate::context::Context;
 use observe::{Seen, see};
 
-pub(crate) use ask::{Ask, ask, priority};
+pub(crate) use ask::{Ask, ask, patient, priority};
 pub(crate) use claim::{Asking, Claims, ends_of};
 pub(crate) use evict::Running;
 pub(crate) use objects::promises;

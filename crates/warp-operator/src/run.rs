@@ -95,7 +95,8 @@ async fn run_parts(
     // Services need rights that the roles of one namespace do not give.
     let services = config.namespace.is_none().then(|| {
         let services = InferenceServices::all(&mut runtime);
-        InferenceServices::register(&mut runtime, &cx, &services, &caches);
+        let asks = config.settings.fetcher.asks_progress;
+        InferenceServices::register(&mut runtime, &cx, &services, &caches, asks);
         services
     });
     ModelCaches::register(

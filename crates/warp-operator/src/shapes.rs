@@ -2,7 +2,7 @@
 //! environments, probes and managed fields would be most of the process.
 
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Container, Event, Node, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, Event, Lifecycle, Node, Pod, PodSpec};
 use kube::ResourceExt;
 use warp_api::{GPUWorkload, label};
 use warp_runtime::cache::Shape;
@@ -16,6 +16,9 @@ pub(crate) const BY_OWNER: usize = 0;
 pub(crate) const BY_NODE: usize = 1;
 /// Pods by the uid of the object that made them.
 pub(crate) const BY_MAKER: usize = 2;
+
+/// Longest text that is taken for a time.
+const TIME_CHARACTERS: usize = 64;
 
 pub(crate) fn workload() -> Shape<GPUWorkload> {
     Shape {
@@ -89,7 +92,7 @@ pub(crate) fn pod() -> Shape<Pod> {
         keep: |pod| !finished(pod) || pod.labels().contains_key(label::WORKLOAD_UID),
         trim: |pod| {
             pod.managed_fields_mut().clear();
-            pod.annotations_mut().clear();
+            keep_checkpoint(pod);
             let over = finished(pod);
             if let Some(spec) = pod.spec.as_mut() {
                 if over {
@@ -114,12 +117,26 @@ pub(crate) fn pod() -> Shape<Pod> {
     }
 }
 
+/// Of a pod's annotations only the one in which it says when it last saved its work.
+fn keep_checkpoint(pod: &mut Pod) {
+    let annotations = std::mem::take(pod.annotations_mut());
+    let name = annotations.get(label::CHECKPOINT_ANNOTATION);
+    let said = name.and_then(|name| annotations.get_key_value(name));
+    let told = said.filter(|(_, time)| time.len() <= TIME_CHARACTERS);
+    if let Some((name, time)) = told {
+        pod.annotations_mut().insert(name.clone(), time.clone());
+    }
+}
+
 pub(crate) fn node() -> Shape<Node> {
     Shape {
         keep: |_| true,
         trim: |node| {
             node.managed_fields_mut().clear();
-            node.annotations_mut().clear();
+            // What a rented machine says of itself.
+            let told = [warp_cloud::join::GPU_TEST, warp_cloud::join::TAKEN_BACK];
+            node.annotations_mut()
+                .retain(|name, _| told.contains(&name.as_str()));
             if let Some(status) = node.status.as_mut() {
                 status.images = None;
                 status.addresses = None;
@@ -152,7 +169,7 @@ pub(crate) fn as_it_is<K: ResourceExt>() -> Shape<K> {
     }
 }
 
-/// Keeps what placement reads: resources, ports, affinity, tolerations.
+/// Keeps what placement reads: resources, ports, affinity, tolerations; and by which signal a container is asked to end.
 fn trim_pod(spec: &mut PodSpec) {
     spec.volumes = None;
     spec.ephemeral_containers = None;
@@ -162,7 +179,12 @@ fn trim_pod(spec: &mut PodSpec) {
     let inits = spec.init_containers.iter_mut().flatten();
     for container in spec.containers.iter_mut().chain(inits) {
         let kept = std::mem::take(container);
+        let signal = kept.lifecycle.and_then(|lifecycle| lifecycle.stop_signal);
         *container = Container {
+            lifecycle: signal.map(|signal| Lifecycle {
+                stop_signal: Some(signal),
+                ..Default::default()
+            }),
             name: kept.name,
             ports: kept.ports,
             resources: kept.resources,

@@ -3,6 +3,7 @@
 //! It never chooses a node: a workload without a Job waits for the scheduler, which makes one.
 
 mod assess;
+mod checkpoint;
 mod claim;
 mod course;
 mod evict;
@@ -13,6 +14,7 @@ mod objects;
 mod observe;
 mod plan;
 mod pod;
+mod rank;
 mod rent;
 mod say;
 mod spec_hash;
@@ -25,6 +27,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::{Resource, ResourceExt};
 use warp_api::{GPUWorkload, Phase, label};
 use warp_core::estimate::Features;
@@ -43,10 +46,11 @@ pub(crate) use assess::{ending, over, suspended};
 #[cfg(test)]
 pub(crate) use claim::promise;
 pub(crate) use claim::{Asking, Claims, ends_of, promises, providers};
-pub(crate) use evict::Running;
+pub(crate) use evict::{Running, evict_pod};
 pub(crate) use gang::{is_gated, let_go};
-pub(crate) use objects::{pin, shell};
+pub(crate) use objects::shell;
 pub(crate) use pod::started;
+pub(crate) use rank::{Class, Rank, class_name, rank};
 pub(crate) use rent::tenant_of;
 
 pub(crate) use observe::Seen;
@@ -66,13 +70,20 @@ struct Workloads {
 /// Registers the kind: what it reads, and which changes concern which workloads.
 pub(crate) fn register(runtime: &mut Runtime, cx: &Arc<Context>) {
     let kind = Workloads { cx: Arc::clone(cx) };
-    let (jobs, pods) = (cx.jobs.clone(), cx.pods.clone());
+    let (jobs, pods, everyone) = (cx.jobs.clone(), cx.pods.clone(), cx.workloads.clone());
     runtime.register(
         Registration::of(kind, &cx.workloads)
             .watches(&cx.jobs, |job| owner_key(job).into_iter().collect())
             .watches(&cx.pods, |pod| owner_key(pod).into_iter().collect())
             .watches(&cx.refusals, move |event| {
                 event_key(&jobs, event).into_iter().collect()
+            })
+            .watches_changes(&cx.priorities, move |old, new| {
+                let said = |class: Option<&PriorityClass>| class.map(Class::from);
+                match new.or(old) {
+                    Some(class) if said(old) != said(new) => of_class(&everyone, class),
+                    _ => Vec::new(),
+                }
             })
             .watches_changes(&cx.nodes, move |old, new| {
                 // Heartbeats change a node's status all the time and mean nothing here.
@@ -138,6 +149,16 @@ pub(crate) fn features(workload: &GPUWorkload) -> Features {
         image: spec.image.clone(),
         gpus: u32::try_from(spec.total_gpus()).unwrap_or(0),
     }
+}
+
+/// Workloads that hear about a change of a PriorityClass: those it decides for.
+fn of_class(workloads: &Cache<GPUWorkload>, class: &PriorityClass) -> Vec<Key> {
+    let name = class.name_any();
+    let all = workloads.all();
+    let named = all
+        .iter()
+        .filter(|workload| class_name(workload) == Some(&name));
+    named.map(|workload| Key::of(&**workload)).collect()
 }
 
 /// Workloads that hear about a change of a node: those with pods on it.

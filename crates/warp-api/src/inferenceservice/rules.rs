@@ -41,6 +41,11 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         at: "spec",
+        rule: "!has(self.scaling) || !has(self.scaling.schedule) || self.scaling.schedule.all(step, step.min <= self.scaling.max)",
+        message: "no min of scaling.schedule must be more than scaling.max",
+    },
+    Rule {
+        at: "spec",
         rule: "self.engine.type != 'custom' || has(self.engine.image)",
         message: "a custom engine needs engine.image",
     },

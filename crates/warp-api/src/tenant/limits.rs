@@ -38,7 +38,10 @@ impl Tenant {
         tenancy::Tenant {
             name: Arc::from(self.metadata.name.as_deref().unwrap_or_default()),
             parent: self.spec.parent.as_deref().map(Arc::from),
-            weight: 1,
+            weight: self
+                .spec
+                .weight
+                .map_or(1, |weight| weight.max(1).unsigned_abs()),
             quota,
         }
     }

@@ -8,6 +8,7 @@ use crate::crd::Rule;
 pub const PLACED_FIELDS: &[&str] = &[
     "modelName",
     "gpuCount",
+    "priorityClassName",
     "replicas",
     "topology",
     "schedulingStrategy",
@@ -21,6 +22,7 @@ pub const PLACED_FIELDS: &[&str] = &[
     "securityContext",
     "podSecurityContext",
     "podTemplate",
+    "checkpoint",
 ];
 
 /// What ends the wait of whoever wants to change more.
@@ -88,6 +90,11 @@ pub const RULES: &[Rule] = &[
         message: "rent is for work that is one pod: a gang would need several machines at once; take rent or replicas out",
     },
     Rule {
+        at: "spec",
+        rule: "!has(self.priorityClassName) || !has(self.priority) || self.priority == 'normal'",
+        message: "priority and priorityClassName exclude each other: leave one of them out",
+    },
+    Rule {
         at: "spec.topology.level",
         rule: "self.matches('^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",
         message: "level must be a level of the cluster, such as host, rack, zone or region, or the key of a node label",
@@ -96,6 +103,21 @@ pub const RULES: &[Rule] = &[
         at: "spec.maxRuntime",
         rule: "self == '' || (self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && duration(self) >= duration('1s'))",
         message: "maxRuntime must be a time of at least 1s such as 90m or 1h30m; leave it out for no limit",
+    },
+    Rule {
+        at: "spec.checkpoint",
+        rule: "has(self.signal) || has(self.period) || has(self.annotation)",
+        message: "checkpoint must say how work is saved: give signal, period or annotation",
+    },
+    Rule {
+        at: "spec.checkpoint.gracePeriod",
+        rule: "self == '' || (self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && duration(self) >= duration('1s'))",
+        message: "gracePeriod must be a time of at least 1s such as 2m; leave it out for what the pod says",
+    },
+    Rule {
+        at: "spec.checkpoint.period",
+        rule: "self == '' || (self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && duration(self) >= duration('1s'))",
+        message: "period must be a time of at least 1s such as 10m; leave it out where work is not saved by itself",
     },
     Rule {
         at: "spec.gpu.minMemory",
@@ -133,6 +155,7 @@ pub const RULES: &[Rule] = &[
             free_fields!()
         ),
     },
+    frozen!("priorityClassName"),
     frozen!("replicas"),
     frozen!("topology"),
     frozen!("schedulingStrategy"),
@@ -146,4 +169,5 @@ pub const RULES: &[Rule] = &[
     frozen!("securityContext"),
     frozen!("podSecurityContext"),
     frozen!("podTemplate"),
+    frozen!("checkpoint"),
 ];

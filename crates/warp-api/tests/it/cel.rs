@@ -85,6 +85,16 @@ fn value_examples() -> Vec<Example> {
             ),
         },
         Example {
+            message: "priority and priorityClassName exclude",
+            old: None,
+            accepted: workload(
+                &json!({"image": "a", "priorityClassName": "urgent", "priority": "normal"}),
+            ),
+            refused: workload(
+                &json!({"image": "a", "priorityClassName": "urgent", "priority": "high"}),
+            ),
+        },
+        Example {
             message: "rent is for work that is one pod",
             old: None,
             accepted: workload(&json!({"image": "a", "replicas": 1, "rent": {"maxPrice": "3"}})),
@@ -111,6 +121,28 @@ fn value_examples() -> Vec<Example> {
             old: None,
             accepted: workload(&json!({"image": "a"})),
             refused: workload(&json!({"image": "a", "maxRuntime": "forever"})),
+        },
+        Example {
+            message: "give signal, period or annotation",
+            old: None,
+            accepted: workload(&json!({"image": "a", "checkpoint": {"period": "10m"}})),
+            refused: workload(&json!({"image": "a", "checkpoint": {"gracePeriod": "2m"}})),
+        },
+        Example {
+            message: "gracePeriod must be a time",
+            old: None,
+            accepted: workload(
+                &json!({"image": "a", "checkpoint": {"signal": "SIGUSR1", "gracePeriod": "2m"}}),
+            ),
+            refused: workload(
+                &json!({"image": "a", "checkpoint": {"signal": "SIGUSR1", "gracePeriod": "0s"}}),
+            ),
+        },
+        Example {
+            message: "period must be a time",
+            old: None,
+            accepted: workload(&json!({"image": "a", "checkpoint": {"period": "1h30m"}})),
+            refused: workload(&json!({"image": "a", "checkpoint": {"period": "often"}})),
         },
         Example {
             message: "positive quantity",
@@ -184,6 +216,10 @@ fn transition_examples() -> Vec<Example> {
             "schedulingStrategy may not",
             changed("schedulingStrategy", json!("random")),
         ),
+        frozen(
+            "priorityClassName may not",
+            placed(&json!({"image": "a", "command": ["run"], "priorityClassName": "urgent"})),
+        ),
         frozen("replicas may not", changed("replicas", json!(2))),
         Example {
             message: "topology may not",
@@ -223,6 +259,10 @@ fn transition_examples() -> Vec<Example> {
             accepted: templated("a"),
             refused: templated("b"),
         },
+        frozen(
+            "checkpoint may not",
+            changed("checkpoint", json!({"period": "10m"})),
+        ),
     ]
 }
 

@@ -40,6 +40,7 @@ fn every_rule_of_a_request_refuses_its_example_and_no_other() {
         json!({"gpuType": "H100", "regionPreference": ["us-west-1", "us-east-1"], "maxPrice": "3.0", "spotInstance": true}),
         json!({"gpuModels": ["H100", "H200"], "providers": ["a", "b"], "spotInstance": true, "spotWait": "10m"}),
         json!({"minMemory": "40Gi"}),
+        json!({"gpuType": "L4", "bootstrap": {"type": "k3s"}, "image": "ami-1", "userData": "#cloud-config"}),
     ] {
         let said = refusals(&crd, &request("r", accepted.clone()), None);
         assert_eq!(said, Vec::<String>::new(), "{accepted}");
@@ -100,8 +101,23 @@ fn every_rule_of_a_provider_refuses_its_example_and_no_other() {
     let mut real = provider("lambda", "lambda");
     real["spec"]["credentials"] = json!({"secretName": "lambda"});
     real["spec"]["settings"] = json!({"sshKey": "warp", "diskGiB": 100});
-    assert_eq!(refusals(&crd, &real, None), Vec::<String>::new());
+    real["spec"]["requestsMaySet"] = json!(["image", "userData"]);
+    let server = "https://203.0.113.7:6443";
+    for bootstrap in [
+        json!({"type": "none"}),
+        json!({"type": "kubeadm", "server": server, "version": "v1.35.4", "powerOffAfter": "1h"}),
+        json!({"type": "k3s", "server": "https://[2001:db8::1]:6443", "version": "v1.35.4+k3s1", "script": "true"}),
+    ] {
+        real["spec"]["bootstrap"] = bootstrap;
+        assert_eq!(refusals(&crd, &real, None), Vec::<String>::new());
+    }
+    let mut nowhere = real.clone();
+    nowhere["spec"]["bootstrap"] = json!({"type": "kubeadm"});
+    let mut container = provider("fake", "fake");
+    container["spec"]["bootstrap"] = json!({"type": "k3s", "server": server});
     let refused = [
+        (nowhere, None, "bootstrap.server must be given"),
+        (container, None, "bootstrap joins virtual machines"),
         (
             provider(&"x".repeat(64), "fake"),
             None,

@@ -40,6 +40,12 @@ fn scaling(min: i32, max: i32, window: &str) -> Value {
     json!({"scaling": {"min": min, "max": max, "metric": "inFlight", "target": 8, "window": window}})
 }
 
+fn scheduled(at: &str, min: i32) -> Value {
+    let mut spec = scaling(1, 2, "5m");
+    spec["scaling"]["schedule"] = json!([{"at": at, "min": min}, {"at": "20:30", "min": 1}]);
+    spec
+}
+
 #[test]
 fn every_rule_refuses_its_example_and_no_other() {
     let split = |tensor: i32| json!({"tensor": tensor, "pipeline": 1, "data": 2});
@@ -57,6 +63,7 @@ fn every_rule_refuses_its_example_and_no_other() {
             json!({"gpuCount": 4, "parallelism": split(2)}),
         ),
         service("chat", scaling(1, 4, "90s")),
+        service("chat", scheduled("08:00", 2)),
         service(
             "chat",
             custom(json!({"command": ["serve"], "advanced": ["--x"]})),
@@ -102,6 +109,7 @@ fn every_rule_refuses_its_example_and_no_other() {
             service("chat", scaling(3, 2, "5m")),
             "must not be more than",
         ),
+        (service("chat", scheduled("08:00", 3)), "scaling.schedule"),
         (service("chat", scaling(0, 2, "5m")), "needs a gateway"),
         (
             service("chat", json!({"engine": {"type": "custom"}})),

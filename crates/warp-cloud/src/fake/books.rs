@@ -60,12 +60,16 @@ pub struct Rented {
     /// The cloud took it back.
     #[serde(default)]
     pub preempted: bool,
+    /// When the cloud said that it takes it back; it runs until `ended`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<Timestamp>,
 }
 
 impl Rented {
     pub fn state(&self, now: Timestamp) -> State {
         match self.ended {
             Some(ended) if ended <= now => State::Gone,
+            Some(_) if self.notice.is_some() => State::Running,
             Some(_) if self.preempted => State::Preempted,
             Some(_) => State::Terminating,
             None if now < self.boots => State::Pending,
@@ -85,6 +89,7 @@ impl Rented {
             price: Some(self.price),
             started: Some(self.launched),
             ended: self.ended.filter(|_| state == State::Gone),
+            taken_back: self.ended.filter(|_| self.notice.is_some()),
             public_ip: None,
             private_ip: None,
         }
@@ -104,6 +109,27 @@ impl Books {
         let all = self.machines.iter();
         all.filter(|rented| rented.state(now) != State::Gone)
             .count()
+    }
+
+    /// Tells machines that the script wants back that they go. Whether any was told.
+    pub(super) fn interrupt(&mut self, now: Timestamp) -> bool {
+        let (wanted, lead) = (self.script.interrupt.clone(), self.script.notice_seconds);
+        let taken = |rented: &&mut Rented| {
+            let here = format!("{}@{}", rented.instance_type, rented.region);
+            let known = [&rented.gpu, &rented.instance_type, &here, &rented.name];
+            rented.spot
+                && rented.ended.is_none()
+                && rented.boots <= now
+                && wanted.iter().any(|name| known.contains(&name))
+        };
+        let mut any = false;
+        for rented in self.machines.iter_mut().filter(taken) {
+            rented.notice = Some(now);
+            rented.preempted = true;
+            rented.ended = Some(later(now, lead));
+            any = true;
+        }
+        any
     }
 
     /// The bill of all of them.
@@ -130,6 +156,10 @@ pub struct Script {
     pub price_factor: Decimal,
     /// Spot prices are this many times those of the list.
     pub spot_factor: Decimal,
+    /// Spot machines that run are taken back: models, instance types, `type@region`, or names of machines.
+    pub interrupt: Vec<String>,
+    /// How long before it takes one back the cloud says so.
+    pub notice_seconds: u32,
     /// The account may have this many machines.
     pub machine_limit: Option<usize>,
     /// No call is let in.
@@ -148,6 +178,8 @@ impl Default for Script {
             refused: Vec::new(),
             price_factor: Decimal::ONE,
             spot_factor: Decimal::ONE,
+            interrupt: Vec::new(),
+            notice_seconds: 120,
             machine_limit: None,
             credentials_refused: false,
             forgets_terminate: false,

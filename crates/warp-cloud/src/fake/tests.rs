@@ -74,6 +74,9 @@ async fn wanted(cloud: &Cloud, gpu: &str, spot: bool) -> Launch {
         spot,
         owner: "default/a".to_owned(),
         lifetime_seconds: None,
+        image: None,
+        user_data: None,
+        join: None,
     }
 }
 
@@ -198,4 +201,41 @@ async fn every_offer_makes_sense_and_has_a_model_of_the_catalogue() {
         );
         assert!(crate::offer::area(&offer.region).is_some());
     }
+}
+
+#[tokio::test]
+async fn a_spot_machine_is_told_before_it_is_taken_back_and_one_on_demand_is_left() {
+    let cloud = Cloud::new();
+    let spot = wanted(&cloud, "L40S", true).await;
+    let taken = cloud.fake.launch(&spot).await.expect("a machine");
+    let kept = wanted(&cloud, "L40S", false).await;
+    let kept = cloud.fake.launch(&kept).await.expect("a machine");
+    cloud.pass(10);
+    cloud.script(|script| script.interrupt = vec!["L40S".to_owned()]);
+    let seen = cloud.fake.status(&taken.id).await.expect("an answer");
+    let seen = seen.expect("it runs");
+    assert_eq!(seen.state, State::Running);
+    assert_eq!(seen.taken_back, Some(later(cloud.now(), 120)));
+    let seen = cloud.fake.status(&kept.id).await.expect("an answer");
+    assert_eq!(seen.expect("it runs").taken_back, None);
+    cloud.pass(119);
+    let seen = cloud.fake.status(&taken.id).await.expect("an answer");
+    assert_eq!(seen.expect("it still runs").state, State::Running);
+    cloud.pass(1);
+    let seen = cloud.fake.status(&taken.id).await.expect("an answer");
+    assert_eq!(seen.expect("its end is remembered").state, State::Gone);
+}
+
+#[tokio::test]
+async fn a_machine_that_is_taken_back_may_be_given_back_before() {
+    let cloud = Cloud::new();
+    let spot = wanted(&cloud, "L40S", true).await;
+    let taken = cloud.fake.launch(&spot).await.expect("a machine");
+    cloud.pass(10);
+    cloud.script(|script| script.interrupt = vec![spot.name.clone()]);
+    cloud.fake.status(&taken.id).await.expect("an answer");
+    cloud.fake.terminate(&taken.id).await.expect("told");
+    cloud.pass(2);
+    let seen = cloud.fake.status(&taken.id).await.expect("an answer");
+    assert_eq!(seen.expect("its end is remembered").state, State::Gone);
 }

@@ -3,6 +3,7 @@
 mod conformance;
 mod description;
 mod errors;
+mod join;
 mod network;
 mod schema;
 mod stand;

@@ -123,6 +123,9 @@ impl Stand {
             spot: false,
             owner: OWNER.to_owned(),
             lifetime_seconds: Some(7200),
+            image: None,
+            user_data: None,
+            join: None,
         }
     }
 

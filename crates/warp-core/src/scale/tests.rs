@@ -17,7 +17,7 @@ fn load(copies: u32, running: u64, waiting: u64) -> Load {
         copies,
         running,
         waiting,
-        cache_percent: 0,
+        ..Load::default()
     }
 }
 
@@ -125,8 +125,58 @@ fn a_full_cache_starts_copies() {
         running: 50,
         waiting: 0,
         cache_percent: 180,
+        ..Load::default()
     });
     assert_eq!(decide(&rules, copies(2), full, 0).copies.wanted, 3);
+}
+
+#[test]
+fn slow_answers_start_copies_and_quick_ones_end_them_only_when_few_are_asked_for() {
+    let rules = rules(Metric::FirstToken, 500);
+    let slow = |ms: Option<u64>, running: u64| {
+        Some(Load {
+            first_token_ms: ms,
+            ..load(4, running, 0)
+        })
+    };
+    let up = decide(&rules, copies(4), slow(Some(800), 40), 0);
+    assert_eq!(up.copies.wanted, 7);
+    assert_eq!(
+        up.why,
+        "7 instead of 4 copies: the first token takes up to 800 ms, 500 are wanted"
+    );
+    // Within a tenth of what is wanted, and while nothing was measured, they stay.
+    for ms in [Some(540), None] {
+        assert_eq!(decide(&rules, copies(4), slow(ms, 40), 0).copies, copies(4));
+    }
+    let mut state = copies(4);
+    state.too_many_since = Some(0);
+    let busy = decide(&rules, state, slow(Some(50), 40), 1000);
+    assert_eq!(busy.copies.wanted, 4, "ten requests each keep it quick");
+    let idle = decide(&rules, state, slow(Some(50), 2), 1000);
+    assert_eq!(idle.copies.wanted, 3);
+    let asleep = decide(&rules, state, slow(None, 0), 1000);
+    assert_eq!(asleep.copies.wanted, 3);
+}
+
+#[test]
+fn the_least_number_follows_the_time_of_day() {
+    let hour = |hour: i64| hour * 3600;
+    let steps = [
+        Step {
+            minute: 20 * 60,
+            min: 1,
+        },
+        Step {
+            minute: 8 * 60,
+            min: 4,
+        },
+    ];
+    let days = 20_000 * 86_400;
+    for (at, min) in [(7, 1), (8, 4), (19, 4), (20, 1), (23, 1), (0, 1)] {
+        assert_eq!(least(2, &steps, days + hour(at)), min, "{at} h");
+    }
+    assert_eq!(least(2, &[], days), 2);
 }
 
 proptest! {
@@ -135,11 +185,17 @@ proptest! {
         min in 1_u32..5, more in 0_u32..20, target in 1_u32..50,
         wanted in 0_u32..40, answered in 0_u32..40, running in 0_u64..2000, waiting in 0_u64..2000,
         cache in 0_u64..4000, since in prop::option::of(-1000_i64..1000), now in 0_i64..2000,
-        metric in prop::sample::select(vec![Metric::InFlight, Metric::Queue, Metric::Cache]),
+        slow in prop::option::of(0_u64..5000),
+        metric in prop::sample::select(vec![
+            Metric::InFlight, Metric::Queue, Metric::Cache, Metric::FirstToken, Metric::BetweenTokens,
+        ]),
     ) {
         let rules = Rules { min, max: min + more, metric, target, window_seconds: 300 };
         let state = Copies { wanted, too_many_since: since };
-        let seen = Some(Load { copies: answered, running, waiting, cache_percent: cache });
+        let seen = Some(Load {
+            copies: answered, running, waiting, cache_percent: cache,
+            first_token_ms: slow, between_tokens_ms: slow,
+        });
         let decision = decide(&rules, state, seen, now);
         let next = decision.copies.wanted;
         prop_assert!(next >= min && next <= min + more);

@@ -1,5 +1,5 @@
-//! Strategies: which of the nodes that fit is best. Each is one file; adding one means its file, its
-//! name in `Policy` and nothing else.
+//! Strategies: which of the nodes that fit is best. Each is one file; adding one means its file, and its place in `Policy`
+//! here: the name, `ALL` and the strategy it stands for.
 //!
 //! A strategy splits its score in two so that a decision need not rate the whole fleet again:
 //! `rate` depends on the request's shape and one node and is remembered until that node changes;

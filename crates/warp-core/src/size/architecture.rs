@@ -176,14 +176,15 @@ fn shape(text: &Value, heads: Heads) -> Result<Shape, ConfigError> {
         let key = key.unwrap_or(heads.dims);
         Heads {
             count: count.unwrap_or(heads.count),
-            dims: key + value.unwrap_or(key),
+            dims: key.saturating_add(value.unwrap_or(key)),
         }
     };
     let latent = match value("kv_lora_rank")? {
         None => None,
         Some(rank) => Some(Layer::Latent {
-            dims: rank + value("qk_rope_head_dim")?.unwrap_or(0),
-            index_bytes: value("index_head_dim")?.map_or(0, |dims| dims + INDEX_SCALE_BYTES),
+            dims: rank.saturating_add(value("qk_rope_head_dim")?.unwrap_or(0)),
+            index_bytes: value("index_head_dim")?
+                .map_or(0, |dims| dims.saturating_add(INDEX_SCALE_BYTES)),
         }),
     };
     let own_value = value("v_head_dim")?;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::architecture::Architecture;
-use super::layers::Layer;
+use super::layers::{Layer, product};
 
 /// How a number of the cache is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +51,8 @@ impl Architecture {
                 Layer::Tokens {
                     window: Some(window),
                     ..
-                } => blocks(context.min(window.saturating_add(BLOCK_TOKENS))) * per_token,
+                } => blocks(context.min(window.saturating_add(BLOCK_TOKENS)))
+                    .saturating_mul(per_token),
                 Layer::Tokens { .. } | Layer::Latent { .. } => {
                     blocks(context).saturating_mul(per_token)
                 }
@@ -75,10 +76,11 @@ impl Architecture {
 fn token_bytes(layer: &Layer, cache: CacheType, tensor_parallel: u32) -> u64 {
     match *layer {
         Layer::Tokens { heads, .. } => {
-            u64::from(heads.count.div_ceil(tensor_parallel)) * u64::from(heads.dims) * cache.bytes()
+            let count = u64::from(heads.count.div_ceil(tensor_parallel));
+            product(&[count, u64::from(heads.dims), cache.bytes()])
         }
         Layer::Latent { dims, index_bytes } => {
-            u64::from(dims) * cache.bytes() + u64::from(index_bytes)
+            product(&[u64::from(dims), cache.bytes()]).saturating_add(u64::from(index_bytes))
         }
         Layer::State { .. } | Layer::Nothing => 0,
     }

@@ -224,6 +224,13 @@ fn by_window(text: &Value, count: usize, window: Option<u64>) -> Option<Vec<Look
 const STATE_BYTES: u64 = 4;
 const CONVOLUTION_BYTES: u64 = 2;
 
+/// A config is anybody's to write: what is beyond all memory is the most there is, and fits nowhere.
+pub(super) fn product(factors: &[u64]) -> u64 {
+    factors
+        .iter()
+        .fold(1, |all, factor| u64::saturating_mul(all, *factor))
+}
+
 /// Gated delta rule: a matrix per value head, and the last inputs of a short convolution.
 fn linear_state(text: &Value) -> u64 {
     let value = |name: &str| number(text, &[name]).unwrap_or(0);
@@ -233,8 +240,10 @@ fn linear_state(text: &Value) -> u64 {
         value("linear_num_value_heads"),
     );
     let kernel = value("linear_conv_kernel_dim").saturating_sub(1);
-    let channels = 2 * key_heads * key_dim + value_heads * value_dim;
-    value_heads * key_dim * value_dim * STATE_BYTES + channels * kernel * CONVOLUTION_BYTES
+    let keys = product(&[2, key_heads, key_dim]);
+    let channels = keys.saturating_add(product(&[value_heads, value_dim]));
+    let state = product(&[value_heads, key_dim, value_dim, STATE_BYTES]);
+    state.saturating_add(product(&[channels, kernel, CONVOLUTION_BYTES]))
 }
 
 /// The same for Kimi's, whose keys and values have one size.
@@ -242,7 +251,8 @@ fn delta_state(linear: &Value) -> u64 {
     let value = |name: &str| number(linear, &[name]).unwrap_or(0);
     let (heads, dim) = (value("num_heads"), value("head_dim"));
     let kernel = value("short_conv_kernel_size").saturating_sub(1);
-    heads * dim * dim * STATE_BYTES + 3 * heads * dim * kernel * CONVOLUTION_BYTES
+    let state = product(&[heads, dim, dim, STATE_BYTES]);
+    state.saturating_add(product(&[3, heads, dim, kernel, CONVOLUTION_BYTES]))
 }
 
 /// Mamba: a state vector per inner channel, and the last inputs of a short convolution.
@@ -254,12 +264,14 @@ fn mamba_state(text: &Value) -> u64 {
     let heads = number(text, &["mamba_num_heads", "mamba_n_heads"]);
     let head_dim = number(text, &["mamba_head_dim", "mamba_d_head"]);
     let inner = match (heads, head_dim) {
-        (Some(heads), Some(dim)) => heads * dim,
-        _ => {
-            number(text, &["mamba_expand", "expand"]).unwrap_or(2)
-                * number(text, &["hidden_size"]).unwrap_or(0)
-        }
+        (Some(heads), Some(dim)) => product(&[heads, dim]),
+        _ => product(&[
+            number(text, &["mamba_expand", "expand"]).unwrap_or(2),
+            number(text, &["hidden_size"]).unwrap_or(0),
+        ]),
     };
     let groups = number(text, &["n_groups", "mamba_n_groups"]).unwrap_or(0);
-    inner * state * STATE_BYTES + (inner + 2 * groups * state) * kernel * CONVOLUTION_BYTES
+    let inputs = inner.saturating_add(product(&[2, groups, state]));
+    let states = product(&[inner, state, STATE_BYTES]);
+    states.saturating_add(product(&[inputs, kernel, CONVOLUTION_BYTES]))
 }

@@ -163,7 +163,7 @@ fn judge(model: &Model, load: Load, device: &Device, split: Split) -> Layout {
     let memory = memory(model, load, device, split);
     let obstacle = obstacle(model, device, split);
     let sequences = match obstacle {
-        None => most(load.sequences.max(1) * 64, |sequences| {
+        None => most(load.sequences.max(1).saturating_mul(64), |sequences| {
             self::memory(model, Load { sequences, ..load }, device, split).fits()
         }),
         Some(_) => 0,

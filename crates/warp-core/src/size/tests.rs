@@ -290,6 +290,20 @@ fn a_state_takes_the_same_for_any_length() {
     assert_eq!(sequence_bytes(config, 1_048_576), 4 * state);
 }
 
+/// A config is anybody's to write: what nobody could hold is said to be too much, and breaks nothing.
+#[test]
+fn sizes_beyond_all_memory_fit_nowhere() {
+    let most = u64::MAX;
+    let linear = json!({"num_hidden_layers": 1, "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256,
+        "layer_types": ["linear_attention"], "linear_key_head_dim": most, "linear_value_head_dim": most,
+        "linear_num_key_heads": most, "linear_num_value_heads": most, "linear_conv_kernel_dim": most});
+    assert_eq!(sequence_bytes(linear, 1 << 20), u64::MAX);
+    let limit = 1_u64 << 20;
+    let wide = json!({"num_hidden_layers": 2, "num_attention_heads": limit, "num_key_value_heads": limit,
+        "head_dim": limit});
+    assert_eq!(sequence_bytes(wide, 1 << 62), u64::MAX);
+}
+
 #[test]
 fn a_file_that_is_no_transformer_is_refused_by_the_field_it_lacks() {
     for config in [

@@ -89,6 +89,7 @@ impl World {
     pub(crate) fn options(&self, source: &str) -> Options {
         Options {
             source: Source::parse(source).unwrap(),
+            name: None,
             to: self.cache(),
             endpoint: self.hub.endpoint(),
             token: None,

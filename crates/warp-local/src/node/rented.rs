@@ -230,6 +230,7 @@ mod tests {
             boots: time(boots),
             ended: ended.map(time),
             preempted: false,
+            notice: None,
         }
     }
 

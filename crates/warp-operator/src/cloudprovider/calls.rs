@@ -23,6 +23,10 @@ pub(crate) struct Listed {
 /// What came of asking for a machine: the machine, or a refusal after which there is certainly none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every answer is a machine, and few are held at a time"
+)]
 pub(crate) enum Answer {
     Machine(Machine),
     Refused { class: Class, words: String },
@@ -117,7 +121,7 @@ impl Machines {
     }
 
     async fn buy(&self, name: &str, request: &Value) -> Result<Machine, Failure> {
-        let (cloud, _, _) = self.split(name).await?;
+        let (cloud, provider, _) = self.split(name).await?;
         let launch = Launch::deserialize(request).map_err(|error| {
             Failure::new(
                 Class::Refused,
@@ -134,7 +138,15 @@ impl Machines {
             return Err(Failure::new(Class::NoCapacity, words));
         };
         match offer.price_of(launch.spot) {
-            Some(price) if price <= launch.max_price => cloud.launch(&launch).await,
+            Some(price) if price <= launch.max_price => {
+                let launch = self.clouds.prepared(provider, launch).await?;
+                let bought = cloud.launch(&launch).await;
+                // A cloud that repeats what it was given does not tell it to others.
+                bought.map_err(|failure| match &launch.join {
+                    Some(join) => Failure::new(failure.class, join.out_of(&failure.words)),
+                    None => failure,
+                })
+            }
             Some(price) => {
                 let words = format!(
                     "it costs {price} an hour now; at most {} was agreed",

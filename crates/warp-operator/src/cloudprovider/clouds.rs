@@ -8,21 +8,23 @@ use std::sync::{Arc, OnceLock, Weak};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{Api, Client, ResourceExt};
 use parking_lot::Mutex;
+use warp_api::cloudprovider::RequestSetting;
 use warp_api::gpurequest::RequestAttempt;
 use warp_api::{CloudProvider, GPURequest};
 use warp_cloud::fake::Fake;
-use warp_cloud::{Account, Class, Failure, Kind, Mark, Network, Now, Provider};
+use warp_cloud::{Account, Class, Failure, Kind, Launch, Mark, Network, Now, Provider};
 use warp_runtime::cache::{Cache, Key};
 
 use super::books::InConfigMap;
 use crate::context::Context;
+use crate::joining::Joining;
 
 type Opened = BTreeMap<String, (Account, Arc<dyn Provider>)>;
 
 /// Every account that is described.
 pub(crate) struct Clouds {
     client: Client,
-    home: String,
+    joining: Joining,
     providers: Cache<CloudProvider>,
     requests: Cache<GPURequest>,
     now: Now,
@@ -41,7 +43,7 @@ impl Debug for Clouds {
 impl Clouds {
     pub(super) fn new(
         client: Client,
-        home: &str,
+        joining: Joining,
         providers: Cache<CloudProvider>,
         requests: Cache<GPURequest>,
         now: Now,
@@ -49,7 +51,7 @@ impl Clouds {
     ) -> Self {
         Self {
             client,
-            home: home.to_owned(),
+            joining,
             providers,
             requests,
             now,
@@ -72,7 +74,7 @@ impl Clouds {
         };
         if kind == Kind::Fake {
             let store = InConfigMap {
-                api: Api::<ConfigMap>::namespaced(self.client.clone(), &self.home),
+                api: Api::<ConfigMap>::namespaced(self.client.clone(), &self.joining.home),
                 provider: provider.name_any(),
             };
             return Ok(Arc::new(Fake::new(Arc::new(store), self.now.clone())));
@@ -84,6 +86,33 @@ impl Clouds {
             settings: settings(&provider),
         };
         self.opened(name, account)
+    }
+
+    /// Puts into a launch what its machine joins with, and refuses what its provider does not let requests set.
+    pub(super) async fn prepared(&self, name: &str, mut launch: Launch) -> Result<Launch, Failure> {
+        let Some(provider) = self.providers.get(&Key::new("", name)) else {
+            return Err(Failure::new(
+                Class::Refused,
+                "there is no such CloudProvider",
+            ));
+        };
+        let may = |setting| provider.spec.requests_may_set.contains(&setting);
+        let sets = [
+            (launch.image.is_some(), RequestSetting::Image),
+            (launch.user_data.is_some(), RequestSetting::UserData),
+        ];
+        if sets.iter().any(|(set, setting)| *set && !may(*setting)) {
+            let words = format!("CloudProvider {name} lets no request set its image or userData");
+            return Err(Failure::new(Class::Refused, words));
+        }
+        if let Some(attempt) = self.attempt(name, &launch.name) {
+            let now = (self.now)();
+            launch.join = self
+                .joining
+                .user_data(&provider, &launch, &attempt, now)
+                .await?;
+        }
+        Ok(launch)
     }
 
     /// The open account, opened anew when anything of it has changed.
@@ -117,8 +146,8 @@ impl Clouds {
             let words = "spec.credentials.secretName is missing: this cloud needs a Secret";
             return Err(Failure::new(Class::BadCredentials, words));
         };
-        let place = format!("{}/{name}", self.home);
-        let found = Api::<Secret>::namespaced(self.client.clone(), &self.home)
+        let place = format!("{}/{name}", self.joining.home);
+        let found = Api::<Secret>::namespaced(self.client.clone(), &self.joining.home)
             .get_opt(name)
             .await
             .map_err(|error| unreadable(&place, &error))?;

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
-use warp_api::{CloudProvider, GPURequest};
+use warp_api::{CloudProvider, GPURequest, reason};
 use warp_cloud::Mark;
 use warp_runtime::outside::Sight;
 
 use super::calls::Listed;
 use super::clouds::mark;
 use super::{CloudProviders, INVENTORY};
+use crate::gpurequest::LEDGER;
 
 /// What is known about an account.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +24,8 @@ pub(crate) struct Seen {
     pub(crate) listed: Option<Listed>,
     pub(crate) requests: Vec<Arc<GPURequest>>,
     pub(crate) mark: Option<Mark>,
+    /// Machines of this account that the cloud took back this month; none while the ledger is not read.
+    pub(crate) interruptions: Option<i64>,
     /// When the cloud was last told to end a machine of nobody, by the machine's id.
     pub(crate) told: BTreeMap<String, Timestamp>,
 }
@@ -36,8 +40,25 @@ pub(super) fn see(kind: &CloudProviders, provider: &CloudProvider) -> Seen {
         sight,
         requests: kind.requests.all(),
         mark: mark(&kind.cx),
+        interruptions: interruptions(kind, &provider.name_any()),
         told: told(kind, provider),
     }
+}
+
+fn interruptions(kind: &CloudProviders, provider: &str) -> Option<i64> {
+    let ledgers = kind.cx.costs.get().filter(|ledgers| ledgers.is_synced())?;
+    let month = kind.cx.clock.now().strftime("%Y-%m").to_string();
+    let of_month = |ledger: &Arc<ConfigMap>| ledger.labels().get(LEDGER) == Some(&month);
+    let ledgers = ledgers.all().into_iter().filter(of_month);
+    let taken = |text: &&String| {
+        let entry: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+        entry["provider"] == provider && entry["ending"] == reason::SPOT_INTERRUPTED
+    };
+    let counts = ledgers.map(|ledger| {
+        let entries = ledger.data.iter().flatten().map(|(_, text)| text);
+        entries.filter(taken).count()
+    });
+    i64::try_from(counts.sum::<usize>()).ok()
 }
 
 fn told(kind: &CloudProviders, provider: &CloudProvider) -> BTreeMap<String, Timestamp> {

@@ -180,6 +180,9 @@ fn status(
             after.offers_checked_at = Some(Time(checked));
         }
     }
+    if let Some(count) = seen.interruptions {
+        after.interruptions_this_month = count;
+    }
     after.offer_count = i64::try_from(after.offers.len()).unwrap_or(i64::MAX);
     after.machine_count = i64::try_from(after.machines.len()).unwrap_or(i64::MAX);
     after.price_per_hour = (!after.machines.is_empty()).then(|| per_hour(&after.machines));

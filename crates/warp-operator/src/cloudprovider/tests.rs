@@ -56,6 +56,7 @@ fn machine(name: &str, id: &str) -> Machine {
         price: Some(Decimal::new(150, 2)),
         started: None,
         ended: None,
+        taken_back: None,
         public_ip: None,
         private_ip: None,
     }
@@ -72,6 +73,7 @@ fn seen(asked: i64, offers: Vec<Offer>, machines: Vec<Machine>) -> Seen {
         listed: Some(Listed { offers, machines }),
         requests: Vec::new(),
         mark: Some(Mark::of_cluster("cluster1")),
+        interruptions: Some(2),
         told: std::collections::BTreeMap::new(),
     }
 }

@@ -13,12 +13,13 @@ use warp_api::GPUWorkload;
 use warp_api::workload::Priority;
 use warp_runtime::cache::Cache;
 
-use super::{Cluster, Outlook, Turn, turn, waiting};
+use super::{Cluster, Outlook, Turn, Whose, waiting};
 use crate::config::Settings;
 use crate::ledger::{Promise, finished};
 use crate::placement::{Claimant, Endings, Runner};
 use crate::queuedjob::{
-    Asking, Running, Standing, ask, ends_of, of_a_job, priority, promises, queued_at, standing,
+    Asking, Running, Standing, ask, ends_of, of_a_job, patient, priority, promises, queued_at,
+    standing,
 };
 
 /// A queued Job that has not ended.
@@ -26,6 +27,8 @@ use crate::queuedjob::{
 pub struct QueuedJob {
     pub job: Arc<Job>,
     pub priority: Priority,
+    /// Nobody is evicted for it.
+    patient: bool,
     /// Of all its pods together; none where its spec is wrong.
     pub gpus: u64,
     /// What it asks for, in words.
@@ -43,13 +46,16 @@ pub enum Waiter {
 
 /// Everybody in line, in the order they are served.
 pub fn everybody(cluster: &Cluster, now: Timestamp) -> Vec<Waiter> {
-    let workloads = waiting(cluster, now).into_iter();
-    let workloads = workloads.map(|one| (turn(&one), Waiter::Workload(one)));
-    let jobs = cluster.jobs_in_line().into_iter();
-    let jobs = jobs.map(|one| (one.turn(), Waiter::Job(one)));
-    let mut all: Vec<(Turn, Waiter)> = workloads.chain(jobs).collect();
-    all.sort_by(|(one, _), (other, _)| one.cmp(other));
-    all.into_iter().map(|(_, waiter)| waiter).collect()
+    let (line, jobs) = (waiting(cluster, now), cluster.jobs_in_line());
+    let settings = Settings::default();
+    let ledger = cluster.ledger(&cluster.promised(), &settings);
+    let tenancy = cluster.tenancy(&ledger);
+    let order = cluster.in_turn(&line, &jobs, (&ledger, &tenancy), &settings, now);
+    let waiter = |(who, _): (Whose, _)| match who {
+        Whose::Workload(at) => Waiter::Workload(Arc::clone(&line[at])),
+        Whose::Job(at) => Waiter::Job(jobs[at].clone()),
+    };
+    order.into_iter().map(waiter).collect()
 }
 
 /// Queued Jobs that have no place, in line or not.
@@ -98,7 +104,8 @@ impl QueuedJob {
     pub(super) fn asking(&self, now: Timestamp) -> Option<Arc<dyn Claimant>> {
         // Nothing is changed here, so nothing changed is looked for.
         let jobs = Cache::new(&[]);
-        let asking = Asking::new(&jobs, Arc::clone(&self.job), self.priority, now)?;
+        let asked = (self.priority, self.patient);
+        let asking = Asking::new(&jobs, Arc::clone(&self.job), asked, now)?;
         Some(Arc::new(asking))
     }
 }
@@ -135,10 +142,19 @@ impl Cluster {
         priority(job, class).unwrap_or_default()
     }
 
+    fn is_patient(&self, job: &Job) -> bool {
+        patient(job, |name| {
+            let mut classes = self.priorities.iter();
+            let found = classes.find(|class| class.name_any() == name)?;
+            found.preemption_policy.clone()
+        })
+    }
+
     fn described(&self, job: &Arc<Job>, standing: Standing) -> QueuedJob {
         let asked = ask(job);
         QueuedJob {
             priority: self.priority_of(job),
+            patient: self.is_patient(job),
             gpus: asked.as_ref().map_or(0, crate::queuedjob::Ask::total_gpus),
             in_line: standing == Standing::Queued && asked.is_ok(),
             ask: asked.map_or_else(

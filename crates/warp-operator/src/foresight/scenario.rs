@@ -41,7 +41,12 @@ impl Cluster {
         }
         let jobs = Cache::new(&[]);
         for workload in waiting(self, now) {
-            let asking = Asking::new(&jobs, Arc::clone(&workload), self.seen(settings), now);
+            let asking = Asking::new(
+                &jobs,
+                Arc::clone(&workload),
+                self.seen(&workload, settings),
+                now,
+            );
             let pod = asking
                 .as_ref()
                 .and_then(|asking| asking.claim().pods.first());
@@ -49,7 +54,7 @@ impl Cluster {
                 continue;
             };
             let request = base_request(&ledger, pod);
-            let priority = match workload.spec.priority {
+            let priority = match self.priority_of_workload(&workload) {
                 Priority::Low => -1,
                 Priority::Normal => 0,
                 Priority::High => 1,

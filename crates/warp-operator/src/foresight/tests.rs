@@ -117,6 +117,21 @@ fn a_change_that_is_named_makes_it_start() {
 }
 
 #[test]
+fn nobody_is_named_as_in_the_way_whose_room_those_ahead_would_have() {
+    let mut cluster = Cluster {
+        nodes: vec![node("a", 8)],
+        pods: vec![pod("large", "a", 8)],
+        ..Cluster::default()
+    };
+    let last = workload("last", 5, &json!({"gpuCount": 8}));
+    assert_eq!(seen(&cluster, &last).in_the_way.len(), 1);
+    cluster.workloads = vec![workload("next", 1, &json!({"gpuCount": 8}))];
+    let found = seen(&cluster, &last);
+    assert_eq!(found.ahead.len(), 1);
+    assert!(found.in_the_way.is_empty(), "{:?}", found.in_the_way);
+}
+
+#[test]
 fn a_workload_that_is_named_as_in_the_way_makes_room_when_it_goes() {
     let mut cluster = Cluster {
         nodes: vec![node("a", 8)],

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::{Resource, ResourceExt};
-use warp_api::cloudprovider::CloudOffer;
+use warp_api::cloudprovider::{BootstrapType, CloudOffer};
 use warp_api::gpurequest::RequestAttempt;
 use warp_api::price::Price;
 use warp_api::{CloudProvider, GPURequest, condition, reason};
 use warp_cloud::{Availability, Class, Decimal, Kind, Offer, in_region};
 use warp_core::gpu;
 
+use super::bootstrap;
 use super::wanted::Wanted;
 
 /// A price that was not limited may rise by this many hundredths before it is bought.
@@ -44,6 +45,7 @@ pub(super) struct Candidate {
     pub(super) spot: bool,
     pub(super) price: Decimal,
     pub(super) limit: Decimal,
+    pub(super) bootstrap: BootstrapType,
 }
 
 /// Why offers were not taken.
@@ -185,7 +187,20 @@ fn usable<'a>(wanted: &Wanted, market: &Market<'a>) -> Result<Vec<&'a CloudProvi
             each.join(", ")
         )));
     }
-    Ok(ready)
+    let fit = |provider: &&CloudProvider| bootstrap::of(wanted, provider).is_ok();
+    let fitting: Vec<&CloudProvider> = ready.iter().copied().filter(fit).collect();
+    if fitting.is_empty() {
+        let each = ready
+            .iter()
+            .filter_map(|provider| bootstrap::of(wanted, provider).err());
+        let each: Vec<String> = each.collect();
+        return Err(Choice::Wait {
+            reason: reason::NOT_ALLOWED,
+            message: each.join("; "),
+            until: None,
+        });
+    }
+    Ok(fitting)
 }
 
 /// What makes one offer better than another, the most important first.
@@ -258,6 +273,7 @@ fn best(
                 spot,
                 price,
                 limit,
+                bootstrap: bootstrap::of(wanted, provider).unwrap_or_default(),
             };
             found.push((rank, candidate));
         }
@@ -326,13 +342,17 @@ fn left_out_until(
         .iter()
         .filter(|attempt| attempt.provider == provider)
     {
+        let same = attempt.instance_type == offer.instance_type
+            && attempt.region == offer.region
+            && attempt.spot == spot;
+        // A place that takes machines back takes the next one back too.
+        if let Some(noticed) = attempt.noticed_at.as_ref().filter(|_| same) {
+            until = until.max(Some(later(noticed.0, ACCOUNT)));
+        }
         let (Some(outcome), Some(at)) = (&attempt.outcome, &attempt.ended_at) else {
             continue;
         };
         let class = Class::of(outcome);
-        let same = attempt.instance_type == offer.instance_type
-            && attempt.region == offer.region
-            && attempt.spot == spot;
         let out = if class.is_some_and(Class::is_of_account) {
             ACCOUNT
         } else if !same {

@@ -29,7 +29,7 @@ pub(super) fn price(attempt: &RequestAttempt) -> Decimal {
 }
 
 /// What an attempt has cost until `now`.
-pub(super) fn of_attempt(attempt: &RequestAttempt, now: Timestamp) -> Decimal {
+pub(crate) fn of_attempt(attempt: &RequestAttempt, now: Timestamp) -> Decimal {
     if let Some(cost) = attempt.cost.as_ref().and_then(|cost| cost.parse().ok()) {
         return cost;
     }
@@ -61,6 +61,7 @@ pub(super) fn enter(plan: &mut Plan, home: &str, request: &GPURequest, attempt: 
         "pricePerHour": price(attempt).normalize().to_string(),
         "from": from.0,
         "until": until,
+        "ending": attempt.ending,
         "endingSince": attempt.ending_since.as_ref().map(|since| since.0),
         "cost": until.map(|until| cost(price(attempt), from.0, until).to_string()),
     });

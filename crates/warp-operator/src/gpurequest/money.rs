@@ -12,7 +12,7 @@ use super::choose::{Candidate, later};
 use super::observe::Seen;
 use super::say::Said;
 use super::wanted::Wanted;
-use super::{costs, drive};
+use super::{costs, ending};
 use crate::budget::{self, Course, Limits, Machine, Owner, Purchase, Purse};
 
 /// How often it is looked whether tenants and ledgers are known.
@@ -20,7 +20,7 @@ const LOOK: SignedDuration = SignedDuration::from_secs(1);
 
 /// The machines of a request. Those of attempts that name no tenant are `owner`'s.
 pub(crate) fn machines(request: &GPURequest, owner: Option<&str>, now: Timestamp) -> Vec<Machine> {
-    let wanted = Wanted::of(&request.spec).ok();
+    let wanted = Wanted::limits_of(&request.spec);
     let status = request.status.clone().unwrap_or_default();
     let each = status.attempts.iter().filter_map(|attempt| {
         let tenant = attempt.tenant.as_deref().or(owner)?;
@@ -28,16 +28,17 @@ pub(crate) fn machines(request: &GPURequest, owner: Option<&str>, now: Timestamp
             name: attempt.machine.clone(),
             tenant: tenant.to_owned(),
             price: dearest(attempt),
-            course: course(attempt, &status, wanted.as_ref(), now)?,
+            course: course(attempt, &status, &wanted, now)?,
         })
     });
     each.collect()
 }
 
-/// What an hour may cost: as billed, else as much as was agreed to.
+/// What an hour may cost: as billed. A cloud that does not say what it bills takes its list price for a machine that is
+/// there on demand; before that, and for one whose price moves, it is as much as was agreed to.
 fn dearest(attempt: &RequestAttempt) -> Decimal {
     let open = attempt.outcome.is_none() && attempt.billed_price.is_none();
-    if open {
+    if open && (attempt.spot || attempt.billed_from.is_none()) {
         return attempt.price_limit.parse().unwrap_or_default();
     }
     costs::price(attempt)
@@ -46,7 +47,7 @@ fn dearest(attempt: &RequestAttempt) -> Decimal {
 fn course(
     attempt: &RequestAttempt,
     status: &GPURequestStatus,
-    wanted: Option<&Wanted>,
+    wanted: &Wanted,
     now: Timestamp,
 ) -> Option<Course> {
     let Some(from) = attempt.billed_from.as_ref().map(|from| from.0) else {
@@ -55,7 +56,7 @@ fn course(
         return open.then(|| Course::Intended {
             since: attempt.intended_at.0,
             going: attempt.ending.is_some(),
-            lasts: wanted.and_then(|wanted| lasts(wanted, status, dearest(attempt), now)),
+            lasts: lasts(wanted, status, dearest(attempt), now),
         });
     };
     let until = attempt.billed_until.as_ref().or(attempt.ended_at.as_ref());
@@ -67,9 +68,7 @@ fn course(
     }
     Some(Course::Runs {
         from,
-        ends: wanted
-            .and_then(|wanted| drive::ends(attempt, status, wanted))
-            .map(|(at, _)| at),
+        ends: ending::ends(attempt, status, wanted).map(|(at, _)| at),
         idle: status.idle_since.is_some(),
         going: attempt.ending.is_some(),
     })

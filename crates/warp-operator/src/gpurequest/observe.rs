@@ -6,9 +6,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
+use warp_api::gpurequest::RequestAttempt;
 use warp_api::{CloudProvider, GPURequest};
 use warp_cloud::{Kind, Mark};
 use warp_core::gpu::Vendor;
+use warp_runtime::cache::Key;
 use warp_runtime::outside::Sight;
 
 use super::{GpuRequests, outside_name};
@@ -26,19 +28,26 @@ pub(crate) struct Seen {
     pub(crate) purse: Purse,
     /// Where costs are kept.
     pub(crate) home: String,
-    /// The machine of the attempt that is open; none when none is.
-    pub(crate) open: Option<Open>,
+    /// The machines of the attempts that are open, the newest last.
+    pub(crate) open: Vec<Open>,
 }
 
 /// What is known about the machine of an open attempt.
 #[derive(Clone, Debug)]
 pub(crate) struct Open {
+    /// Of the attempt.
+    pub(crate) number: u32,
     pub(crate) kind: Kind,
     pub(crate) sight: Sight,
     pub(crate) settle: Duration,
     pub(crate) node: Option<Arc<Node>>,
     /// Pods use its GPUs, or work is on its way there.
     pub(crate) used: bool,
+    /// Pods on its node that a drain moves: all but those a DaemonSet or the node itself put there.
+    pub(crate) pods: Vec<Arc<Pod>>,
+    /// What became of its token, and which certificates were asked for.
+    pub(crate) token: Sight,
+    pub(crate) certificates: Sight,
 }
 
 pub(super) fn see(kind: &GpuRequests, request: &GPURequest, now: Timestamp) -> Seen {
@@ -54,12 +63,18 @@ pub(super) fn see(kind: &GpuRequests, request: &GPURequest, now: Timestamp) -> S
     }
 }
 
-fn open(
+fn open(kind: &GpuRequests, request: &GPURequest, providers: &[Arc<CloudProvider>]) -> Vec<Open> {
+    let attempts = request.status.iter().flat_map(|status| &status.attempts);
+    let open = attempts.filter(|attempt| attempt.outcome.is_none());
+    open.filter_map(|attempt| machine(kind, attempt, providers))
+        .collect()
+}
+
+fn machine(
     kind: &GpuRequests,
-    request: &GPURequest,
+    attempt: &RequestAttempt,
     providers: &[Arc<CloudProvider>],
 ) -> Option<Open> {
-    let attempt = super::plan::open_attempt(request.status.as_ref()?)?;
     // A provider that was taken away by force is still asked under its kind: the answer says what is wrong.
     let provider = providers
         .iter()
@@ -67,17 +82,38 @@ fn open(
     let of = provider.map_or("fake", |provider| provider.spec.kind.as_str());
     let of = Kind::of(of)?;
     let outside = kind.outside(of)?;
-    let node = kind
-        .cx
-        .nodes
-        .get(&warp_runtime::cache::Key::new("", &attempt.machine));
+    let node = kind.cx.nodes.get(&Key::new("", &attempt.machine));
     Some(Open {
+        number: attempt.number,
         kind: of,
         sight: outside.sight(&outside_name(&attempt.provider, &attempt.machine)),
         settle: of.capabilities().settle(),
         used: node.is_some() && used(kind, &attempt.machine),
+        pods: movable(kind, &attempt.machine),
         node,
+        token: kind.tokens.sight(&attempt.machine),
+        certificates: kind.certificates.sight(&attempt.machine),
     })
+}
+
+fn movable(kind: &GpuRequests, node: &str) -> Vec<Arc<Pod>> {
+    let here = |pod: &Arc<Pod>| {
+        let spec = pod.spec.as_ref();
+        let phase = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
+        spec.is_some_and(|spec| spec.node_name.as_deref() == Some(node))
+            && !matches!(phase, Some("Succeeded" | "Failed"))
+    };
+    let stays = |pod: &Arc<Pod>| {
+        let owners = pod.owner_references().iter();
+        owners
+            .into_iter()
+            .any(|owner| matches!(owner.kind.as_str(), "DaemonSet" | "Node"))
+    };
+    let pods = kind.cx.pods.all().into_iter();
+    pods.filter(|pod| here(pod) && !stays(pod)).collect()
 }
 
 /// Whether pods hold GPUs of a node, or a workload was given it.

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource, ResourceExt};
+use warp_api::cloudprovider::BootstrapType;
 use warp_api::gpurequest::{RequestAttempt, RequestPhase};
 use warp_api::{GPURequest, GPURequestStatus, reason};
 use warp_cloud::{Decimal, machine_name};
@@ -29,10 +30,8 @@ const FINAL: [&str; 5] = [
     reason::DELETED,
 ];
 
-/// The attempt that is not over.
-pub(super) fn open_attempt(status: &GPURequestStatus) -> Option<&RequestAttempt> {
-    let mut newest = status.attempts.iter().rev();
-    newest.find(|attempt| attempt.outcome.is_none())
+fn is_open(attempt: &RequestAttempt) -> bool {
+    attempt.outcome.is_none()
 }
 
 pub(super) fn plan(request: &GPURequest, seen: &Seen, now: Timestamp) -> Plan {
@@ -41,8 +40,11 @@ pub(super) fn plan(request: &GPURequest, seen: &Seen, now: Timestamp) -> Plan {
     let held = request.finalizers().iter().any(|name| name == FINALIZER);
     let before = request.status.clone().unwrap_or_default();
     let mut status = before.clone();
-    if open_attempt(&status).is_some() {
-        let said = drive::drive(&mut plan, &mut status, request, seen, now);
+    if status.attempts.iter().any(is_open) {
+        let mut said = drive::drive(&mut plan, &mut status, request, seen, now);
+        if let Some(replaced) = replace(&mut plan, &mut status, request, seen, now) {
+            said = replaced;
+        }
         say::write(&mut plan, request, status, said, now);
         return plan;
     }
@@ -69,6 +71,43 @@ pub(super) fn plan(request: &GPURequest, seen: &Seen, now: Timestamp) -> Plan {
     plan
 }
 
+/// Begins the attempt that takes the place of one whose machine is taken back. Only then there are two.
+fn replace(
+    plan: &mut Plan,
+    status: &mut GPURequestStatus,
+    request: &GPURequest,
+    seen: &Seen,
+    now: Timestamp,
+) -> Option<Said> {
+    let mut open = status
+        .attempts
+        .iter()
+        .filter(|attempt| is_open(attempt))
+        .peekable();
+    open.peek()?;
+    let going = request.meta().deletion_timestamp.is_some();
+    // Written down by a pass before: the notice is a fact, and so is what it begins.
+    let known = request.status.iter().flat_map(|before| &before.attempts);
+    let noticed: Vec<u32> = known
+        .filter(|attempt| attempt.noticed_at.is_some())
+        .map(|attempt| attempt.number)
+        .collect();
+    let taken = |attempt: &RequestAttempt| {
+        let lost = [None, Some(reason::SPOT_INTERRUPTED)];
+        noticed.contains(&attempt.number) && lost.contains(&attempt.ending.as_deref())
+    };
+    if going || matches!(seen.purse, Purse::NotYet) || !open.all(taken) {
+        return None;
+    }
+    let mut after = status.clone();
+    let said = next(plan, &mut after, request, seen, now);
+    if after.attempt_count == status.attempt_count {
+        return None;
+    }
+    *status = after;
+    Some(said)
+}
+
 /// Begins the next attempt, or says why there is none.
 fn next(
     plan: &mut Plan,
@@ -92,7 +131,9 @@ fn next(
     let bought = status
         .attempts
         .iter()
-        .filter(|attempt| attempt.instance_id.is_some());
+        .filter(|attempt| attempt.instance_id.is_some())
+        // What the cloud took back did its work until then.
+        .filter(|attempt| attempt.ending.as_deref() != Some(reason::SPOT_INTERRUPTED));
     if bought.count() >= MOST_MACHINES {
         let text = format!(
             "{MOST_MACHINES} machines came to nothing, the last with {}: look at status.attempts, then make a new request",
@@ -198,6 +239,7 @@ fn begin(
         spot,
         price,
         limit,
+        bootstrap,
     } = candidate;
     let gpu = format!("{} x {}", offer.gpus, offer.gpu);
     let text = format!(
@@ -228,6 +270,12 @@ fn begin(
         billed_from: None,
         billed_until: None,
         billed_price: None,
+        bootstrap: (bootstrap != BootstrapType::None).then_some(bootstrap),
+        certificate_request: None,
+        certificate_approved_at: None,
+        ignored_certificates: Vec::new(),
+        token_revoked_at: None,
+        noticed_at: None,
         ending: None,
         ending_since: None,
         outcome: None,

@@ -33,6 +33,16 @@ impl Said {
             message,
         }
     }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready == "True"
+    }
+
+    /// The same with more to say.
+    pub(super) fn and(mut self, more: &str) -> Self {
+        self.message = format!("{}; {more}", self.message);
+        self
+    }
 }
 
 /// The part of a status that is ours: conditions of other writers stay theirs.

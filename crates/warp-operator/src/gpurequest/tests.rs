@@ -2,6 +2,8 @@
 //! that neither happens in the wrong order.
 
 mod budgets;
+mod joining;
+mod notices;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,13 +118,17 @@ fn sight(asked: i64, there: Option<&Answer>) -> Sight {
 
 fn with(sight: Sight, node: Option<Node>, used: bool) -> Seen {
     Seen {
-        open: Some(Open {
+        open: vec![Open {
+            number: 1,
             kind: Kind::Fake,
             sight,
             settle: SETTLE,
             node: node.map(Arc::new),
             used,
-        }),
+            pods: Vec::new(),
+            token: Sight::default(),
+            certificates: Sight::default(),
+        }],
         ..seen(market())
     }
 }
@@ -138,6 +144,7 @@ fn machine(state: State) -> Answer {
         price: Some(Decimal::new(280, 2)),
         started: Some(at(1)),
         ended: (state == State::Gone).then(|| at(3601)),
+        taken_back: None,
         public_ip: None,
         private_ip: None,
     })
@@ -317,6 +324,30 @@ fn time_money_and_idleness_end_a_machine() {
     assert_eq!(ending(&idle, false, 611), None);
     assert_eq!(ending(&idle, true, 613), None, "it is used");
     assert_eq!(ending(&idle, false, 612).as_deref(), Some("IdleTimeout"));
+}
+
+#[test]
+fn a_spec_that_changes_while_a_machine_is_there_is_told_and_its_limits_hold() {
+    let mut it = ready(&json!({"maxLifetime": "1h", "gpuType": "H100"}));
+    let running = machine(State::Running);
+    let told = |it: &GPURequest| {
+        let seen = with(sight(13, Some(&running)), Some(ready_node()), true);
+        let status = written(&plan(it, &seen, at(13)));
+        assert_eq!(status.phase, RequestPhase::Ready);
+        status.message.unwrap_or_default()
+    };
+    it.spec.gpu_type = Some("A100-80GB".to_owned());
+    let said = told(&it);
+    assert!(said.contains("asks for 1 x A100-80GB"), "{said}");
+    assert!(
+        said.contains("delete the request and make another"),
+        "{said}"
+    );
+    // One that cannot be read keeps what it may.
+    it.spec.gpu_type = Some("H1000".to_owned());
+    let said = told(&it);
+    assert!(said.contains("'H1000' is no GPU"), "{said}");
+    assert_eq!(ending(&it, true, 3601).as_deref(), Some("MaxLifetime"));
 }
 
 #[test]

@@ -2,10 +2,14 @@
 
 use jiff::SignedDuration;
 use warp_api::GPURequestSpec;
+use warp_api::cloudprovider::BootstrapType;
+use warp_api::gpurequest::RequestAttempt;
 use warp_api::price::Price;
 use warp_api::workload::run_seconds;
 use warp_cloud::Decimal;
 use warp_core::gpu::{self, Vendor};
+
+use super::costs;
 
 /// A spec that makes sense.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,6 +28,10 @@ pub(super) struct Wanted {
     pub(super) spot: Option<Spot>,
     pub(super) lifetime: Option<SignedDuration>,
     pub(super) idle: Option<SignedDuration>,
+    /// How its machine becomes a node; none for as the provider says.
+    pub(super) bootstrap: Option<BootstrapType>,
+    pub(super) sets_image: bool,
+    pub(super) sets_user_data: bool,
 }
 
 /// A machine that the cloud may take back.
@@ -85,6 +93,54 @@ impl Wanted {
             }),
             lifetime: time("maxLifetime", spec.max_lifetime.as_deref())?,
             idle: time("idleTimeout", spec.idle_timeout.as_deref())?,
+            bootstrap: spec.bootstrap.as_ref().map(|said| said.kind),
+            sets_image: spec.image.is_some(),
+            sets_user_data: spec.user_data.is_some(),
+        })
+    }
+
+    /// What binds a machine that is there, also when the spec makes no sense any more: every limit that can be read.
+    pub(super) fn limits_of(spec: &GPURequestSpec) -> Self {
+        Self::of(spec).unwrap_or_else(|_| Self {
+            models: Vec::new(),
+            vendor: None,
+            min_memory_gib: 0,
+            gpus: 1,
+            regions: Vec::new(),
+            providers: Vec::new(),
+            max_price: None,
+            max_total: money("maxTotalPrice", spec.max_total_price.as_ref()).unwrap_or_default(),
+            spot: None,
+            lifetime: time("maxLifetime", spec.max_lifetime.as_deref()).unwrap_or_default(),
+            idle: time("idleTimeout", spec.idle_timeout.as_deref()).unwrap_or_default(),
+            bootstrap: None,
+            sets_image: false,
+            sets_user_data: false,
+        })
+    }
+
+    /// How a machine that is there differs from what the spec asks for by now, if it does.
+    pub(super) fn differs(spec: &GPURequestSpec, attempt: &RequestAttempt) -> Option<String> {
+        let wanted = match Self::of(spec) {
+            Ok(wanted) => wanted,
+            Err(problem) => {
+                return Some(format!(
+                    "{problem}; the machine is kept, within those of its limits that can be read"
+                ));
+            }
+        };
+        let model = wanted.models.is_empty() || wanted.models.contains(&attempt.gpu.as_str());
+        let dear = wanted
+            .max_price
+            .is_some_and(|most| costs::price(attempt) > most);
+        let differs = !model || attempt.gpus < wanted.gpus || dear;
+        differs.then(|| {
+            let price = wanted.max_price.map(|most| format!(" for at most {most} an hour"));
+            format!(
+                "the spec asks for {}{} by now, and a machine that is there is not exchanged: delete the request and make another",
+                wanted.gpu(),
+                price.unwrap_or_default()
+            )
         })
     }
 

@@ -1,160 +1,53 @@
 //! Which arguments an engine takes: checked before a pod exists, and written once in one order.
 
+mod vllm;
+
 use std::collections::BTreeMap;
 
 use warp_api::inferenceservice::EngineKind;
 
+pub(super) use vllm::VLLM;
+
 /// What a value must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Value {
+pub(super) enum Value {
     /// `true` or `false`; `false` is written `--no-…`.
     Flag,
+    /// `true` or `false`; `false` is what it is when it is not written.
+    Switch,
+    /// `true` or `false`; `true` is what it is when it is not written.
+    OnUnlessOff,
+    /// Above 0.
     Count,
-    /// A number of tokens: 8192, 32k; or `auto`.
-    Tokens,
+    /// 0 or above.
+    Natural,
+    Whole,
+    /// A number of tokens or bytes: 8192, 32k, 4G.
+    Amount,
+    /// An amount, or `auto`.
+    AmountOrAuto,
     /// More than 0, at most 1.
     Share,
     Number,
     OneOf(&'static [&'static str]),
     Json,
     Text,
+    /// Several, separated by commas.
+    Texts,
+    /// Several numbers, separated by commas.
+    Counts,
 }
-
-/// Arguments of vLLM, as its 0.27 has them.
-const VLLM: &[(&str, Value)] = &[
-    ("async-scheduling", Value::Flag),
-    ("block-size", Value::Count),
-    ("calculate-kv-scales", Value::Flag),
-    ("chat-template", Value::Text),
-    (
-        "chat-template-content-format",
-        Value::OneOf(&["auto", "openai", "string"]),
-    ),
-    ("compilation-config", Value::Json),
-    ("config-format", Value::OneOf(&["auto", "hf", "mistral"])),
-    ("cpu-offload-gb", Value::Number),
-    ("decode-context-parallel-size", Value::Count),
-    ("disable-access-log-for-endpoints", Value::Text),
-    ("disable-custom-all-reduce", Value::Flag),
-    ("disable-log-stats", Value::Flag),
-    (
-        "distributed-executor-backend",
-        Value::OneOf(&["mp", "ray", "uni", "external_launcher"]),
-    ),
-    (
-        "dtype",
-        Value::OneOf(&["auto", "half", "float16", "bfloat16", "float", "float32"]),
-    ),
-    ("enable-auto-tool-choice", Value::Flag),
-    ("enable-chunked-prefill", Value::Flag),
-    ("enable-expert-parallel", Value::Flag),
-    ("enable-prefix-caching", Value::Flag),
-    ("enable-prompt-tokens-details", Value::Flag),
-    ("enable-request-id-headers", Value::Flag),
-    ("enable-server-load-tracking", Value::Flag),
-    ("enable-sleep-mode", Value::Flag),
-    ("enforce-eager", Value::Flag),
-    ("generation-config", Value::Text),
-    ("gpu-memory-utilization", Value::Share),
-    ("hf-overrides", Value::Json),
-    (
-        "kv-cache-dtype",
-        Value::OneOf(&[
-            "auto", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "nvfp4", "bfloat16",
-        ]),
-    ),
-    ("kv-cache-memory-bytes", Value::Text),
-    ("kv-events-config", Value::Json),
-    (
-        "kv-offloading-backend",
-        Value::OneOf(&["native", "lmcache"]),
-    ),
-    ("kv-offloading-size", Value::Number),
-    ("kv-transfer-config", Value::Json),
-    ("limit-mm-per-prompt", Value::Json),
-    (
-        "load-format",
-        Value::OneOf(&[
-            "auto",
-            "pt",
-            "safetensors",
-            "runai_streamer",
-            "runai_streamer_sharded",
-            "tensorizer",
-            "sharded_state",
-            "dummy",
-            "fastsafetensors",
-            "gguf",
-            "mistral",
-            "bitsandbytes",
-        ]),
-    ),
-    ("logits-processors", Value::Text),
-    ("long-prefill-token-threshold", Value::Count),
-    ("max-cpu-loras", Value::Count),
-    ("max-log-len", Value::Count),
-    ("max-logprobs", Value::Number),
-    (
-        "max-lora-rank",
-        Value::OneOf(&["1", "8", "16", "32", "64", "128", "256", "320", "512"]),
-    ),
-    ("max-loras", Value::Count),
-    ("max-model-len", Value::Tokens),
-    ("max-num-batched-tokens", Value::Tokens),
-    ("max-num-partial-prefills", Value::Count),
-    ("max-num-seqs", Value::Count),
-    ("mm-processor-kwargs", Value::Json),
-    (
-        "model-impl",
-        Value::OneOf(&["auto", "vllm", "transformers", "terratorch"]),
-    ),
-    ("model-loader-extra-config", Value::Json),
-    ("otlp-traces-endpoint", Value::Text),
-    ("override-generation-config", Value::Json),
-    ("pooler-config", Value::Json),
-    (
-        "prefix-caching-hash-algo",
-        Value::OneOf(&["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"]),
-    ),
-    ("quantization", Value::Text),
-    ("reasoning-parser", Value::Text),
-    ("response-role", Value::Text),
-    ("root-path", Value::Text),
-    (
-        "runner",
-        Value::OneOf(&["auto", "generate", "pooling", "draft"]),
-    ),
-    (
-        "safetensors-load-strategy",
-        Value::OneOf(&["lazy", "eager", "prefetch", "torchao"]),
-    ),
-    ("scheduling-policy", Value::OneOf(&["fcfs", "priority"])),
-    ("seed", Value::Number),
-    ("speculative-config", Value::Json),
-    ("swap-space", Value::Number),
-    ("tokenizer", Value::Text),
-    (
-        "tokenizer-mode",
-        Value::OneOf(&["auto", "hf", "slow", "mistral", "custom"]),
-    ),
-    ("tool-call-parser", Value::Text),
-    ("trust-remote-code", Value::Flag),
-    (
-        "uvicorn-log-level",
-        Value::OneOf(&["critical", "debug", "error", "info", "trace", "warning"]),
-    ),
-];
 
 /// Arguments of `warp engine`.
 const SIMULATED: &[(&str, Value)] = &[
     ("block-size", Value::Count),
     ("compile-seconds", Value::Number),
     ("crash-after", Value::Count),
-    ("enable-prefix-caching", Value::Flag),
+    ("enable-prefix-caching", Value::OnUnlessOff),
     ("error-every", Value::Count),
-    ("fail-load", Value::Flag),
+    ("fail-load", Value::Switch),
     ("load-seconds", Value::Number),
-    ("max-model-len", Value::Tokens),
+    ("max-model-len", Value::AmountOrAuto),
     ("max-num-batched-tokens", Value::Count),
     ("max-num-seqs", Value::Count),
     ("num-gpu-blocks-override", Value::Count),
@@ -172,12 +65,18 @@ const DECIDED: &[(&str, &str)] = &[
     ),
     ("data-parallel-size", "spec.parallelism.data"),
     ("enable-lora", "spec.model.adapters"),
+    ("headless", "nothing: every copy answers by itself"),
+    (
+        "hf-token",
+        "engine.env with HF_TOKEN from a Secret: arguments can be read by anybody who may read the pod",
+    ),
     (
         "host",
         "nothing: the engine listens where the Service leads",
     ),
     ("lora-modules", "spec.model.adapters"),
     ("model", "spec.model"),
+    ("nnodes", "nothing: a copy runs on one node"),
     ("pipeline-parallel-size", "spec.parallelism.pipeline"),
     ("port", "spec.port"),
     ("revision", "spec.model.revision"),
@@ -185,6 +84,14 @@ const DECIDED: &[(&str, &str)] = &[
     ("shutdown-timeout", "spec.drain"),
     ("tensor-parallel-size", "spec.parallelism.tensor"),
 ];
+
+/// Arguments that vLLM refuses when another is not given with them.
+pub(super) const NEEDED: &[(&str, &str)] = &[
+    ("enable-auto-tool-choice", "tool-call-parser"),
+    ("enable-log-outputs", "enable-log-requests"),
+];
+/// Arguments that vLLM refuses together.
+pub(super) const AT_ODDS: &[(&str, &str)] = &[("enable-per-request-metrics", "disable-log-stats")];
 
 /// Short forms.
 const ALIASES: &[(&str, &str)] = &[
@@ -202,12 +109,13 @@ fn table(engine: EngineKind) -> &'static [(&'static str, Value)] {
     }
 }
 
-/// The words for `args`, in alphabetical order; or why they cannot be.
+/// The words for `args`, in alphabetical order; or why they cannot be. `advanced` comes after them.
 pub(super) fn words(
     engine: EngineKind,
     args: &BTreeMap<String, String>,
+    advanced: &[String],
 ) -> Result<Vec<String>, String> {
-    let mut checked: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
+    let mut checked: BTreeMap<&str, (Value, &str, &str)> = BTreeMap::new();
     for (given, value) in args {
         let name = given.trim_start_matches('-').replace('_', "-");
         let alias = ALIASES.iter().find(|(short, _)| *short == name);
@@ -219,28 +127,52 @@ pub(super) fn words(
             return Err(unknown(engine, given, name));
         };
         check(*kind, value).map_err(|why| format!("engine.args: {given} is '{value}', {why}"))?;
-        if let Some((_, other)) = checked.insert(name, (value, given)) {
+        if let Some((_, _, other)) = checked.insert(name, (*kind, value, given)) {
             return Err(format!(
                 "engine.args: {other} and {given} are the same argument; keep one"
             ));
         }
     }
-    let mut words = Vec::new();
-    for (name, (value, _)) in checked {
-        let is_flag = table(engine)
-            .iter()
-            .any(|(known, kind)| *known == name && *kind == Value::Flag);
-        match (is_flag, value) {
-            (true, "true")
-                if engine == EngineKind::Simulated && name == "enable-prefix-caching" => {}
-            (true, "true") => words.push(format!("--{name}")),
-            // The simulated engine's flags are off unless given.
-            (true, _) if engine == EngineKind::Simulated && name == "fail-load" => {}
-            (true, _) => words.push(format!("--no-{name}")),
-            (false, value) => words.extend([format!("--{name}"), value.to_owned()]),
+    let on = |name: &str| {
+        let found = checked.get(name);
+        found.is_some_and(|(_, value, _)| *value != "false")
+            || advanced
+                .iter()
+                .any(|word| word.trim_start_matches('-') == name)
+    };
+    for (name, other) in NEEDED {
+        if on(name) && !on(other) {
+            return Err(format!("engine.args: {name} needs {other}: give it too"));
         }
     }
-    Ok(words)
+    for (name, other) in AT_ODDS {
+        if on(name) && on(other) {
+            return Err(format!(
+                "engine.args: {name} and {other} exclude each other; keep one"
+            ));
+        }
+    }
+    let written = checked.iter();
+    Ok(written
+        .flat_map(|(name, (kind, value, _))| written_out(name, *kind, value))
+        .collect())
+}
+
+/// One argument as words.
+fn written_out(name: &str, kind: Value, value: &str) -> Vec<String> {
+    let flag = format!("--{name}");
+    match (kind, value) {
+        (Value::Flag | Value::Switch, "true") => vec![flag],
+        (Value::Switch, _) | (Value::OnUnlessOff, "true") => Vec::new(),
+        (Value::Flag | Value::OnUnlessOff, _) => vec![format!("--no-{name}")],
+        (Value::Texts | Value::Counts, value) => {
+            let several = value.split(',').map(|one| one.trim().to_owned());
+            [flag].into_iter().chain(several).collect()
+        }
+        // A value with a dash in front would be read as another argument.
+        (_, value) if value.starts_with('-') => vec![format!("{flag}={value}")],
+        (_, value) => vec![flag, value.to_owned()],
+    }
 }
 
 fn unknown(engine: EngineKind, given: &str, name: &str) -> String {
@@ -259,14 +191,14 @@ fn unknown(engine: EngineKind, given: &str, name: &str) -> String {
 }
 
 fn check(kind: Value, value: &str) -> Result<(), String> {
+    let count = |value: &str| value.parse::<u64>().is_ok_and(|count| count > 0);
     let good = match kind {
-        Value::Flag => matches!(value, "true" | "false"),
-        Value::Count => value.parse::<u64>().is_ok_and(|count| count > 0),
-        Value::Tokens => {
-            let digits = value.trim_end_matches(['k', 'K', 'm', 'M']);
-            let tail = value.len() - digits.len() <= 1;
-            value == "auto" || (tail && digits.parse::<u64>().is_ok_and(|count| count > 0))
-        }
+        Value::Flag | Value::Switch | Value::OnUnlessOff => matches!(value, "true" | "false"),
+        Value::Count => count(value),
+        Value::Natural => value.parse::<u64>().is_ok(),
+        Value::Whole => value.parse::<i64>().is_ok(),
+        Value::Amount => is_amount(value),
+        Value::AmountOrAuto => value == "auto" || is_amount(value),
         Value::Share => value
             .parse::<f64>()
             .is_ok_and(|share| share > 0.0 && share <= 1.0),
@@ -276,20 +208,40 @@ fn check(kind: Value, value: &str) -> Result<(), String> {
             serde_json::from_str::<serde_json::Value>(value).is_ok_and(|value| value.is_object())
         }
         Value::Text => !value.is_empty(),
+        Value::Texts => value.split(',').all(|one| {
+            let one = one.trim();
+            !one.is_empty() && !one.starts_with('-')
+        }),
+        Value::Counts => value.split(',').all(|one| count(one.trim())),
     };
     if good {
         return Ok(());
     }
     Err(match kind {
-        Value::Flag => "which is not true or false".to_owned(),
+        Value::Flag | Value::Switch | Value::OnUnlessOff => "which is not true or false".to_owned(),
         Value::Count => "which is not a whole number above 0".to_owned(),
-        Value::Tokens => "which is not a number of tokens such as 8192 or 32k".to_owned(),
+        Value::Natural => "which is not a whole number of 0 or above".to_owned(),
+        Value::Whole => "which is not a whole number".to_owned(),
+        Value::Amount | Value::AmountOrAuto => {
+            "which is not an amount such as 8192, 32k or 4G".to_owned()
+        }
         Value::Share => "which is not more than 0 and at most 1".to_owned(),
         Value::Number => "which is not a number".to_owned(),
         Value::OneOf(choices) => format!("which is not one of {}", choices.join(", ")),
         Value::Json => "which is not a JSON object".to_owned(),
         Value::Text => "which is empty".to_owned(),
+        Value::Texts => "which is not one or more words, separated by commas".to_owned(),
+        Value::Counts => {
+            "which is not one or more whole numbers above 0, separated by commas".to_owned()
+        }
     })
+}
+
+/// A number with `k`, `m`, `g` or `t` (thousands) or `K`, `M`, `G` or `T` (powers of 1024) behind it, or nothing.
+fn is_amount(value: &str) -> bool {
+    let digits = value.trim_end_matches(['k', 'K', 'm', 'M', 'g', 'G', 't', 'T']);
+    let tail = value.len() - digits.len() <= 1;
+    tail && digits.parse::<u64>().is_ok_and(|count| count > 0)
 }
 
 /// Letters to change, add or leave out to get from one word to the other.
@@ -315,7 +267,7 @@ mod tests {
         let args = args
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        words(engine, &args.collect())
+        words(engine, &args.collect(), &[])
     }
 
     #[test]
@@ -339,12 +291,27 @@ mod tests {
             (vec![("no-such-thing-at-all", "1")], "engine.advanced"),
             (vec![("port", "1")], "decided by spec.port"),
             (vec![("tp", "2")], "decided by spec.parallelism.tensor"),
-            (vec![("dtype", "fp16")], "not one of auto, half"),
+            (vec![("dtype", "fp16")], "not one of auto, bfloat16"),
             (vec![("gpu-memory-utilization", "1.2")], "at most 1"),
             (vec![("max-model-len", "32kb")], "32k"),
             (vec![("enforce-eager", "yes")], "true or false"),
             (vec![("speculative-config", "{")], "JSON"),
             (vec![("max-num-seqs", "0")], "above 0"),
+            (vec![("seed", "1.5")], "not a whole number"),
+            (vec![("kv-cache-memory-bytes", "much")], "4G"),
+            (vec![("cudagraph-capture-sizes", "1,two")], "commas"),
+            (vec![("hf-token", "hf_x")], "HF_TOKEN"),
+            (
+                vec![("enable-auto-tool-choice", "true")],
+                "needs tool-call-parser",
+            ),
+            (
+                vec![
+                    ("enable-per-request-metrics", "true"),
+                    ("disable-log-stats", "true"),
+                ],
+                "exclude each other",
+            ),
             (
                 vec![("max-num-seqs", "1"), ("max_num_seqs", "2")],
                 "same argument",
@@ -353,6 +320,22 @@ mod tests {
             let why = of(EngineKind::Vllm, &args).unwrap_err();
             assert!(why.contains(part), "{why}");
         }
+    }
+
+    #[test]
+    fn a_value_is_never_read_as_another_argument_and_lists_are_several_words() {
+        let args = [
+            ("seed", "-1"),
+            ("cudagraph-capture-sizes", "1, 2,4"),
+            ("disable-log-stats", "false"),
+        ];
+        assert_eq!(
+            of(EngineKind::Vllm, &args).unwrap().join(" "),
+            "--cudagraph-capture-sizes 1 2 4 --seed=-1"
+        );
+        let args = BTreeMap::from([("enable-auto-tool-choice".to_owned(), "true".to_owned())]);
+        let unchecked = ["--tool-call-parser".to_owned(), "mine".to_owned()];
+        assert!(words(EngineKind::Vllm, &args, &unchecked).is_ok());
     }
 
     #[test]

@@ -16,11 +16,15 @@ use super::weights::Weights;
 
 /// Written with every rendering; raised when what is rendered changes. A stored rendering is used whatever its
 /// version: only a changed spec makes pods of a new one.
-pub(super) const RENDERER: u32 = 1;
+pub(super) const RENDERER: u32 = 2;
 /// The container that serves.
 pub(super) const CONTAINER: &str = "engine";
 /// This program, on nodes that `warp` itself runs.
 const WARP_IMAGE: &str = "local://warp";
+/// An image that stands for the machine itself; what follows is a program of it.
+const LOCAL_IMAGE: &str = "local://";
+/// The name of the program, then its arguments: vLLM wants the model first.
+const SERVE_ON_MACHINE: &str = r#"exec "$0" serve "$@" --host "$VLLM_HOST_IP""#;
 /// Callers learn that a pod goes before it stops listening.
 const PRE_STOP_SECONDS: i64 = 5;
 /// After the drain, before it is killed.
@@ -157,7 +161,7 @@ pub(super) fn render(service: &InferenceService, base: &Base<'_>) -> Result<Valu
     let template = json!({
         "metadata": {
             "labels": labels,
-            "annotations": { label::MODEL: spec.model.word() },
+            "annotations": annotations(spec),
         },
         "spec": pod,
     });
@@ -167,6 +171,20 @@ pub(super) fn render(service: &InferenceService, base: &Base<'_>) -> Result<Valu
         "weights": base.weights,
         "template": template,
     }))
+}
+
+fn annotations(spec: &InferenceServiceSpec) -> Value {
+    let mut annotations = json!({ label::MODEL: spec.model.word() });
+    if spec.engine.kind == EngineKind::Vllm {
+        // What vLLM's images begin with, for nodes that run programs of their machine instead: the one the image names,
+        // or the one found there. Copies share the machine's network, so each listens at its own address only.
+        let named = spec.engine.image.as_deref().unwrap_or_default();
+        let named = named.strip_prefix(LOCAL_IMAGE).unwrap_or_default();
+        let program = if named.is_empty() { "vllm" } else { named };
+        let command = json!(["sh", "-c", SERVE_ON_MACHINE, program]);
+        annotations[format!("{}.{CONTAINER}", label::PROCESS_COMMAND)] = json!(command.to_string());
+    }
+    annotations
 }
 
 fn image(spec: &InferenceServiceSpec, base: &Base<'_>) -> Result<String, String> {
@@ -197,7 +215,11 @@ fn args(spec: &InferenceServiceSpec, base: &Base<'_>) -> Result<Vec<String>, Str
         EngineKind::Simulated => simulated_args(spec),
         EngineKind::Vllm => vllm_args(spec, base),
     };
-    words.extend(arguments::words(engine.kind, &engine.args)?);
+    words.extend(arguments::words(
+        engine.kind,
+        &engine.args,
+        &engine.advanced,
+    )?);
     words.extend(engine.advanced.iter().cloned());
     Ok(words)
 }

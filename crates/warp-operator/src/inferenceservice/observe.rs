@@ -7,11 +7,11 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use kube::ResourceExt;
 use warp_api::{InferenceService, ModelCache};
-use warp_core::gpu::{self, Device, Vendor};
-use warp_core::scale::Load;
+use warp_core::gpu::{self, Catalogue, Device, Vendor};
 use warp_runtime::cache::Key;
 
 use super::InferenceServices;
+use super::scrape::Heard;
 use crate::ledger::{self, node_of};
 
 /// What is known about one service.
@@ -25,7 +25,11 @@ pub(crate) struct Seen {
     /// Nodes with GPUs.
     pub(crate) nodes: Vec<NodeGpus>,
     /// What its engines report; none when nobody asked or none answered.
-    pub(crate) load: Option<Load>,
+    pub(crate) heard: Option<Heard>,
+    /// Whether engines are asked also where nothing follows from it but what is told.
+    pub(crate) asks: bool,
+    /// Price of a GPU for an hour in millionths, by node, as far as nodes say.
+    pub(crate) prices: BTreeMap<String, u64>,
 }
 
 /// One group of devices on a node that takes pods.
@@ -40,13 +44,16 @@ pub(super) async fn see(kind: &InferenceServices, service: &Arc<InferenceService
     let index = format!("{}/{}", key.namespace, key.name);
     let mut pods = kind.pods.by(0, &index);
     pods.retain(|pod| is_of_deployment(pod, &key.name));
-    let load = match &service.spec.scaling {
-        Some(_) => kind.loads.of(&key, &pods, service.spec.port).await,
-        None => None,
+    let heard = if kind.asks || service.spec.scaling.is_some() {
+        kind.loads.of(&key, &pods, service.spec.port).await
+    } else {
+        None
     };
+    let prices = prices(kind, &pods);
     let wants_gpus = service.spec.gpus_per_replica() > 0;
     let nodes = if wants_gpus {
-        nodes(&kind.cx.nodes.all(), &kind.cx.pods.all())
+        let known = kind.cx.gpus.catalogue();
+        nodes(&known, &kind.cx.nodes.all(), &kind.cx.pods.all())
     } else {
         Vec::new()
     };
@@ -56,8 +63,21 @@ pub(super) async fn see(kind: &InferenceServices, service: &Arc<InferenceService
         pods,
         cache: super::cache_of(service).and_then(|key| kind.caches.get(&key)),
         nodes,
-        load,
+        heard,
+        asks: kind.asks,
+        prices,
     }
+}
+
+/// What the nodes of some pods say a GPU costs.
+fn prices(kind: &InferenceServices, pods: &[Arc<Pod>]) -> BTreeMap<String, u64> {
+    let names = pods.iter().filter_map(|pod| node_of(pod));
+    names
+        .filter_map(|name| {
+            let node = kind.cx.nodes.get(&Key::new("", name))?;
+            Some((name.to_owned(), gpu::hourly_price(node.labels())?))
+        })
+        .collect()
 }
 
 /// A label is anybody's to write: a copy belongs to a ReplicaSet of the service's Deployment.
@@ -75,7 +95,7 @@ fn is_of_deployment(pod: &Pod, name: &str) -> bool {
 }
 
 /// The devices of every node that is ready and takes pods, with what bound pods leave of them.
-pub(super) fn nodes(nodes: &[Arc<Node>], pods: &[Arc<Pod>]) -> Vec<NodeGpus> {
+pub(super) fn nodes(known: &Catalogue, nodes: &[Arc<Node>], pods: &[Arc<Pod>]) -> Vec<NodeGpus> {
     let mut held: BTreeMap<(&str, String), u64> = BTreeMap::new();
     for pod in pods {
         let (Some(name), Some(spec)) = (node_of(pod), &pod.spec) else {
@@ -102,7 +122,7 @@ pub(super) fn nodes(nodes: &[Arc<Node>], pods: &[Arc<Pod>]) -> Vec<NodeGpus> {
             .flatten()
             .filter_map(|(name, amount)| Some((name.clone(), amount.0.parse().ok()?)));
         let name = node.name_any();
-        for device in gpu::read(node.labels(), &counts.collect()).devices {
+        for device in known.read(node.labels(), &counts.collect()).devices {
             let held = held.get(&(name.as_str(), device.resource.clone()));
             found.push(NodeGpus {
                 free: device.count.saturating_sub(held.copied().unwrap_or(0)),
@@ -119,13 +139,5 @@ fn takes_pods(node: &Node) -> bool {
         .as_ref()
         .and_then(|spec| spec.unschedulable)
         .unwrap_or(false);
-    let conditions = node
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref());
-    let ready = conditions
-        .into_iter()
-        .flatten()
-        .any(|found| found.type_ == "Ready" && found.status == "True");
-    ready && !cordoned
+    ledger::is_ready(node) && !cordoned
 }

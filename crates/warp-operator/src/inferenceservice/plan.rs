@@ -6,16 +6,17 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource, ResourceExt};
 use serde_json::Value;
-use warp_api::inferenceservice::{ScalingMetric, ServiceLoad, ServicePhase};
+use warp_api::inferenceservice::{ScalingMetric, ServicePhase};
 use warp_api::workload::{GpuAsk, run_seconds};
 use warp_api::{InferenceService, InferenceServiceStatus, condition, label, reason};
 use warp_core::rollout::{self, Room, Strategy};
-use warp_core::scale::{self, Copies, Metric, Rules};
+use warp_core::scale::{self, Copies, Metric, Rules, Step};
 use warp_runtime::cache::Key;
 use warp_runtime::plan::{Action, Kind, Plan, about, is_controlled_by};
 use warp_runtime::reconcile::Reconcile;
 
 use super::assess::{self, Numbers, Standing, View};
+use super::figures;
 use super::objects::{self, Base};
 use super::observe::Seen;
 use super::vendor::{self, NoGpu, Suitable};
@@ -24,6 +25,8 @@ use super::{InferenceServices, NAME};
 
 /// How often a service that scales, waits or changes is looked at without being told to.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(15);
+/// How often engines are asked where nothing follows from it but what is told.
+const ASK_AGAIN: SignedDuration = SignedDuration::from_mins(1);
 /// Addresses a status shows.
 const SHOWN: usize = 8;
 
@@ -71,6 +74,8 @@ pub(super) fn plan(service: &InferenceService, seen: &Seen, now: Timestamp) -> P
         after.phase != Some(ServicePhase::Ready) && after.phase != Some(ServicePhase::Stopped);
     if waits || service.spec.scaling.is_some() {
         plan.look_again(now.saturating_add(LOOK_AGAIN).unwrap_or(now));
+    } else if seen.asks && after.ready_replicas > 0 {
+        plan.look_again(now.saturating_add(ASK_AGAIN).unwrap_or(now));
     }
     plan.own_status(
         service,
@@ -209,13 +214,25 @@ fn copies(service: &InferenceService, seen: &Seen, now: Timestamp) -> (Copies, O
         .map_or(asked, count);
     let since = service.status.as_ref();
     let since = since.and_then(|status| status.too_many_since.as_ref());
+    let steps: Vec<Step> = scaling
+        .schedule
+        .iter()
+        .filter_map(|step| {
+            Some(Step {
+                minute: step.minute()?,
+                min: count(step.min),
+            })
+        })
+        .collect();
     let rules = Rules {
-        min: count(scaling.min),
+        min: scale::least(count(scaling.min), &steps, now.as_second()),
         max: count(scaling.max),
         metric: match scaling.metric {
             ScalingMetric::InFlight => Metric::InFlight,
             ScalingMetric::Queue => Metric::Queue,
             ScalingMetric::Cache => Metric::Cache,
+            ScalingMetric::FirstToken => Metric::FirstToken,
+            ScalingMetric::BetweenTokens => Metric::BetweenTokens,
         },
         target: count(scaling.target),
         window_seconds: run_seconds(&scaling.window).unwrap_or(300),
@@ -224,7 +241,12 @@ fn copies(service: &InferenceService, seen: &Seen, now: Timestamp) -> (Copies, O
         wanted: current,
         too_many_since: since.map(|time| time.0.as_second()),
     };
-    let decision = scale::decide(&rules, copies, seen.load, now.as_second());
+    let decision = scale::decide(
+        &rules,
+        copies,
+        seen.heard.map(|heard| heard.load),
+        now.as_second(),
+    );
     (decision.copies, Some(decision.why))
 }
 
@@ -285,25 +307,17 @@ fn accepted(
     };
     let since = wanted.copies.too_many_since;
     let since = since.and_then(|second| Timestamp::from_second(second).ok());
+    let load = figures::load(seen);
     InferenceServiceStatus {
         replicas: copies,
+        cost: figures::cost(service, seen, load.as_ref()),
+        cache: figures::cache(service, seen, before.cache.as_ref()),
         gpus_per_replica: Some(service.spec.gpus_per_replica()),
         too_many_since: since.map(Time),
         rollout: Some(how),
-        load: load(seen),
+        load,
         ..common(service, seen, &standing, numbers, yes, before, now)
     }
-}
-
-fn load(seen: &Seen) -> Option<ServiceLoad> {
-    let load = seen.load?;
-    let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    Some(ServiceLoad {
-        copies: i32::try_from(load.copies).unwrap_or(i32::MAX),
-        running: whole(load.running),
-        waiting: whole(load.waiting),
-        cache_percent: whole(load.cache_percent / u64::from(load.copies.max(1))),
-    })
 }
 
 /// A spec that cannot be carried out changes nothing that runs.

@@ -1,6 +1,9 @@
-//! Asks engines how busy they are: their `/metrics`, under the names vLLM has and had, and those of others.
+//! Asks engines how busy and how quick they are: their `/metrics`.
 //!
-//! One answer is good for some seconds, whoever asks. No answer is none, never nothing to do.
+//! One answer is good for some seconds, whoever asks. No answer is none, never nothing to do; what takes two answers is
+//! none after the first.
+
+pub(super) mod page;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +20,7 @@ use warp_core::scale::Load;
 use warp_runtime::cache::Key;
 
 use super::assess::is_ready;
+use page::{Histogram, Page, whole};
 
 /// How long an answer is good for.
 pub(super) const FRESH: Duration = Duration::from_secs(10);
@@ -27,21 +31,50 @@ const AT_ONCE: usize = 16;
 /// Longer than any engine's page.
 const PAGE_LIMIT_BYTES: usize = 4 << 20;
 
+/// What the engines of a service said, together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Heard {
+    pub(crate) load: Load,
+    /// Tokens generated a second since the look before; none: it is the first.
+    pub(crate) tokens_per_second: Option<u64>,
+    /// Tokens the smallest of their caches holds.
+    pub(crate) cache_tokens: Option<u64>,
+}
+
+/// The last page of one engine, and when it was read.
+type Pages = BTreeMap<String, (Instant, Page)>;
+
+/// What was last heard of one service.
+#[derive(Debug)]
+struct Known {
+    at: Instant,
+    heard: Option<Heard>,
+    pages: Pages,
+}
+
 /// What was last heard of every service.
 #[derive(Debug, Default)]
-pub(super) struct Loads(Mutex<BTreeMap<Key, (Instant, Option<Load>)>>);
+pub(super) struct Loads(Mutex<BTreeMap<Key, Known>>);
 
 impl Loads {
-    pub(super) async fn of(&self, key: &Key, pods: &[Arc<Pod>], port: i32) -> Option<Load> {
-        let known = self.0.lock().get(key).copied();
-        if let Some((at, load)) = known
-            && at.elapsed() < FRESH
-        {
-            return load;
-        }
-        let load = ask_all(pods, port).await;
-        self.0.lock().insert(key.clone(), (Instant::now(), load));
-        load
+    pub(super) async fn of(&self, key: &Key, pods: &[Arc<Pod>], port: i32) -> Option<Heard> {
+        let before = {
+            let known = self.0.lock();
+            match known.get(key) {
+                Some(known) if known.at.elapsed() < FRESH => return known.heard,
+                Some(known) => known.pages.clone(),
+                None => Pages::new(),
+            }
+        };
+        let pages = ask_all(pods, port).await;
+        let heard = together(&before, &pages);
+        let known = Known {
+            at: Instant::now(),
+            heard,
+            pages,
+        };
+        self.0.lock().insert(key.clone(), known);
+        heard
     }
 
     pub(super) fn forget(&self, key: &Key) {
@@ -49,31 +82,63 @@ impl Loads {
     }
 }
 
-async fn ask_all(pods: &[Arc<Pod>], port: i32) -> Option<Load> {
-    let port = u16::try_from(port).ok()?;
-    let addresses: Vec<String> = pods
-        .iter()
-        .filter(|pod| is_ready(pod))
-        .filter_map(|pod| pod.status.as_ref()?.pod_ip.clone())
+/// What all pages say, and what changed since those before.
+fn together(before: &Pages, pages: &Pages) -> Option<Heard> {
+    let mut heard = Heard::default();
+    let (mut first_token, mut between_tokens) = (Histogram::default(), Histogram::default());
+    let mut pace: Option<f64> = None;
+    for (engine, (at, page)) in pages {
+        heard.load.copies += 1;
+        heard.load.running += page.load.running;
+        heard.load.waiting += page.load.waiting;
+        heard.load.cache_percent += page.load.cache_percent;
+        let smallest = heard
+            .cache_tokens
+            .into_iter()
+            .chain(page.cache_tokens)
+            .min();
+        heard.cache_tokens = smallest;
+        let Some((then, last)) = before.get(engine) else {
+            continue;
+        };
+        first_token = first_token.with(&page.first_token.since(&last.first_token));
+        between_tokens = between_tokens.with(&page.between_tokens.since(&last.between_tokens));
+        let seconds = at.duration_since(*then).as_secs_f64();
+        if let (Some(now), Some(then)) = (page.generated, last.generated)
+            && seconds > 0.0
+        {
+            // An engine that began anew has generated all it counts since.
+            let tokens = if now >= then { now - then } else { now };
+            pace = Some(pace.unwrap_or(0.0) + tokens / seconds);
+        }
+    }
+    heard.tokens_per_second = pace.map(whole);
+    heard.load.first_token_ms = first_token.nine_of_ten_ms();
+    heard.load.between_tokens_ms = between_tokens.nine_of_ten_ms();
+    (heard.load.copies > 0).then_some(heard)
+}
+
+async fn ask_all(pods: &[Arc<Pod>], port: i32) -> Pages {
+    let Ok(port) = u16::try_from(port) else {
+        return Pages::new();
+    };
+    let ready = pods.iter().filter(|pod| is_ready(pod));
+    let engines: Vec<(String, String)> = ready
+        .filter_map(|pod| {
+            let address = pod.status.as_ref()?.pod_ip.clone()?;
+            Some((pod.metadata.uid.clone().unwrap_or_default(), address))
+        })
         .collect();
-    let answers: Vec<Option<Load>> = futures::stream::iter(addresses)
-        .map(|address| async move {
-            let page = tokio::time::timeout(PATIENCE, page(&address, port)).await;
-            page.ok().flatten().and_then(|page| read(&page))
+    let answers: Vec<Option<(String, (Instant, Page))>> = futures::stream::iter(engines)
+        .map(|(engine, address)| async move {
+            let text = tokio::time::timeout(PATIENCE, page(&address, port)).await;
+            let page = page::read(&text.ok().flatten()?)?;
+            Some((engine, (Instant::now(), page)))
         })
         .buffer_unordered(AT_ONCE)
         .collect()
         .await;
-    let sum = answers
-        .into_iter()
-        .flatten()
-        .fold(Load::default(), |sum, one| Load {
-            copies: sum.copies + one.copies,
-            running: sum.running + one.running,
-            waiting: sum.waiting + one.waiting,
-            cache_percent: sum.cache_percent + one.cache_percent,
-        });
-    (sum.copies > 0).then_some(sum)
+    answers.into_iter().flatten().collect()
 }
 
 async fn page(address: &str, port: u16) -> Option<String> {
@@ -100,71 +165,30 @@ async fn page(address: &str, port: u16) -> Option<String> {
     }
 }
 
-const RUNNING: [&str; 4] = [
-    "vllm:num_requests_running",
-    "sglang:num_running_reqs",
-    "llamacpp:requests_processing",
-    "trtllm_num_requests_running",
-];
-const WAITING: [&str; 4] = [
-    "vllm:num_requests_waiting",
-    "sglang:num_queue_reqs",
-    "llamacpp:requests_deferred",
-    "trtllm_num_requests_waiting",
-];
-const CACHE: [&str; 5] = [
-    "vllm:kv_cache_usage_perc",
-    "vllm:gpu_cache_usage_perc",
-    "sglang:token_usage",
-    "llamacpp:kv_cache_usage_ratio",
-    "trtllm_kv_cache_utilization",
-];
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// What a page says; none when it names neither what runs nor what waits.
-pub(super) fn read(page: &str) -> Option<Load> {
-    let count = |names: &[&str]| {
-        let values = values(page, names);
-        (!values.is_empty()).then(|| whole(values.iter().sum()))
-    };
-    let (running, waiting) = (count(&RUNNING), count(&WAITING));
-    if running.is_none() && waiting.is_none() {
-        return None;
+    fn pages(second: u64, counts: &[(&str, u64)]) -> Pages {
+        let at = Instant::now() + Duration::from_secs(second);
+        let read = |(engine, tokens): &(&str, u64)| {
+            let text =
+                format!("vllm:num_requests_running 1\nvllm:generation_tokens_total {tokens}\n");
+            let page = page::read(&text).unwrap();
+            ((*engine).to_owned(), (at, page))
+        };
+        counts.iter().map(read).collect()
     }
-    let shares = values(page, &CACHE);
-    let mean = shares.iter().sum::<f64>() / (shares.len().max(1) as f64);
-    Some(Load {
-        copies: 1,
-        running: running.unwrap_or(0),
-        waiting: waiting.unwrap_or(0),
-        cache_percent: whole(mean * 100.0),
-    })
-}
 
-/// The values of the first of `names` that the page has.
-fn values(page: &str, names: &[&str]) -> Vec<f64> {
-    let of = |name: &str| -> Vec<f64> {
-        let lines = page.lines().filter_map(|line| {
-            let rest = line.strip_prefix(name)?;
-            let rest = match rest.strip_prefix('{') {
-                Some(labels) => labels.rsplit_once('}')?.1,
-                None => rest.strip_prefix(' ')?,
-            };
-            rest.split_whitespace().next()?.parse().ok()
-        });
-        lines.filter(|value: &f64| value.is_finite()).collect()
-    };
-    names
-        .iter()
-        .map(|name| of(name))
-        .find(|found| !found.is_empty())
-        .unwrap_or_default()
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "clamped to what the type holds"
-)]
-fn whole(value: f64) -> u64 {
-    value.clamp(0.0, 1e15).round() as u64
+    #[tokio::test(start_paused = true)]
+    async fn a_pace_takes_two_answers_and_copies_that_come_or_begin_anew_do_not_bend_it() {
+        let first = pages(0, &[("a", 1000), ("b", 500)]);
+        let heard = together(&Pages::new(), &first).unwrap();
+        assert_eq!((heard.load.copies, heard.tokens_per_second), (2, None));
+        // One went on, one began anew, one is new.
+        let second = pages(10, &[("a", 1600), ("b", 100), ("c", 9000)]);
+        let heard = together(&first, &second).unwrap();
+        assert_eq!(heard.tokens_per_second, Some(70));
+        assert_eq!(together(&second, &Pages::new()), None);
+    }
 }

@@ -12,14 +12,17 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 use warp_api::inferenceservice::ServicePhase;
 use warp_api::{InferenceService, InferenceServiceStatus, label};
+use warp_core::gpu::Catalogue;
 use warp_core::scale::Load;
 use warp_runtime::plan::{Action, Plan};
 
 use super::observe::{Seen, nodes};
 use super::plan::plan;
-use super::scrape;
+use super::scrape::{self, Heard};
 
 mod cache;
+mod commands;
+mod figures;
 
 fn now() -> Timestamp {
     "2026-11-16T12:00:00Z".parse().expect("a time")
@@ -76,7 +79,7 @@ fn h100(name: &str, count: u32) -> Arc<Node> {
 
 fn fleet(all: &[Arc<Node>], pods: &[Arc<Pod>]) -> Seen {
     Seen {
-        nodes: nodes(all, pods),
+        nodes: nodes(&Catalogue::default(), all, pods),
         ..Seen::default()
     }
 }
@@ -123,7 +126,7 @@ fn vllm_gets_its_vendors_image_resource_and_arguments() {
          --shutdown-timeout 45 --max-model-len 32k --new-thing 1"
     );
     let container = container(&made);
-    assert_eq!(container["image"], "vllm/vllm-openai:v0.27.0");
+    assert_eq!(container["image"], "vllm/vllm-openai:v0.32.0");
     assert_eq!(container["resources"]["limits"]["nvidia.com/gpu"], "2");
     assert_eq!(container["startupProbe"]["failureThreshold"], 720);
     let pod = &applied(&made, "Deployment").expect("one")["spec"]["template"]["spec"];
@@ -133,6 +136,22 @@ fn vllm_gets_its_vendors_image_resource_and_arguments() {
     let service = applied(&made, "Service").expect("a Service");
     assert_eq!(service["spec"]["ports"][0]["port"], 8000);
     assert_eq!(service["metadata"]["ownerReferences"][0]["uid"], "uid-chat");
+}
+
+#[test]
+fn on_nodes_without_images_vllm_is_a_program_of_the_machine_at_the_pods_address() {
+    let command = |image: Value| {
+        let it = service(json!({ "gpuCount": 0, "engine": { "image": image } }));
+        let made = plan(&it, &Seen::default(), now());
+        let template = applied(&made, "Deployment").expect("one")["spec"]["template"].clone();
+        let told = &template["metadata"]["annotations"]["process.gpu.warp.dev/command.engine"];
+        let words = serde_json::from_str::<Vec<String>>(told.as_str().expect("a command"));
+        words.expect("a list of words")
+    };
+    let script = r#"exec "$0" serve "$@" --host "$VLLM_HOST_IP""#;
+    assert_eq!(command(Value::Null), ["sh", "-c", script, "vllm"]);
+    let own = command(json!("local:///opt/vllm/bin/vllm"));
+    assert_eq!(own, ["sh", "-c", script, "/opt/vllm/bin/vllm"]);
 }
 
 #[test]
@@ -147,7 +166,7 @@ fn amd_gets_rocm_and_only_the_products_asked_for() {
     ];
     let it = service(json!({ "gpu": { "models": ["MI300X"] } }));
     let made = plan(&it, &fleet(&nodes, &[]), now());
-    assert_eq!(container(&made)["image"], "vllm/vllm-openai-rocm:v0.27.0");
+    assert_eq!(container(&made)["image"], "vllm/vllm-openai-rocm:v0.32.0");
     let pod = &applied(&made, "Deployment").expect("one")["spec"]["template"]["spec"];
     assert_eq!(
         pod["securityContext"]["seccompProfile"]["type"],
@@ -215,7 +234,7 @@ fn a_newer_renderer_restarts_nothing_and_a_changed_spec_is_rendered_anew() {
     let mut old = (*deployment(&it, json!({}))).clone();
     let annotations = old.metadata.annotations.as_mut().expect("annotations");
     // As an older Warp would have rendered it.
-    let text = annotations[label::RENDERED].replace("v0.27.0", "v0.20.0");
+    let text = annotations[label::RENDERED].replace("v0.32.0", "v0.20.0");
     annotations.insert(label::RENDERED.to_owned(), text);
     let seen = |replicas: u32| {
         let it = service(json!({ "replicas": replicas }));
@@ -237,7 +256,7 @@ fn a_newer_renderer_restarts_nothing_and_a_changed_spec_is_rendered_anew() {
         ..fleet(&[h100("a", 8)], &[])
     };
     let made = plan(&changed, &seen, now());
-    assert_eq!(container(&made)["image"], "vllm/vllm-openai:v0.27.0");
+    assert_eq!(container(&made)["image"], "vllm/vllm-openai:v0.32.0");
 }
 
 #[test]
@@ -409,11 +428,15 @@ fn copies_follow_what_engines_report() {
     let it = service(json!({ "scaling": scaling }));
     let seen = Seen {
         deployment: Some(deployment(&it, json!({}))),
-        load: Some(Load {
-            copies: 1,
-            running: 20,
-            waiting: 15,
-            cache_percent: 50,
+        heard: Some(Heard {
+            load: Load {
+                copies: 1,
+                running: 20,
+                waiting: 15,
+                cache_percent: 50,
+                ..Load::default()
+            },
+            ..Heard::default()
         }),
         ..fleet(&[h100("a", 8)], &[])
     };
@@ -434,15 +457,14 @@ fn pages_of_engines_are_read_under_old_and_new_names() {
         running: 4,
         waiting: 2,
         cache_percent: 50,
+        ..Load::default()
     };
-    assert_eq!(scrape::read(vllm), Some(expected));
+    let read = |page: &str| scrape::page::read(page).map(|page| page.load);
+    assert_eq!(read(vllm), Some(expected));
     let sglang = "sglang:num_running_reqs 4\nsglang:num_queue_reqs 2\nsglang:token_usage 0.5\n";
-    assert_eq!(scrape::read(sglang), Some(expected));
-    assert_eq!(scrape::read("process_cpu_seconds_total 3\n"), None);
-    assert_eq!(
-        scrape::read("vllm:num_requests_running{a=\"b\"} NaN\n"),
-        None
-    );
+    assert_eq!(read(sglang), Some(expected));
+    assert_eq!(read("process_cpu_seconds_total 3\n"), None);
+    assert_eq!(read("vllm:num_requests_running{a=\"b\"} NaN\n"), None);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use warp_core::size;
 use super::observe::NodeGpus;
 
 /// The vLLM this Warp was made for.
-pub(super) const VLLM_VERSION: &str = "v0.27.0";
+pub(super) const VLLM_VERSION: &str = "v0.32.0";
 
 /// vLLM's official image for a vendor; none: there is none.
 pub(super) fn image(vendor: Option<Vendor>, version: &str) -> Option<String> {

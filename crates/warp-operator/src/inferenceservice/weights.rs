@@ -71,7 +71,7 @@ pub(super) fn of(
 fn published(status: &ModelCacheStatus) -> Option<Weights> {
     Some(Weights {
         claim: status.volume.clone()?,
-        path: status.path.clone()?,
+        path: status.served_path()?.to_owned(),
     })
 }
 
@@ -89,6 +89,7 @@ fn waiting(name: &str, status: &ModelCacheStatus, current: bool) -> String {
     }
     let phase = match status.phase {
         ModelPhase::Fetching => "Fetching",
+        ModelPhase::Optimizing => "Optimizing",
         ModelPhase::Ready => "Ready, with no path yet",
         ModelPhase::Pending | ModelPhase::Failed => "Pending",
     };

@@ -46,7 +46,7 @@ pub(super) fn translate(
         name: Arc::from(node.name_any()),
         taints: taints.collect(),
         unschedulable: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
-        ready: ready(node),
+        ready: is_ready(node),
         pods: allocatable
             .extended
             .get("pods")
@@ -89,7 +89,8 @@ fn pool(device: &Device) -> GpuPool {
     }
 }
 
-fn ready(node: &Node) -> bool {
+/// Whether a node says that it is ready.
+pub(crate) fn is_ready(node: &Node) -> bool {
     let conditions = node
         .status
         .as_ref()

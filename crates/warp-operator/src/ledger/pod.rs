@@ -1,6 +1,8 @@
 //! What a pod says of the place it has, is promised or waits for.
 
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::api::core::v1::{
+    Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec,
+};
 
 /// The node a pod is bound to.
 pub(crate) fn node_of(pod: &Pod) -> Option<&str> {
@@ -49,4 +51,41 @@ pub(crate) fn pinned_to(spec: &PodSpec) -> Option<String> {
     nodes
         .all(|node| node.as_ref() == Some(&first))
         .then_some(first)
+}
+
+/// Requires a node and a label of it. Terms are alternatives: both go into every one, or a pod would slip through another.
+pub(crate) fn pin(pod: &mut PodSpec, node: Option<&str>, label: Option<(String, Vec<String>)>) {
+    let here = node.map(|node| NodeSelectorRequirement {
+        key: "metadata.name".to_owned(),
+        operator: "In".to_owned(),
+        values: Some(vec![node.to_owned()]),
+    });
+    let model = label.map(|(key, values)| NodeSelectorRequirement {
+        key,
+        operator: "In".to_owned(),
+        values: Some(values),
+    });
+    if here.is_none() && model.is_none() {
+        return;
+    }
+    let affinity: &mut Affinity = pod.affinity.get_or_insert_default();
+    let node: &mut NodeAffinity = affinity.node_affinity.get_or_insert_default();
+    let required: &mut NodeSelector = node
+        .required_during_scheduling_ignored_during_execution
+        .get_or_insert_default();
+    if required.node_selector_terms.is_empty() {
+        required
+            .node_selector_terms
+            .push(NodeSelectorTerm::default());
+    }
+    for term in &mut required.node_selector_terms {
+        if let Some(here) = &here {
+            term.match_fields.get_or_insert_default().push(here.clone());
+        }
+        if let Some(model) = &model {
+            term.match_expressions
+                .get_or_insert_default()
+                .push(model.clone());
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! The claim and the Job of a cache. Pure.
 
+pub(crate) mod optimize;
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::batch::v1::{
@@ -27,7 +29,7 @@ pub struct Fetcher {
     pub image: Option<String>,
     /// The program itself, for nodes that run commands of this machine instead of images.
     pub program: Option<String>,
-    /// Whether running fetches are asked how far they are.
+    /// Whether running fetches are asked how far they are, and engines what they do.
     pub asks_progress: bool,
 }
 
@@ -43,8 +45,6 @@ const PERMANENT: [i32; 2] = [2, 3];
 const FIRST_PORT: u16 = 20_000;
 const PORTS: u64 = 10_000;
 const TIMEOUT_SECONDS: i64 = 24 * 3600;
-/// Process nodes read the command of an image they cannot run from here.
-const PROCESS_COMMAND: &str = "process.gpu.warp.dev/command";
 
 /// Names what a spec fetches: the same source, revision and patterns have the same key.
 pub(crate) fn content_key(spec: &ModelCacheSpec) -> String {
@@ -142,15 +142,35 @@ pub(crate) fn claim(cache: &ModelCache) -> PersistentVolumeClaim {
 
 /// The Job that fetches what the spec names, with `image`.
 pub(crate) fn job(cache: &ModelCache, fetcher: &Fetcher, image: &str) -> Job {
+    let name = job_name(cache);
+    let pod = pod(cache, fetcher, image);
+    around(
+        cache,
+        fetcher,
+        (name, content_key(&cache.spec)),
+        "fetch",
+        pod,
+    )
+}
+
+/// The Job around a pod in which the container `ours` is this program.
+fn around(
+    cache: &ModelCache,
+    fetcher: &Fetcher,
+    (name, key): (String, String),
+    ours: &str,
+    pod: PodSpec,
+) -> Job {
     let spec = &cache.spec;
     let mut labels = labels(cache);
-    labels.insert(label::MODEL_CONTENT.to_owned(), content_key(spec));
+    labels.insert(label::MODEL_CONTENT.to_owned(), key);
     let command = fetcher.program.as_ref().map(|program| {
-        BTreeMap::from([(PROCESS_COMMAND.to_owned(), json!([program]).to_string())])
+        let of_ours = format!("{}.{ours}", label::PROCESS_COMMAND);
+        BTreeMap::from([(of_ours, json!([program]).to_string())])
     });
     Job {
         metadata: ObjectMeta {
-            name: Some(job_name(cache)),
+            name: Some(name),
             namespace: cache.namespace(),
             labels: Some(labels.clone()),
             owner_references: owner(cache),
@@ -163,7 +183,7 @@ pub(crate) fn job(cache: &ModelCache, fetcher: &Fetcher, image: &str) -> Job {
                 rules: vec![PodFailurePolicyRule {
                     action: "FailJob".to_owned(),
                     on_exit_codes: Some(PodFailurePolicyOnExitCodesRequirement {
-                        container_name: Some("fetch".to_owned()),
+                        container_name: Some(ours.to_owned()),
                         operator: "In".to_owned(),
                         values: PERMANENT.to_vec(),
                     }),
@@ -176,7 +196,7 @@ pub(crate) fn job(cache: &ModelCache, fetcher: &Fetcher, image: &str) -> Job {
                     annotations: command,
                     ..ObjectMeta::default()
                 }),
-                spec: Some(pod(cache, fetcher, image)),
+                spec: Some(pod),
             },
             ..JobSpec::default()
         }),
@@ -189,26 +209,10 @@ pub(crate) fn timeout_seconds(spec: &ModelCacheSpec) -> i64 {
 }
 
 fn pod(cache: &ModelCache, fetcher: &Fetcher, image: &str) -> PodSpec {
-    // Commands of this machine run as whoever runs the node; asking for another user would be refused.
-    let contained = fetcher.program.is_none();
     let source = cache.spec.source.pvc.as_ref();
-    let claim = |name: &str, claim: &str, read_only: bool| Volume {
-        name: name.to_owned(),
-        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
-            claim_name: claim.to_owned(),
-            read_only: read_only.then_some(true),
-        }),
-        ..Volume::default()
-    };
-    let mut volumes = vec![
-        claim("model", &ModelCache::claim_name(&cache.name_any()), false),
-        Volume {
-            name: "words".to_owned(),
-            empty_dir: Some(EmptyDirVolumeSource::default()),
-            ..Volume::default()
-        },
-    ];
-    volumes.extend(source.map(|source| claim("source", &source.claim_name, true)));
+    let own = ModelCache::claim_name(&cache.name_any());
+    let mut volumes = vec![claimed("model", &own, false), empty("words")];
+    volumes.extend(source.map(|source| claimed("source", &source.claim_name, true)));
     // As files, not as variables: which keys it has depends on its type.
     volumes.extend(mounted_secret(cache).map(|secret| Volume {
         name: "credentials".to_owned(),
@@ -223,22 +227,83 @@ fn pod(cache: &ModelCache, fetcher: &Fetcher, image: &str) -> PodSpec {
         // It talks to nobody in the cluster.
         automount_service_account_token: Some(false),
         enable_service_links: Some(false),
-        security_context: Some(PodSecurityContext {
-            run_as_non_root: contained.then_some(true),
-            run_as_user: contained.then_some(65532),
-            run_as_group: contained.then_some(65532),
-            fs_group: contained.then_some(65532),
-            fs_group_change_policy: Some("OnRootMismatch".to_owned()),
-            seccomp_profile: Some(SeccompProfile {
-                type_: "RuntimeDefault".to_owned(),
-                ..SeccompProfile::default()
-            }),
-            ..PodSecurityContext::default()
-        }),
+        security_context: Some(nobody(fetcher)),
         affinity: Some(away_from_simulated_nodes()),
         containers: vec![container(cache, image)],
         volumes: Some(volumes),
         ..PodSpec::default()
+    }
+}
+
+/// A user with no rights but to the volumes.
+fn nobody(fetcher: &Fetcher) -> PodSecurityContext {
+    // Commands of this machine run as whoever runs the node; asking for another user would be refused.
+    let contained = fetcher.program.is_none();
+    PodSecurityContext {
+        run_as_non_root: contained.then_some(true),
+        run_as_user: contained.then_some(65532),
+        run_as_group: contained.then_some(65532),
+        fs_group: contained.then_some(65532),
+        fs_group_change_policy: Some("OnRootMismatch".to_owned()),
+        seccomp_profile: Some(SeccompProfile {
+            type_: "RuntimeDefault".to_owned(),
+            ..SeccompProfile::default()
+        }),
+        ..PodSecurityContext::default()
+    }
+}
+
+fn claimed(name: &str, claim: &str, read_only: bool) -> Volume {
+    Volume {
+        name: name.to_owned(),
+        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+            claim_name: claim.to_owned(),
+            read_only: read_only.then_some(true),
+        }),
+        ..Volume::default()
+    }
+}
+
+fn empty(name: &str) -> Volume {
+    Volume {
+        name: name.to_owned(),
+        empty_dir: Some(EmptyDirVolumeSource::default()),
+        ..Volume::default()
+    }
+}
+
+fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
+    VolumeMount {
+        name: name.to_owned(),
+        mount_path: path.to_owned(),
+        read_only: read_only.then_some(true),
+        ..VolumeMount::default()
+    }
+}
+
+/// What `warp fetch` itself takes is far below; the files it writes count as well until they are on the disk.
+fn modest() -> ResourceRequirements {
+    let amount = |cpu: Option<&str>, memory: &str| {
+        let cpu = cpu.map(|cpu| ("cpu".to_owned(), Quantity(cpu.to_owned())));
+        let memory = ("memory".to_owned(), Quantity(memory.to_owned()));
+        Some(cpu.into_iter().chain([memory]).collect())
+    };
+    ResourceRequirements {
+        requests: amount(Some("250m"), "128Mi"),
+        limits: amount(None, "512Mi"),
+        ..ResourceRequirements::default()
+    }
+}
+
+fn unprivileged(read_only: bool) -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        read_only_root_filesystem: read_only.then_some(true),
+        capabilities: Some(Capabilities {
+            drop: Some(vec!["ALL".to_owned()]),
+            ..Capabilities::default()
+        }),
+        ..SecurityContext::default()
     }
 }
 
@@ -275,12 +340,6 @@ fn away_from_simulated_nodes() -> Affinity {
 }
 
 fn container(cache: &ModelCache, image: &str) -> Container {
-    let mount = |name: &str, path: &str, read_only: bool| VolumeMount {
-        name: name.to_owned(),
-        mount_path: path.to_owned(),
-        read_only: read_only.then_some(true),
-        ..VolumeMount::default()
-    };
     let mut mounts = vec![mount("model", MOUNT, false), mount("words", WORDS, false)];
     if cache.spec.source.pvc.is_some() {
         mounts.push(mount("source", FROM, true));
@@ -288,11 +347,6 @@ fn container(cache: &ModelCache, image: &str) -> Container {
     if mounted_secret(cache).is_some() {
         mounts.push(mount("credentials", CREDENTIALS, true));
     }
-    let amount = |cpu: Option<&str>, memory: &str| {
-        let cpu = cpu.map(|cpu| ("cpu".to_owned(), Quantity(cpu.to_owned())));
-        let memory = ("memory".to_owned(), Quantity(memory.to_owned()));
-        Some(cpu.into_iter().chain([memory]).collect())
-    };
     Container {
         name: "fetch".to_owned(),
         image: Some(image.to_owned()),
@@ -305,21 +359,8 @@ fn container(cache: &ModelCache, image: &str) -> Container {
             container_port: i32::from(progress_port(cache)),
             ..ContainerPort::default()
         }]),
-        resources: Some(ResourceRequirements {
-            requests: amount(Some("250m"), "128Mi"),
-            // What the fetch itself takes is far below; the files it writes count as well until they are on the disk.
-            limits: amount(None, "512Mi"),
-            ..ResourceRequirements::default()
-        }),
-        security_context: Some(SecurityContext {
-            allow_privilege_escalation: Some(false),
-            read_only_root_filesystem: Some(true),
-            capabilities: Some(Capabilities {
-                drop: Some(vec!["ALL".to_owned()]),
-                ..Capabilities::default()
-            }),
-            ..SecurityContext::default()
-        }),
+        resources: Some(modest()),
+        security_context: Some(unprivileged(true)),
         ..Container::default()
     }
 }

@@ -1,6 +1,7 @@
 //! What a cache needs next, and what is told about it. Pure and total.
 
 mod job;
+mod optimize;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
@@ -85,6 +86,10 @@ fn carried_over(cache: &ModelCache, before: &ModelCacheStatus, seen: &Seen) -> M
         after.fetched_at.clone_from(&before.fetched_at);
         after.content_key.clone_from(&before.content_key);
         after.volume_uid.clone_from(&before.volume_uid);
+        after.optimized.clone_from(&before.optimized);
+        if cache.spec.optimize.is_none() {
+            after.optimized = None;
+        }
     }
     after
 }
@@ -111,17 +116,25 @@ fn decide(
     plan: &mut Plan,
 ) -> Verdict {
     let key = content_key(&cache.spec);
-    let wanted = job_name(cache);
     let complete = after.content_key.as_ref() == Some(&key);
-    // What fetches something else, or has said everything, is not needed.
+    let making = optimize::wanted(cache, after).filter(|_| complete);
+    let wanted = match &making {
+        Some(making) => Some(making.job_name.clone()),
+        None if complete => None,
+        None => Some(job_name(cache)),
+    };
+    // What fetches or makes something else, or has said everything, is not needed.
     for job in own_jobs(cache, seen) {
         let going = job.meta().deletion_timestamp.is_some();
-        if !going && (complete || job.name_any() != wanted) {
+        if !going && Some(job.name_any()) != wanted {
             plan.delete_version(job);
         }
     }
-    if complete {
+    let Some(wanted) = wanted else {
         return complete_verdict(after);
+    };
+    if let Some(making) = making {
+        return optimize::decide(cache, seen, &making, now, after, plan);
     }
     match own_claim(cache, seen) {
         None if seen.claim.is_some() => {
@@ -154,9 +167,21 @@ fn decide(
 
 /// What is told of a complete model. Only a pretended one has no commit.
 fn complete_verdict(after: &ModelCacheStatus) -> Verdict {
-    if after.commit.is_none() {
+    let optimized = after.optimized.as_ref();
+    let pretended = optimized.is_some_and(|model| model.commit.is_none());
+    if after.commit.is_none() || pretended {
         let message = "pretended: the fetch ran on a simulated node, which fetches nothing, so the volume is empty. Simulated nodes and engines serve it; for real files run `warp up --runtime process` or use a cluster with real nodes, and make the cache again there";
         return Verdict::new(ModelPhase::Ready, reason::SIMULATED_FETCH, message);
+    }
+    if let Some(model) = optimized {
+        let message = format!(
+            "{} files with {} bytes were made by {} of commit {} and are complete and verified",
+            model.files,
+            model.bytes,
+            model.image,
+            model.from_commit.as_deref().unwrap_or("unknown"),
+        );
+        return Verdict::new(ModelPhase::Ready, reason::MODEL_OPTIMIZED, message);
     }
     let files = after.files.unwrap_or_default();
     let bytes = after.bytes.unwrap_or_default();
@@ -274,7 +299,7 @@ fn tell(
         reason::FETCH_PENDING | reason::VOLUME_PENDING
     );
     if changed && !quiet {
-        let warning = !(ready || verdict.reason == reason::FETCHING);
+        let warning = !(ready || matches!(&*verdict.reason, reason::FETCHING | reason::OPTIMIZING));
         plan.note(
             about(cache),
             warning,

@@ -17,6 +17,7 @@ use super::observe::Seen;
 use super::plan::{FINALIZER, plan};
 use super::report::Moment;
 
+mod optimize;
 mod sources;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -164,7 +165,7 @@ fn the_job_runs_warp_fetch_with_the_secret_and_without_a_shell() {
     let spec = job.spec.expect("a spec");
     assert_eq!(spec.active_deadline_seconds, Some(86_400));
     let meta = spec.template.metadata.expect("metadata");
-    let command = &meta.annotations.expect("annotations")["process.gpu.warp.dev/command"];
+    let command = &meta.annotations.expect("annotations")["process.gpu.warp.dev/command.fetch"];
     assert_eq!(command, r#"["/bin/warp"]"#);
     let pod = spec.template.spec.expect("a pod");
     assert_eq!(pod.automount_service_account_token, Some(false));

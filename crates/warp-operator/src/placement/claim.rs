@@ -30,6 +30,8 @@ pub(crate) struct Claim {
     pub(crate) version: String,
     pub(crate) created: Option<Timestamp>,
     pub(crate) priority: Priority,
+    /// Nobody is evicted for it.
+    pub(crate) patient: bool,
     /// The longest it may run; none when it does not say.
     pub(crate) max_runtime_seconds: Option<i64>,
     /// The operator's own when it names none.
@@ -43,6 +45,8 @@ pub(crate) struct Claim {
     /// How close together its pods are.
     pub(crate) near: Option<TopologyLevel>,
     pub(crate) pods: Vec<PodClaim>,
+    /// A Job is made when it is placed, which quotas count; one that is there is counted already.
+    pub(crate) makes_job: bool,
 }
 
 /// What one pod of a claim asks for.
@@ -124,7 +128,7 @@ pub(crate) trait Claimants: Debug + Send + Sync {
     /// When what runs or is promised ends.
     fn endings(&self) -> Endings;
     /// What runs and could make room.
-    fn runners(&self) -> Vec<Arc<dyn Runner>>;
+    fn runners(&self, now: Timestamp) -> Vec<Arc<dyn Runner>>;
     /// What holds GPUs and will end, for those who want to know when.
     fn holders(&self) -> Vec<Holder> {
         Vec::new()
@@ -137,14 +141,14 @@ pub(crate) struct Open {
     pub(crate) claimants: Vec<Arc<dyn Claimant>>,
     /// Every one that is not finished, by uid.
     pub(crate) uids: BTreeSet<String>,
-    /// How many wait for their next try.
-    pub(crate) held: usize,
+    /// Those that wait for their next try, by uid.
+    pub(crate) held_back: BTreeSet<String>,
 }
 
 impl Open {
     pub(crate) fn join(&mut self, other: Self) {
         self.claimants.extend(other.claimants);
         self.uids.extend(other.uids);
-        self.held += other.held;
+        self.held_back.extend(other.held_back);
     }
 }

@@ -7,13 +7,14 @@ use warp_api::workload::{GpuAsk, SchedulingStrategy, TopologyLevels};
 use warp_api::{label, reason};
 use warp_core::fleet::{Expression, GpuRequest, NodeTerm, Operator, Request, WorkState};
 use warp_core::gpu;
+use warp_core::schedule::reclaim::Lent;
 use warp_core::schedule::{self, Ask, Mix, Planner, Policy};
 
 use super::explain::{LeftOut, explain, fold, hint};
 use super::gang::{self, alternatives};
 use super::quota::Quotas;
-use super::tenancy::Tenancy;
-use super::{Claim, Claimant, Evictable, Line, Place, PodClaim, Rented, Runner, Verdict};
+use super::tenancy::{Reserved, Tenancy};
+use super::{Cause, Claim, Claimant, Evictable, Line, Place, PodClaim, Rented, Runner, Verdict};
 use crate::config::Settings;
 use crate::ledger::{Ledger, model_name, provider_of};
 
@@ -27,7 +28,7 @@ pub(crate) enum Decision {
     Place(Vec<Place>),
     Wait(Verdict),
     /// It waits for these, which are to be asked to end, or were asked before.
-    Evict(Vec<Arc<dyn Runner>>, Verdict),
+    Evict(Vec<Arc<dyn Runner>>, Cause, Verdict),
     /// The ledger and the choice disagree: a defect, and said so in the log.
     Skip,
 }
@@ -93,6 +94,36 @@ impl<'a> Desk<'a> {
         &mut self.line
     }
 
+    pub(super) fn tenancy(&self) -> &Tenancy {
+        &self.tenancy
+    }
+
+    pub(super) fn tenancy_mut(&mut self) -> &mut Tenancy {
+        &mut self.tenancy
+    }
+
+    pub(super) fn evictable_mut(&mut self) -> &mut Evictable {
+        &mut self.evictable
+    }
+
+    /// Running work that may be asked back.
+    pub(super) fn lent(&self) -> Vec<(usize, Lent)> {
+        self.evictable.lent(&self.tenancy)
+    }
+
+    /// What is kept of tenants' shares so far in this pass.
+    pub(crate) fn reserved(&self) -> &Arc<Vec<Reserved>> {
+        self.tenancy.reserved()
+    }
+
+    /// A claim waits as before: what was kept for it stays.
+    pub(crate) fn still_waits(&mut self, claim: &Claim, reserved: Option<&Reserved>) {
+        self.line.still_waits(claim);
+        if let Some(reserved) = reserved {
+            self.tenancy.reserve(reserved.clone());
+        }
+    }
+
     /// The levels of the cluster.
     pub(super) fn levels(&self) -> &TopologyLevels {
         &self.settings.topology_levels
@@ -105,12 +136,18 @@ impl<'a> Desk<'a> {
         if let Some(verdict) = barred {
             return Decision::Wait(verdict);
         }
-        let (asked, narrowed) = match self.asked(ledger, claim) {
-            Ok(asked) => asked,
-            Err(verdict) => return Decision::Wait(verdict),
-        };
         let mut kept = self.line.off_limits(claim);
         kept.extend(self.rented.off_limits(claim));
+        let (asked, narrowed) = match self.asked(ledger, claim) {
+            Ok(asked) => asked,
+            Err(verdict) => {
+                let taken = self.take_back(ledger, claim, &kept, &verdict);
+                return taken.unwrap_or_else(|| {
+                    self.stand_in_line_of_tenant(ledger, claim, &verdict);
+                    Decision::Wait(verdict)
+                });
+            }
+        };
         let mut tried = Vec::new();
         for provider in &claim.providers {
             let found = match asked.as_slice() {
@@ -133,7 +170,9 @@ impl<'a> Desk<'a> {
         }
         let mut verdict = fold(tried);
         if verdict.reason == reason::WAITING_FOR_CAPACITY {
-            if let Some(decision) = self.make_room(ledger, claim, &asked, &kept, &verdict) {
+            let room = self.make_room(ledger, claim, &asked, &kept, &verdict);
+            let room = room.or_else(|| self.take_back(ledger, claim, &kept, &verdict));
+            if let Some(decision) = room {
                 return decision;
             }
             // What the tenant does not let it have now would be among the changes.
@@ -197,7 +236,8 @@ impl<'a> Desk<'a> {
             verdict.message
         );
         let reason = reason::PREEMPTING;
-        Some(Decision::Evict(going, Verdict { reason, message }))
+        let verdict = Verdict { reason, message };
+        Some(Decision::Evict(going, Cause::Priority, verdict))
     }
 
     /// Keeps room for a claim whose turn it is; says where.
@@ -228,6 +268,21 @@ impl<'a> Desk<'a> {
         })
     }
 
+    /// Keeps what a claim waits for of its tenant's quota from later work of the tenant, or a stream of small work would
+    /// hold wide work up for good.
+    fn stand_in_line_of_tenant(&mut self, ledger: &Ledger, claim: &Claim, verdict: &Verdict) {
+        if verdict.reason != reason::TENANT_QUOTA_EXCEEDED || !self.line.keeps() {
+            return;
+        }
+        let first = claim.pods.first().map(|pod| base_request(ledger, pod));
+        let Some(gpu) = first.and_then(|request| request.gpu) else {
+            return;
+        };
+        if let Some(kept) = self.tenancy.first_in_line(&ledger.fleet, claim, &gpu) {
+            self.tenancy.reserve(kept);
+        }
+    }
+
     /// What each pod asks for, of the GPUs the tenant may have now, and whether that leaves any out; or why none is left.
     fn asked(&self, ledger: &Ledger, claim: &Claim) -> Result<(Vec<Request>, bool), Verdict> {
         let mut narrowed = false;
@@ -246,6 +301,12 @@ impl<'a> Desk<'a> {
     /// one that is left will do.
     fn barred(&mut self, claimant: &dyn Claimant) -> Option<Verdict> {
         let claim = claimant.claim();
+        let job = claim
+            .makes_job
+            .then(|| self.quotas.blocks_job(&claim.key.namespace));
+        if let Some(verdict) = job.flatten() {
+            return Some(verdict);
+        }
         let vendor = claim.pods.first()?.gpus.vendor;
         let mut first = None;
         for resource in vendor.resources() {
@@ -381,13 +442,16 @@ impl<'a> Desk<'a> {
             }
             places.push(place);
         }
+        if claim.makes_job {
+            self.quotas.promise_job(&claim.key.namespace);
+        }
         gang::tell(&mut places, claim);
         Decision::Place(places)
     }
 }
 
 /// What the pods of a claim ask for, in every way it may be met: at each provider, in each place its topology allows.
-fn by_provider(ledger: &Ledger, claim: &Claim, asked: &[Request]) -> Vec<Vec<Request>> {
+pub(super) fn by_provider(ledger: &Ledger, claim: &Claim, asked: &[Request]) -> Vec<Vec<Request>> {
     let at = |provider: &Option<String>| -> Vec<Vec<Request>> {
         let requests = asked.iter();
         let here = requests.map(|request| restricted(request, provider.as_deref()));
@@ -503,7 +567,7 @@ pub(crate) fn base_request(ledger: &Ledger, pod: &PodClaim) -> Request {
 
 /// Models the fleet has that meet the ask, mixed groups included; where it has none, the ones asked
 /// for, so that the explanation names them.
-fn gpu_request(ledger: &Ledger, ask: &GpuAsk) -> GpuRequest {
+pub(super) fn gpu_request(ledger: &Ledger, ask: &GpuAsk) -> GpuRequest {
     let mut gpu = GpuRequest::whole(ask.count);
     gpu.vendor = Some(Arc::from(ask.vendor.as_str()));
     gpu.min_memory_bytes = ask.min_memory_mib << 20;

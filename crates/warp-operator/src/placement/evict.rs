@@ -1,4 +1,4 @@
-//! Making room: running work of lower priority that may be evicted goes for a claim that fits nowhere. Who goes is
+//! Making room: running work of lower priority, or that borrows, goes for a claim that fits nowhere. Who goes is
 //! `warp-core`'s, proved on a copy of the fleet; here running work becomes its victims. Pure.
 
 use std::collections::BTreeSet;
@@ -10,11 +10,12 @@ use warp_api::workload::Priority;
 use warp_core::fleet::{Fleet, Request};
 use warp_core::random::Fingerprint;
 use warp_core::schedule::evict::{Victim, evict};
+use warp_core::schedule::reclaim::Lent;
 use warp_runtime::cache::Key;
 use warp_runtime::pass::Pass;
 use warp_runtime::plan::Plan;
 
-use super::Claim;
+use super::{Claim, Tenancy};
 
 /// Running work, in words that know no kind.
 #[derive(Clone, Debug)]
@@ -28,6 +29,8 @@ pub(crate) struct Runs {
     /// GPUs of all its pods.
     pub(crate) gpus: u64,
     pub(crate) started: Option<Timestamp>,
+    /// Since when nothing of what it does is saved; none where all of it is.
+    pub(crate) unsaved_since: Option<Timestamp>,
     /// For whom it was asked to end already.
     pub(crate) evicted_for: Option<String>,
 }
@@ -40,8 +43,29 @@ impl Runs {
 
     /// GPU-seconds that are thrown away when it is evicted now.
     pub(crate) fn lost_gpu_seconds(&self, now: Timestamp) -> u64 {
-        let seconds = u64::try_from(self.ran(now).as_secs()).unwrap_or(0);
-        self.gpus.saturating_mul(seconds)
+        let since = self.unsaved_since.unwrap_or(now);
+        let seconds = now.duration_since(since).as_secs();
+        self.gpus
+            .saturating_mul(u64::try_from(seconds).unwrap_or(0))
+    }
+}
+
+/// Why running work has to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Work of higher priority.
+    Priority,
+    /// Work within the share of its tenant, of which others borrow.
+    Share,
+}
+
+impl Cause {
+    /// What is said of the work that takes its place.
+    pub(crate) fn of_the_other(self) -> &'static str {
+        match self {
+            Self::Priority => "of higher priority",
+            Self::Share => "whose tenant takes back GPUs it had lent",
+        }
     }
 }
 
@@ -49,7 +73,7 @@ impl Runs {
 pub(crate) trait Runner: Debug + Send + Sync {
     fn runs(&self) -> &Runs;
     /// Adds the writes that ask it to end for a claim.
-    fn evict(&self, plan: &mut Plan, by: &Claim);
+    fn evict(&self, plan: &mut Plan, by: &Claim, cause: Cause);
     /// On whose behalf the plan is carried out, as the scheduler.
     fn pass(&self, correlation: String) -> Pass;
 }
@@ -118,6 +142,9 @@ impl Evictable {
         left_out: &[Arc<str>],
         preemptible: &dyn Fn(&str) -> Option<bool>,
     ) -> Option<Room> {
+        if claim.patient {
+            return None;
+        }
         let may_go = |at: &usize| {
             let runs = self.runners[*at].runs();
             let said = || preemptible(&runs.key.namespace);
@@ -133,12 +160,35 @@ impl Evictable {
         let mut providers = asked.iter();
         let found = providers.find_map(|requests| evict(fleet, requests, &victims, &eligible))?;
         let going: Vec<usize> = found.victims.iter().map(|at| candidates[*at]).collect();
-        self.taken.extend(&going);
-        let going = going.into_iter().map(|at| Arc::clone(&self.runners[at]));
         Some(Room {
             nodes: found.nodes,
-            going: going.collect(),
+            going: self.takes(going),
         })
+    }
+
+    /// Work that borrows what is lent to it, with its place here. It may be asked back whatever its priority, unless it or
+    /// its tenant says that it is not to be evicted.
+    pub(super) fn lent(&self, tenancy: &Tenancy) -> Vec<(usize, Lent)> {
+        let runners = self.runners.iter().enumerate();
+        let lent = runners.filter_map(|(at, runner)| {
+            let runs = runner.runs();
+            let namespace: &str = &runs.key.namespace;
+            let tenant = tenancy.tenant(namespace)?;
+            let lets = runs.preemptible.or_else(|| tenancy.preemptible(namespace));
+            let may = lets.unwrap_or(true) && self.is_due(runs) && !self.taken.contains(&at);
+            may.then(|| {
+                let victim = self.victim(at);
+                (at, Lent { tenant, victim })
+            })
+        });
+        lent.collect()
+    }
+
+    /// Those go, and are not counted on again in this pass.
+    pub(super) fn takes(&mut self, going: Vec<usize>) -> Vec<Arc<dyn Runner>> {
+        self.taken.extend(&going);
+        let going = going.into_iter();
+        going.map(|at| Arc::clone(&self.runners[at])).collect()
     }
 
     /// Who was asked to end already costs nothing more.

@@ -67,6 +67,11 @@ impl<'a> Line<'a> {
         }
     }
 
+    /// Whether anything is kept for who waits.
+    pub(crate) fn keeps(&self) -> bool {
+        self.policy != QueuePolicy::SkipAhead
+    }
+
     /// What is kept so far in this pass.
     pub(crate) fn held(&self) -> &Arc<Vec<Held>> {
         &self.held
@@ -114,7 +119,7 @@ impl<'a> Line<'a> {
         claim: &Claim,
         asked: &[Vec<Request>],
     ) -> Option<Vec<Arc<str>>> {
-        if self.policy == QueuePolicy::SkipAhead || self.is_behind(fleet, asked) {
+        if !self.keeps() || self.is_behind(fleet, asked) {
             return None;
         }
         let held = match self.policy {

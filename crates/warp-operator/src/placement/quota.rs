@@ -1,7 +1,7 @@
 //! What the ResourceQuotas of a namespace leave for a claim's pods. Pure.
 //!
 //! Looks at what a quota counts of every pod (pods, CPU, memory, ephemeral storage, extended resources
-//! and limits) under the scopes a pod's own spec decides. What else a quota may count, and what admission
+//! and limits) under the scopes a pod's own spec decides, and at the Job a claim is placed by. What else a quota may count, and what admission
 //! adds to a pod, stays the API server's to refuse.
 
 use std::collections::BTreeMap;
@@ -19,13 +19,19 @@ use crate::ledger::{self, Promise};
 
 /// Thousandths of a unit, as `limits.cpu` needs them.
 type Amounts = BTreeMap<String, i128>;
+/// One object.
+const ONE: i128 = 1000;
+/// What quotas call the number of Jobs.
+const JOBS: &str = "count/jobs.batch";
 
 /// The quotas of all namespaces and what they will count soon.
 #[derive(Debug, Default)]
 pub(crate) struct Quotas {
-    quotas: BTreeMap<String, Vec<Arc<ResourceQuota>>>,
+    by_namespace: BTreeMap<String, Vec<Arc<ResourceQuota>>>,
     /// Pods that no quota counts yet because they are not there yet.
     coming: BTreeMap<String, Vec<PodSpec>>,
+    /// Jobs that no quota counts yet, in thousandths.
+    jobs: BTreeMap<String, i128>,
 }
 
 impl Quotas {
@@ -33,9 +39,9 @@ impl Quotas {
         let mut found = Self::default();
         for quota in quotas {
             let namespace = quota.namespace().unwrap_or_default();
-            found.quotas.entry(namespace).or_default().push(quota);
+            found.by_namespace.entry(namespace).or_default().push(quota);
         }
-        if found.quotas.is_empty() {
+        if found.by_namespace.is_empty() {
             return found;
         }
         for promise in promises.iter().filter(|promise| !promise.counted) {
@@ -47,15 +53,33 @@ impl Quotas {
 
     /// Counts a pod that is about to be made.
     pub(crate) fn promise(&mut self, namespace: &str, pod: PodSpec) {
-        if self.quotas.contains_key(namespace) {
+        if self.by_namespace.contains_key(namespace) {
             let coming = self.coming.entry(namespace.to_owned()).or_default();
             coming.push(pod);
         }
     }
 
+    /// Counts a Job that is about to be made.
+    pub(crate) fn promise_job(&mut self, namespace: &str) {
+        if self.by_namespace.contains_key(namespace) {
+            *self.jobs.entry(namespace.to_owned()).or_default() += ONE;
+        }
+    }
+
+    /// Why no further Job is let in, if it is not. Scopes are of pods: a quota that has some counts no Jobs.
+    pub(crate) fn blocks_job(&self, namespace: &str) -> Option<Verdict> {
+        let coming = self.jobs.get(namespace).copied().unwrap_or_default();
+        self.by_namespace.get(namespace)?.iter().find_map(|quota| {
+            let spec = quota.spec.as_ref()?;
+            let scoped = spec.scopes.is_some() || spec.scope_selector.is_some();
+            let over = || left(namespace, quota, JOBS, coming, ONE);
+            (!scoped).then(over).flatten()
+        })
+    }
+
     /// Why pods that come together are not let in, if they are not.
     pub(crate) fn blocks(&mut self, namespace: &str, pods: &[PodSpec]) -> Option<Verdict> {
-        if !self.quotas.contains_key(namespace) {
+        if !self.by_namespace.contains_key(namespace) {
             return None;
         }
         let before = self.coming.get(namespace).map_or(0, Vec::len);
@@ -74,7 +98,7 @@ impl Quotas {
     }
 
     fn blocks_one(&self, namespace: &str, pod: &PodSpec) -> Option<Verdict> {
-        let quotas = self.quotas.get(namespace)?;
+        let quotas = self.by_namespace.get(namespace)?;
         quotas
             .iter()
             .find_map(|quota| self.over(namespace, quota, pod))
@@ -84,43 +108,49 @@ impl Quotas {
         if !covers(quota, pod)? {
             return None;
         }
-        let status = quota.status.as_ref()?;
-        let (hard, used) = (status.hard.as_ref()?, status.used.as_ref()?);
         let coming = self.coming.get(namespace).into_iter().flatten();
         let coming: Vec<Amounts> = coming
             .filter(|other| covers(quota, other) == Some(true))
             .map(asked)
             .collect();
-        for (name, needed) in asked(pod) {
-            let Some(hard) = hard.get(&name) else {
-                continue;
-            };
-            // A number beyond all counting limits nothing; the others still do.
-            let (Some(most), Some(counted)) = (milli(hard), used.get(&name).map_or(Some(0), milli))
-            else {
-                continue;
-            };
-            let promised: i128 = coming.iter().filter_map(|amounts| amounts.get(&name)).sum();
-            if needed > 0 && counted + promised + needed > most {
-                let next = if needed > most {
-                    "ask for less, or have the quota raised"
-                } else {
-                    "it is placed when other work of the namespace ends, or the quota is raised"
-                };
-                return Some(Verdict {
-                    reason: reason::QUOTA_EXCEEDED,
-                    message: format!(
-                        "quota {} of namespace {namespace} leaves too little {name}: {} of {} used, {} needed; {next}",
-                        quota.name_any(),
-                        shown(&name, counted + promised),
-                        hard.0,
-                        shown(&name, needed),
-                    ),
-                });
-            }
-        }
-        None
+        asked(pod).into_iter().find_map(|(name, needed)| {
+            let promised = coming.iter().filter_map(|amounts| amounts.get(&name)).sum();
+            left(namespace, quota, &name, promised, needed)
+        })
     }
+}
+
+/// Why a quota leaves too little of what it counts under a name, if it does.
+fn left(
+    namespace: &str,
+    quota: &ResourceQuota,
+    name: &str,
+    promised: i128,
+    needed: i128,
+) -> Option<Verdict> {
+    let status = quota.status.as_ref()?;
+    let hard = status.hard.as_ref()?.get(name)?;
+    // A number beyond all counting limits nothing.
+    let most = milli(hard)?;
+    let counted = status.used.as_ref()?.get(name).map_or(Some(0), milli)?;
+    if needed <= 0 || counted + promised + needed <= most {
+        return None;
+    }
+    let next = if needed > most {
+        "ask for less, or have the quota raised"
+    } else {
+        "it is placed when other work of the namespace ends, or the quota is raised"
+    };
+    Some(Verdict {
+        reason: reason::QUOTA_EXCEEDED,
+        message: format!(
+            "quota {} of namespace {namespace} leaves too little {name}: {} of {} used, {} needed; {next}",
+            quota.name_any(),
+            shown(name, counted + promised),
+            hard.0,
+            shown(name, needed),
+        ),
+    })
 }
 
 /// Whether a quota counts a pod; `None` when only the API server knows.
@@ -157,11 +187,7 @@ fn covers(quota: &ResourceQuota, pod: &PodSpec) -> Option<bool> {
 
 /// What quotas count of a pod, under every name they may use for it.
 fn asked(pod: &PodSpec) -> Amounts {
-    let mut all = Amounts::from([
-        ("pods".to_owned(), 1000),
-        ("count/pods".to_owned(), 1000),
-        ("count/jobs.batch".to_owned(), 1000),
-    ]);
+    let mut all = Amounts::from([("pods".to_owned(), ONE), ("count/pods".to_owned(), ONE)]);
     let Resources {
         cpu_milli,
         memory_bytes,

@@ -15,7 +15,11 @@ use crate::workload::tenant_of;
 
 /// Rented nodes, each with whom it is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rented(BTreeMap<Arc<str>, Tenure>);
+pub(crate) struct Rented {
+    tenures: BTreeMap<Arc<str>, Tenure>,
+    /// Nodes whose machine goes or is taken back: nobody is placed there.
+    going: BTreeSet<Arc<str>>,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Tenure {
@@ -33,8 +37,14 @@ impl Rented {
         tenants: &[Arc<Tenant>],
         namespaces: &[Arc<Namespace>],
     ) -> Self {
-        let mut nodes = BTreeMap::new();
+        let (mut nodes, mut going) = (BTreeMap::new(), BTreeSet::new());
         for request in requests {
+            let attempts = request.status.iter().flat_map(|status| &status.attempts);
+            let leaving = attempts.filter(|attempt| {
+                let taken = attempt.noticed_at.is_some() || attempt.ending.is_some();
+                attempt.outcome.is_none() && taken
+            });
+            going.extend(leaving.map(|attempt| Arc::from(attempt.machine.as_str())));
             let Some((key, uid)) = tenant_of(request) else {
                 continue;
             };
@@ -61,16 +71,23 @@ impl Rented {
                 nodes.insert(Arc::from(attempt.machine.as_str()), tenure);
             }
         }
-        Self(nodes)
+        Self {
+            tenures: nodes,
+            going,
+        }
     }
 
     /// The nodes a claim has to keep off.
     pub(super) fn off_limits(&self, claim: &Claim) -> Vec<Arc<str>> {
         let namespace: &str = &claim.key.namespace;
-        let kept = self.0.iter().filter(|(_, tenure)| {
-            tenure.first != claim.uid && !tenure.namespaces.contains(namespace)
+        let kept = self.tenures.iter().filter(|(node, tenure)| {
+            let others = tenure.first != claim.uid && !tenure.namespaces.contains(namespace);
+            others && !self.going.contains(*node)
         });
-        kept.map(|(node, _)| Arc::clone(node)).collect()
+        let going = self.going.iter().map(Arc::clone);
+        kept.map(|(node, _)| Arc::clone(node))
+            .chain(going)
+            .collect()
     }
 }
 
@@ -142,7 +159,7 @@ mod tests {
             })
             .collect();
         let rented = Rented::new(&[request()], |_| Some(workload(phase)), tenants, &spaces);
-        let tenure = &rented.0["m-1"];
+        let tenure = &rented.tenures["m-1"];
         assert_eq!(tenure.first, "u");
         tenure.namespaces.iter().cloned().collect()
     }

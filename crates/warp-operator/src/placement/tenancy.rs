@@ -9,9 +9,12 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::{Resource, ResourceExt};
 use warp_api::workload::{Priority, SchedulingStrategy, run_seconds};
 use warp_api::{Tenant, reason};
-use warp_core::fleet::{Fleet, GpuPool, Request, Work};
-use warp_core::tenancy::{Ask, Kind, Tree, Usage, Verdict as Answer, admit};
-use warp_runtime::cache::{Cache, Health};
+use warp_core::fleet::{Fleet, GpuPool, GpuRequest, Request, Work};
+use warp_core::schedule::reclaim::held;
+use warp_core::tenancy::{
+    Ask, Kind, Tree, Turn, Usage, Verdict as Answer, admit, is_entitled, turn,
+};
+use warp_runtime::cache::{Cache, Health, Key};
 
 use super::{Claim, Verdict};
 use crate::tenant::claims;
@@ -33,6 +36,19 @@ pub(crate) struct Tenancy {
     owners: BTreeMap<String, Arc<Tenant>>,
     /// Namespaces that several claim, one of whom limits something.
     contested: BTreeMap<String, Vec<String>>,
+    /// What others may not borrow: those it is promised to wait for it. It counts as used.
+    reserved: Arc<Vec<Reserved>>,
+}
+
+/// GPUs that are kept for a tenant that waits for its share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reserved {
+    tenant: Arc<str>,
+    kind: Kind,
+    count: i64,
+    /// Who waits for work of its own tenant to end: what comes later of that tenant waits behind it. None where only other
+    /// tenants are kept off.
+    first: Option<Key>,
 }
 
 impl Tenancy {
@@ -80,15 +96,8 @@ impl Tenancy {
             return;
         };
         let name = Arc::from(owner.name_any());
-        let node = fleet.find(&work.node).and_then(|id| fleet.node(id));
-        for (at, pool) in node.iter().flat_map(|node| node.gpus.iter().enumerate()) {
-            let named = work.request.resources.extended(&pool.resource);
-            let taken = work.gpus.as_ref().filter(|taken| taken.pool == at);
-            let asked = taken.and(work.request.gpu.as_ref());
-            let asked = asked.map_or(0, |gpu| i64::from(gpu.count));
-            if named + asked > 0 {
-                self.usage.add(&name, &kind(pool), named + asked);
-            }
+        for (kind, count) in held(fleet, work) {
+            self.usage.add(&name, &kind, count);
         }
     }
 
@@ -163,6 +172,127 @@ impl Tenancy {
         })
     }
 
+    /// Whether tenants lend each other anything.
+    pub(crate) fn lends(&self) -> bool {
+        let mut owners = self.owners.values();
+        owners.any(|owner| owner.spec.parent.is_some())
+    }
+
+    /// The tenant of a namespace.
+    pub(super) fn tenant(&self, namespace: &str) -> Option<Arc<str>> {
+        let owner = self.owners.get(namespace)?;
+        Some(Arc::from(owner.name_any()))
+    }
+
+    /// The tree and what is used of it, as one tenant sees it: what is kept for itself is not in its way.
+    pub(super) fn seen_by(&self, tenant: &str) -> (&Tree, Usage) {
+        let mut usage = self.usage.clone();
+        let own = self.reserved.iter();
+        for kept in own.filter(|kept| *kept.tenant == *tenant && kept.first.is_none()) {
+            usage.add(&kept.tenant, &kept.kind, -kept.count);
+        }
+        (&self.tree, usage)
+    }
+
+    /// What is kept so far in this pass.
+    pub(crate) fn reserved(&self) -> &Arc<Vec<Reserved>> {
+        &self.reserved
+    }
+
+    /// Keeps GPUs from those who would borrow them, or from later work of the same tenant.
+    pub(crate) fn reserve(&mut self, kept: Reserved) {
+        if kept.first.is_none() {
+            self.usage.add(&kept.tenant, &kept.kind, kept.count);
+        }
+        Arc::make_mut(&mut self.reserved).push(kept);
+    }
+
+    /// The kinds of GPU that a tenant is promised so many of, of those a request accepts, each as what would be kept of it.
+    pub(super) fn promised(
+        &self,
+        fleet: &Fleet,
+        namespace: &str,
+        gpu: &GpuRequest,
+        pods: usize,
+    ) -> Vec<Reserved> {
+        let Some(owner) = self.owners.get(namespace) else {
+            return Vec::new();
+        };
+        let tenant: Arc<str> = Arc::from(owner.name_any());
+        let (tree, usage) = self.seen_by(&tenant);
+        let mut found = Vec::new();
+        for (kind, count) in asks(fleet, gpu, pods) {
+            let ask = Ask {
+                tenant: &tenant,
+                kind: &kind,
+                count,
+            };
+            if owner.spec.allows(&kind) && is_entitled(tree, &usage, ask) {
+                found.push(Reserved {
+                    tenant: Arc::clone(&tenant),
+                    kind,
+                    count,
+                    first: None,
+                });
+            }
+        }
+        found
+    }
+
+    /// What a claim waits for that its tenant's share covers as soon as the tenant's own work has ended, unless somebody
+    /// of the tenant waits for the same before it.
+    pub(super) fn first_in_line(
+        &self,
+        fleet: &Fleet,
+        claim: &Claim,
+        gpu: &GpuRequest,
+    ) -> Option<Reserved> {
+        let owner = self.owners.get(&*claim.key.namespace)?;
+        let tenant: Arc<str> = Arc::from(owner.name_any());
+        let mut idle = self.usage.clone();
+        idle.clear(&tenant);
+        let mut asked = asks(fleet, gpu, claim.pods.len()).into_iter();
+        let (kind, count) = asked.find(|(kind, count)| {
+            let ask = Ask {
+                tenant: &tenant,
+                kind,
+                count: *count,
+            };
+            owner.spec.allows(kind) && is_entitled(&self.tree, &idle, ask)
+        })?;
+        let taken = self.ahead(&tenant, &kind).next().is_some();
+        (!taken).then(|| Reserved {
+            tenant,
+            kind,
+            count,
+            first: Some(claim.key.clone()),
+        })
+    }
+
+    /// Who of a tenant waits for such GPUs before whoever comes now.
+    fn ahead<'a>(&'a self, tenant: &'a str, kind: &'a Kind) -> impl Iterator<Item = &'a Reserved> {
+        let kept = self.reserved.iter();
+        kept.filter(move |kept| {
+            kept.first.is_some() && *kept.tenant == *tenant && kept.kind == *kind
+        })
+    }
+
+    /// Why a claim that its tenant's share would cover waits behind another of the tenant.
+    fn behind(&self, tree: &Tree, usage: &Usage, ask: Ask<'_>) -> Option<Verdict> {
+        let first = self.ahead(ask.tenant, ask.kind).next()?;
+        let mut later = usage.clone();
+        later.add(&first.tenant, &first.kind, first.count);
+        barred(admit(tree, &later, ask))?;
+        let key = first.first.as_ref()?;
+        Some(Verdict {
+            reason: reason::TENANT_QUOTA_EXCEEDED,
+            message: format!(
+                "it is behind {key}, which waits for {} {} of tenant {}'s quota",
+                first.count, first.kind.model, first.tenant
+            ),
+        })
+    }
+
     /// Leaves of a request's GPUs those its tenant may have now, for as many pods as ask alike. Says whether any were left
     /// out; an error when none is left.
     pub(crate) fn narrow(
@@ -176,20 +306,17 @@ impl Tenancy {
             return Ok(false);
         };
         let name = owner.name_any();
+        let (tree, usage) = self.seen_by(&name);
         let mut may = BTreeSet::new();
         let mut refused: Option<Verdict> = None;
-        for (_, offered) in fleet.kinds().filter(|(_, kind)| kind.accepted_by(gpu)) {
-            let kind = Kind {
-                vendor: Arc::clone(&offered.vendor),
-                model: Arc::clone(&offered.model),
-            };
+        for (kind, count) in asks(fleet, gpu, pods) {
             let ask = Ask {
                 tenant: &name,
                 kind: &kind,
-                count: i64::from(gpu.count).saturating_mul(i64::try_from(pods).unwrap_or(i64::MAX)),
+                count,
             };
             let no = if owner.spec.allows(&kind) {
-                barred(admit(&self.tree, &self.usage, ask))
+                barred(admit(tree, &usage, ask)).or_else(|| self.behind(tree, &usage, ask))
             } else {
                 Some(Verdict {
                     reason: reason::TENANT_FORBIDS,
@@ -216,6 +343,109 @@ impl Tenancy {
                 Ok(true)
             }
         }
+    }
+}
+
+/// The kinds of GPU a request accepts, and how many so many pods ask for.
+fn asks(fleet: &Fleet, gpu: &GpuRequest, pods: usize) -> Vec<(Kind, i64)> {
+    let pods = i64::try_from(pods).unwrap_or(i64::MAX);
+    let count = i64::from(gpu.count).saturating_mul(pods);
+    let accepted = fleet.kinds().filter(|(_, kind)| kind.accepted_by(gpu));
+    let kinds = accepted.map(|(_, offered)| Kind {
+        vendor: Arc::clone(&offered.vendor),
+        model: Arc::clone(&offered.model),
+    });
+    kinds.map(|kind| (kind, count)).collect()
+}
+
+impl Reserved {
+    pub(super) fn tenant(&self) -> &Arc<str> {
+        &self.tenant
+    }
+
+    pub(super) fn ask(&self) -> Ask<'_> {
+        Ask {
+            tenant: &self.tenant,
+            kind: &self.kind,
+            count: self.count,
+        }
+    }
+
+    pub(super) fn kind(&self) -> &Kind {
+        &self.kind
+    }
+}
+
+/// Tenants' use as it grows while a line is put in order.
+#[derive(Debug)]
+pub(super) struct Tally<'a> {
+    tenancy: &'a Tenancy,
+    usage: Usage,
+}
+
+impl<'a> Tally<'a> {
+    pub(super) fn new(tenancy: &'a Tenancy) -> Self {
+        Self {
+            usage: tenancy.usage.clone(),
+            tenancy,
+        }
+    }
+
+    /// Counts what a claim asks for if its tenant's share covers that; whether it does. Who has no tenant, or is promised
+    /// nothing because nothing limits it, stands where it stands.
+    pub(super) fn is_within(
+        &mut self,
+        fleet: &Fleet,
+        namespace: &str,
+        gpu: &GpuRequest,
+        pods: usize,
+    ) -> bool {
+        let tree = &self.tenancy.tree;
+        let Some(tenant) = self.tenancy.tenant(namespace) else {
+            return true;
+        };
+        let mut limited = false;
+        for (kind, count) in asks(fleet, gpu, pods) {
+            let ask = Ask {
+                tenant: &tenant,
+                kind: &kind,
+                count,
+            };
+            if is_entitled(tree, &self.usage, ask) {
+                self.usage.add(&tenant, &kind, count);
+                return true;
+            }
+            limited |= turn(tree, &self.usage, ask) != Turn::default();
+        }
+        !limited
+    }
+
+    /// Its turn among those who borrow, counted as if it had what it asks for.
+    pub(super) fn turn(
+        &self,
+        fleet: &Fleet,
+        namespace: &str,
+        gpu: &GpuRequest,
+        pods: usize,
+    ) -> (Turn, Option<Reserved>) {
+        let Some(tenant) = self.tenancy.tenant(namespace) else {
+            return (Turn::default(), None);
+        };
+        let turns = asks(fleet, gpu, pods).into_iter().map(|(kind, count)| {
+            let kept = Reserved {
+                tenant: Arc::clone(&tenant),
+                kind,
+                count,
+                first: None,
+            };
+            (turn(&self.tenancy.tree, &self.usage, kept.ask()), kept)
+        });
+        let best = turns.min_by_key(|(turn, _)| *turn);
+        best.map_or((Turn::default(), None), |(turn, kept)| (turn, Some(kept)))
+    }
+
+    pub(super) fn count(&mut self, kept: &Reserved) {
+        self.usage.add(&kept.tenant, &kept.kind, kept.count);
     }
 }
 

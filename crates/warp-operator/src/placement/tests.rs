@@ -8,6 +8,7 @@ use warp_runtime::cache::Cache;
 mod evict;
 mod gangs;
 mod line;
+mod reclaim;
 mod rented;
 mod tenancy;
 
@@ -596,6 +597,32 @@ fn a_quota_is_looked_at_before_a_node_and_counts_what_is_promised() {
         &cpu,
     );
     assert!(chosen(&elsewhere[0]).is_some(), "only the API server knows");
+}
+
+#[test]
+fn a_quota_of_jobs_counts_one_for_a_gang_and_one_for_each_that_is_placed() {
+    let jobs = "count/jobs.batch";
+    let decided = |used: &str, wanted: &[Arc<GPUWorkload>]| {
+        let mut ledger = ledger::build(&[node("a", 8, json!({}))], &[], &[]);
+        let quotas = vec![quota(json!({jobs: "3"}), json!({jobs: used}), json!(null))];
+        let quotas = Quotas::new(quotas, &[]);
+        decide_under(&mut ledger, wanted, quotas, &Settings::default())
+    };
+    let gang = [workload("gang", json!({"gpuCount": 1, "replicas": 4}))];
+    let decisions = decided("2", &gang);
+    assert!(
+        matches!(&decisions[0], Decision::Place(places) if places.len() == 4),
+        "{decisions:?}"
+    );
+    assert_eq!(verdict(&decided("3", &gang)[0]).0, reason::QUOTA_EXCEEDED);
+    let two: Vec<_> = (0..2)
+        .map(|n| workload(&format!("w{n}"), json!({"gpuCount": 1})))
+        .collect();
+    let decisions = decided("2", &two);
+    assert!(chosen(&decisions[0]).is_some());
+    let (found, message) = verdict(&decisions[1]);
+    assert_eq!(found, reason::QUOTA_EXCEEDED);
+    assert!(message.contains("3 of 3 used, 1 needed"), "{message}");
 }
 
 #[test]

@@ -128,6 +128,20 @@ pub(super) fn wanted(job: &Job, live: usize) -> usize {
     }
 }
 
+/// The PriorityClass of its pods.
+fn class_name(job: &Job) -> Option<&str> {
+    let spec = job.spec.as_ref()?;
+    let pod = spec.template.spec.as_ref()?;
+    let named = pod.priority_class_name.as_deref();
+    named.filter(|named| !named.is_empty())
+}
+
+/// Whether nobody is evicted for it: `policy` knows the preemption policy of a PriorityClass.
+pub(crate) fn patient(job: &Job, policy: impl Fn(&str) -> Option<String>) -> bool {
+    let policy = class_name(job).and_then(policy);
+    policy.as_deref() == Some("Never")
+}
+
 /// Its priority: what its annotation says, else by the value of its pods' PriorityClass, whose values `class` knows:
 /// above zero is high, below zero is low. The error says what cannot be read.
 pub(crate) fn priority(job: &Job, class: impl Fn(&str) -> Option<i32>) -> Result<Priority, String> {
@@ -142,16 +156,11 @@ pub(crate) fn priority(job: &Job, class: impl Fn(&str) -> Option<i32>) -> Result
             )),
         };
     }
-    let spec = job.spec.as_ref();
-    let pod = spec.and_then(|spec| spec.template.spec.as_ref());
-    let named = pod.and_then(|pod| pod.priority_class_name.as_deref());
-    let Some(named) = named.filter(|named| !named.is_empty()) else {
+    let Some(named) = class_name(job) else {
         return Ok(Priority::Normal);
     };
     match class(named) {
-        Some(1..) => Ok(Priority::High),
-        Some(0) => Ok(Priority::Normal),
-        Some(_) => Ok(Priority::Low),
+        Some(value) => Ok(Priority::of_class(value)),
         None => Err(format!(
             "its pods name the PriorityClass {named}, which is not there: create it, or name another in spec.template"
         )),

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::{Resource, ResourceExt};
 use warp_api::reason;
 use warp_api::workload::Priority;
+use warp_core::estimate::Features;
 use warp_core::random::Fingerprint;
 use warp_core::schedule::keep::Ending;
 use warp_runtime::cache::{Cache, Key};
@@ -17,13 +18,13 @@ use warp_runtime::plan::{Action, Note, Plan, about};
 
 use super::ask::{Ask, ask};
 use super::objects::{nodes, place, promise_id, promises, refused_nodes};
-use super::observe::{pods, priority_of, refusal};
+use super::observe::{is_patient, pods, priority_of, refusal};
 use super::standing::{Standing, standing};
 use super::{NAME, Running, line_matters};
 use crate::context::Context;
 use crate::ledger::Promise;
 use crate::placement::{
-    self, Claim, Claimant, Claimants, Endings, Open, Place, PodClaim, Runner, Verdict,
+    self, Claim, Claimant, Claimants, Endings, Holder, Open, Place, PodClaim, Runner, Verdict,
 };
 use crate::workload::{over, providers, started};
 
@@ -59,14 +60,15 @@ impl Claimants for Claims {
                     let generation = job.meta().generation.unwrap_or_default();
                     let held = cx.verdicts.held_until(uid, generation);
                     if held.is_some_and(|until| until > now) {
-                        open.held += 1;
+                        open.held_back.extend(job.uid());
                         continue;
                     }
                     // One whose spec is wrong is told so by its own pass.
                     let Ok(priority) = priority_of(cx, &job) else {
                         continue;
                     };
-                    let asking = Asking::new(&cx.queued, job, priority, now);
+                    let patient = is_patient(cx, &job);
+                    let asking = Asking::new(&cx.queued, job, (priority, patient), now);
                     let asking = asking.map(|asking| Arc::new(asking) as Arc<dyn Claimant>);
                     open.claimants.extend(asking);
                 }
@@ -93,7 +95,7 @@ impl Claimants for Claims {
         kept.collect()
     }
 
-    fn runners(&self) -> Vec<Arc<dyn Runner>> {
+    fn runners(&self, _: Timestamp) -> Vec<Arc<dyn Runner>> {
         let cx = &self.cx;
         let all = cx.queued.all().into_iter();
         let running = all.filter_map(|job| {
@@ -110,6 +112,37 @@ impl Claimants for Claims {
         let all = cx.queued.all().into_iter();
         all.flat_map(|job| ends_of(&job, &pods(cx, &job))).collect()
     }
+
+    fn holders(&self) -> Vec<Holder> {
+        let cx = &self.cx;
+        let all = cx.queued.all().into_iter();
+        let held = all.filter_map(|job| holder(&job, &pods(cx, &job), priority_of(cx, &job).ok()?));
+        held.collect()
+    }
+}
+
+/// What a placed Job holds, if it is not over.
+pub(crate) fn holder(job: &Job, pods: &[Arc<Pod>], priority: Priority) -> Option<Holder> {
+    if standing(job, pods) != Standing::Placed {
+        return None;
+    }
+    let status = job.status.as_ref();
+    let started = status.and_then(|status| status.start_time.as_ref());
+    let made = job.meta().creation_timestamp.as_ref();
+    let places = nodes(job).map_or(0, |nodes| nodes.len());
+    let each = ask(job).map_or(0, |ask| ask.gpus.count);
+    Some(Holder {
+        key: Key::of(job),
+        works: ends_of(job, pods).into_keys().collect(),
+        priority,
+        features: Features {
+            tenant: job.namespace(),
+            gpus: each.saturating_mul(u32::try_from(places).unwrap_or(u32::MAX)),
+            ..Features::default()
+        },
+        since: started.or(made)?.0,
+        longest_seconds: longest(job),
+    })
 }
 
 /// When the pods of a Job end, and what it has been promised for others.
@@ -150,13 +183,13 @@ impl Asking {
     pub(crate) fn new(
         jobs: &Cache<Job>,
         job: Arc<Job>,
-        priority: Priority,
+        (priority, patient): (Priority, bool),
         now: Timestamp,
     ) -> Option<Self> {
         let ask = ask(&job).ok()?;
         Some(Self {
             jobs: jobs.clone(),
-            claim: claim(&job, &ask, priority, now),
+            claim: claim(&job, &ask, (priority, patient), now),
             job,
             ask,
         })
@@ -226,7 +259,7 @@ impl Claimant for Asking {
     }
 }
 
-fn claim(job: &Job, ask: &Ask, priority: Priority, now: Timestamp) -> Claim {
+fn claim(job: &Job, ask: &Ask, (priority, patient): (Priority, bool), now: Timestamp) -> Claim {
     let uid = job.uid().unwrap_or_default();
     let generation = job.meta().generation.unwrap_or_default();
     let pod = PodClaim {
@@ -244,6 +277,7 @@ fn claim(job: &Job, ask: &Ask, priority: Priority, now: Timestamp) -> Claim {
         version: job.resource_version().unwrap_or_default(),
         created: job.creation_timestamp().map(|time| time.0),
         priority,
+        patient,
         max_runtime_seconds: longest(job),
         strategy: None,
         providers: providers(job),
@@ -253,5 +287,6 @@ fn claim(job: &Job, ask: &Ask, priority: Priority, now: Timestamp) -> Claim {
             .collect(),
         near: None,
         pods: vec![pod; ask.pods],
+        makes_job: false,
     }
 }

@@ -15,7 +15,7 @@ use super::ask::{ask, wanted};
 use super::objects::{requeue, staying};
 use super::standing::{Standing, standing};
 use crate::ledger::node_of;
-use crate::placement::{self, Claim, Runner, Runs};
+use crate::placement::{self, Cause, Claim, Runner, Runs};
 use crate::workload::started;
 
 /// A placed Job whose pods are all on their nodes, or one that was suspended for others and whose pods still end.
@@ -42,6 +42,7 @@ impl Running {
         }
         let preemptible = job.annotations().get(label::PREEMPTIBLE);
         let gpus = ask(job).map_or(0, |ask| u64::from(ask.gpus.count));
+        let started = all.iter().filter_map(|pod| started(pod)).min();
         let runs = Runs {
             key: Key::of(&**job),
             works: all
@@ -52,7 +53,8 @@ impl Running {
             priority,
             preemptible: preemptible.and_then(|said| said.parse().ok()),
             gpus: gpus.saturating_mul(all.len() as u64),
-            started: all.iter().filter_map(|pod| started(pod)).min(),
+            started,
+            unsaved_since: started,
             evicted_for: going.cloned(),
         };
         Some(Self {
@@ -67,8 +69,8 @@ impl Runner for Running {
         &self.runs
     }
 
-    fn evict(&self, plan: &mut Plan, by: &Claim) {
-        let why = format!("it makes room for {}, which has a higher priority", by.key);
+    fn evict(&self, plan: &mut Plan, by: &Claim, cause: Cause) {
+        let why = format!("it makes room for {}, {}", by.key, cause.of_the_other());
         plan.merge(&*self.job, requeue(&why, None));
         plan.push(Action::Note(Note {
             about: about(&*self.job),

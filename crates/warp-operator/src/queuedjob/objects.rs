@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use warp_api::{label, reason};
 
 use super::ask::{ask, wanted};
-use crate::ledger::{Promise, finished, node_of, pinned_to};
+use crate::ledger::{Promise, finished, node_of, pin, pinned_to};
 use crate::placement::Place;
-use crate::workload::{is_gated, pin, suspended};
+use crate::workload::{is_gated, suspended};
 
 /// The nodes a Job was given, one for each of its pods.
 pub(super) fn nodes(job: &Job) -> Option<Vec<&str>> {

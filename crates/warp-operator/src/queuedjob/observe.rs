@@ -9,7 +9,7 @@ use kube::{Resource, ResourceExt};
 use warp_api::workload::Priority;
 use warp_runtime::cache::Key;
 
-use super::ask::priority;
+use super::ask::{patient, priority};
 use crate::context::Context;
 use crate::ledger::finished;
 use crate::placement::Verdict;
@@ -63,6 +63,14 @@ pub(super) fn refusal(cx: &Context, job: &Job) -> Option<String> {
     events.retain(|event| event.meta().namespace == job.meta().namespace);
     events.sort_by_key(|event| event.last_timestamp.as_ref().map(|time| time.0));
     events.last()?.message.clone()
+}
+
+/// Whether the class of its pods evicts nobody.
+pub(super) fn is_patient(cx: &Context, job: &Job) -> bool {
+    patient(job, |name| {
+        let class = cx.priorities.get(&Key::new("", name))?;
+        class.preemption_policy.clone()
+    })
 }
 
 pub(super) fn priority_of(cx: &Context, job: &Job) -> Result<Priority, String> {

@@ -15,7 +15,7 @@ use super::observe::Seen;
 use super::standing::{Standing, is_ours, standing};
 use super::{Asking, Running, ask, objects, plan, priority, promises};
 use crate::config::Settings;
-use crate::placement::{Claimant, Place, Runner, Verdict};
+use crate::placement::{Cause, Claimant, Place, Runner, Verdict};
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
@@ -144,7 +144,7 @@ fn patched(job: &Job, patch: &Value) -> Job {
 
 fn asking(job: &Job) -> Asking {
     let jobs = Cache::new(&[]);
-    Asking::new(&jobs, Arc::new(job.clone()), Priority::Normal, NOW).unwrap()
+    Asking::new(&jobs, Arc::new(job.clone()), (Priority::Normal, false), NOW).unwrap()
 }
 
 fn placed(job: &Job, nodes: &[&str]) -> Job {
@@ -431,7 +431,7 @@ fn one_that_makes_room_is_suspended_ends_and_is_queued_as_it_was() {
     assert_eq!((runner.runs().gpus, runner.runs().works.len()), (2, 1));
     assert!(Running::of(&Arc::new(running.clone()), &[], Priority::Low).is_none());
     let mut plan = Plan::default();
-    runner.evict(&mut plan, asking(&before).claim());
+    runner.evict(&mut plan, asking(&before).claim(), Cause::Priority);
     assert_eq!(told(&plan), [reason::PREEMPTED]);
     let mut going = patched(&running, patch(&plan));
     assert_eq!(standing(&going, &pods), Standing::Settling);

@@ -20,9 +20,9 @@ use warp_runtime::plan::Plan;
 use super::assess::{Placeable, placeable};
 use super::gang::{self, promise_id};
 use super::objects::{Shell, job_name, shell};
-use super::observe::{Seen, reserves, see};
+use super::observe::{Seen, class_of, reserves, see};
 use super::plan::only_if_lost;
-use super::{NAME, Running, attempt, features, owns};
+use super::{Class, NAME, Rank, Running, attempt, features, owns, rank};
 use crate::context::Context;
 use crate::ledger::Promise;
 use crate::placement::{
@@ -69,7 +69,7 @@ impl Claimants for Claims {
             let seen = see(cx, &workload);
             match placeable(&workload, status, &seen, &cx.settings, now) {
                 Placeable::No | Placeable::From(_) => {}
-                Placeable::Held(_) => open.held += 1,
+                Placeable::Held(_) => open.held_back.extend(workload.uid()),
                 Placeable::Now => {
                     // One whose spec is wrong is told so by its own pass.
                     let namespace = workload.namespace().unwrap_or_default();
@@ -95,7 +95,7 @@ impl Claimants for Claims {
         kept.collect()
     }
 
-    fn runners(&self) -> Vec<Arc<dyn Runner>> {
+    fn runners(&self, now: Timestamp) -> Vec<Arc<dyn Runner>> {
         let cx = &self.cx;
         let all = cx.workloads.all();
         let running = all.iter().filter_map(|workload| {
@@ -104,7 +104,8 @@ impl Claimants for Claims {
             if pods.is_empty() {
                 return None;
             }
-            Running::of(workload, &cx.jobs.by(BY_OWNER, &uid), &pods)
+            let jobs = cx.jobs.by(BY_OWNER, &uid);
+            Running::of(workload, &jobs, &pods, class_of(cx, workload), now)
         });
         running
             .map(|one| Arc::new(one) as Arc<dyn Runner>)
@@ -129,7 +130,8 @@ impl Claimants for Claims {
         let held = all.iter().filter_map(|workload| {
             let uid = workload.uid()?;
             let jobs = cx.jobs.by(BY_OWNER, &uid);
-            holder(workload, &cx.pods.by(BY_OWNER, &uid), &jobs)
+            let class = class_of(cx, workload);
+            holder(workload, &cx.pods.by(BY_OWNER, &uid), &jobs, class)
         });
         held.collect()
     }
@@ -140,6 +142,7 @@ pub(crate) fn holder(
     workload: &GPUWorkload,
     pods: &[Arc<Pod>],
     jobs: &[Arc<Job>],
+    class: Option<Class>,
 ) -> Option<Holder> {
     let phase = workload.status.as_ref().and_then(|status| status.phase);
     let own = jobs.iter().filter(|job| owns(workload, job));
@@ -155,7 +158,7 @@ pub(crate) fn holder(
     Some(Holder {
         key: Key::of(workload),
         works: ends_of(workload, pods, jobs).into_keys().collect(),
-        priority: workload.spec.priority,
+        priority: rank(workload, class).unwrap_or_default().priority,
         features: features(workload),
         since,
         longest_seconds: workload.spec.max_runtime.as_deref().and_then(run_seconds),
@@ -234,9 +237,10 @@ impl Asking {
         now: Timestamp,
     ) -> Option<Self> {
         let shell = shell(&workload, &seen.catalogue).ok()?;
+        let rank = rank(&workload, seen.class).ok()?;
         Some(Self {
             jobs: jobs.clone(),
-            claim: claim(&workload, &shell, &seen.levels, now),
+            claim: claim(&workload, &shell, rank, &seen.levels, now),
             workload,
             seen,
             shell,
@@ -334,7 +338,13 @@ impl Claimant for Asking {
 }
 
 /// What a workload asks for.
-fn claim(workload: &GPUWorkload, shell: &Shell, levels: &TopologyLevels, now: Timestamp) -> Claim {
+fn claim(
+    workload: &GPUWorkload,
+    shell: &Shell,
+    rank: Rank,
+    levels: &TopologyLevels,
+    now: Timestamp,
+) -> Claim {
     let attempt = attempt(workload);
     let uid = workload.uid().unwrap_or_default();
     let dice = Fingerprint::default().text(&uid).signed(i64::from(attempt));
@@ -354,7 +364,8 @@ fn claim(workload: &GPUWorkload, shell: &Shell, levels: &TopologyLevels, now: Ti
         generation: workload.meta().generation.unwrap_or_default(),
         version: workload.resource_version().unwrap_or_default(),
         created: workload.creation_timestamp().map(|time| time.0),
-        priority: workload.spec.priority,
+        priority: rank.priority,
+        patient: rank.patient,
         max_runtime_seconds: workload.spec.max_runtime.as_deref().and_then(run_seconds),
         strategy: workload.spec.scheduling_strategy,
         dice: dice.get(),
@@ -365,6 +376,7 @@ fn claim(workload: &GPUWorkload, shell: &Shell, levels: &TopologyLevels, now: Ti
             .filter(|_| workload.spec.is_gang())
             .map(|topology| levels.level(topology)),
         pods: vec![pod; workload.spec.members() as usize],
+        makes_job: true,
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
@@ -14,9 +15,12 @@ use warp_runtime::plan::{Action, Kind, Plan};
 
 use super::assess::over;
 use super::pod::{ended, made_by, started};
-use super::{attempt, owns};
+use super::{Class, attempt, checkpoint, owns, rank};
 use crate::ledger::node_of;
-use crate::placement::{self, Claim, Runner, Runs};
+use crate::placement::{self, Cause, Claim, Runner, Runs};
+
+/// What the annotation says of a Job that has to give back what its tenant borrows.
+const SHARE: &str = "share";
 
 /// A workload whose pods are all on their nodes.
 #[derive(Debug)]
@@ -32,6 +36,8 @@ impl Running {
         workload: &Arc<GPUWorkload>,
         jobs: &[Arc<Job>],
         pods: &[Arc<Pod>],
+        class: Option<Class>,
+        now: Timestamp,
     ) -> Option<Self> {
         let number = attempt(workload).to_string();
         let job = jobs.iter().find(|job| {
@@ -50,13 +56,18 @@ impl Running {
         }
         let works = pods.iter().filter_map(|pod| pod.uid()).map(Arc::from);
         let gpus = u64::try_from(workload.spec.gpu_count).unwrap_or(0);
+        let started = pods.iter().filter_map(|pod| started(pod)).min();
+        let members = pods.iter().map(|pod| &***pod);
+        let checkpoint = workload.spec.checkpoint.as_ref();
+        let unsaved_since = checkpoint::unsaved_since(checkpoint, members, started, now);
         let runs = Runs {
             key: Key::of(&**workload),
             works: works.collect(),
-            priority: workload.spec.priority,
+            priority: rank(workload, class).unwrap_or_default().priority,
             preemptible: workload.spec.preemptible,
             gpus: gpus.saturating_mul(pods.len() as u64),
-            started: pods.iter().filter_map(|pod| started(pod)).min(),
+            started,
+            unsaved_since,
             evicted_for: evicted_for(job).map(str::to_owned),
         };
         Some(Self {
@@ -72,8 +83,12 @@ impl Runner for Running {
         &self.runs
     }
 
-    fn evict(&self, plan: &mut Plan, by: &Claim) {
-        let patch = json!({"metadata": {"annotations": {label::EVICTED_FOR: by.key.to_string()}}});
+    fn evict(&self, plan: &mut Plan, by: &Claim, cause: Cause) {
+        let mut annotations = json!({label::EVICTED_FOR: by.key.to_string()});
+        if cause == Cause::Share {
+            annotations[label::EVICTED_BECAUSE] = json!(SHARE);
+        }
+        let patch = json!({"metadata": {"annotations": annotations}});
         plan.merge(&*self.job, patch);
     }
 
@@ -83,7 +98,21 @@ impl Runner for Running {
     }
 }
 
-/// The work of higher priority that takes a Job's place.
+/// Why a Job was asked to end: where it does not say, for work of higher priority.
+fn cause(job: &Job) -> Cause {
+    match job.annotations().get(label::EVICTED_BECAUSE) {
+        Some(because) if because == SHARE => Cause::Share,
+        _ => Cause::Priority,
+    }
+}
+
+/// The work that takes a Job's place, with what makes it go first, in words.
+pub(super) fn taken_by(job: &Job) -> Option<String> {
+    let by = evicted_for(job)?;
+    Some(format!("{by}, {},", cause(job).of_the_other()))
+}
+
+/// The work that takes a Job's place.
 pub(super) fn evicted_for(job: &Job) -> Option<&str> {
     job.annotations()
         .get(label::EVICTED_FOR)
@@ -91,7 +120,7 @@ pub(super) fn evicted_for(job: &Job) -> Option<&str> {
 }
 
 /// Asks the cluster to take a pod off its node: with its grace period, and as a disruption.
-pub(super) fn evict_pod(plan: &mut Plan, pod: &Pod) {
+pub(crate) fn evict_pod(plan: &mut Plan, pod: &Pod) {
     let key = Key::of(pod);
     plan.push(Action::Sub {
         kind: Kind::of::<Pod>(),

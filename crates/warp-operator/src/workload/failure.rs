@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod, PodCondition};
 use kube::{Resource, ResourceExt};
 use warp_api::{GPUWorkload, reason};
 
-use super::evict::evicted_for;
+use super::evict::taken_by;
 use super::pod::{containers, ended};
 use crate::clock;
 use crate::ledger::node_of;
@@ -83,7 +83,7 @@ pub(crate) fn explain(
             ),
             next: Next::PlaceAgain,
         };
-        return for_higher_priority(Some(job), taken);
+        return for_whom(Some(job), taken);
     }
     // A Job keeps its failed pods. One that is gone, and not by a disruption, was deleted.
     if pods.is_empty() {
@@ -181,7 +181,7 @@ pub(super) fn of_pod(
     // Eviction and deletion kill containers too, so they are the better explanation where both are
     // there.
     if let Some(taken) = disruption(pod, node, answers) {
-        return Some(for_higher_priority(job, taken));
+        return Some(for_whom(job, taken));
     }
     let by_itself = |state: &ContainerStateTerminated| {
         let finished = state.finished_at.as_ref().map(|time| time.0);
@@ -235,13 +235,13 @@ fn deleted_at(pod: &Pod) -> Option<Timestamp> {
 }
 
 /// An eviction that we asked for says for whom.
-fn for_higher_priority(job: Option<&Job>, taken: Failure) -> Failure {
-    let by = job.and_then(evicted_for);
+fn for_whom(job: Option<&Job>, taken: Failure) -> Failure {
+    let by = job.and_then(taken_by);
     match by.filter(|_| taken.reason == reason::EVICTED) {
         None => taken,
         Some(by) => Failure {
             reason: reason::PREEMPTED,
-            message: format!("{by}, of higher priority, took its place"),
+            message: format!("{by} took its place"),
             ..taken
         },
     }

@@ -18,9 +18,9 @@ use serde_json::{Value, json};
 use warp_api::workload::BadSpec;
 use warp_api::{GPUWorkload, label};
 
-use super::objects::{Shell, attempt_job, job_name, owned_by, pin};
+use super::objects::{Shell, attempt_job, job_name, owned_by};
 use super::pod::ended;
-use crate::ledger::{Promise, node_of, pinned_to};
+use crate::ledger::{Promise, node_of, pin, pinned_to};
 use crate::placement::Place;
 
 /// Where rank 0 listens for the others, unless the workload says otherwise.

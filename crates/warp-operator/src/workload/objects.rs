@@ -6,8 +6,7 @@ use k8s_openapi::api::batch::v1::{
     Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnPodConditionsPattern, PodFailurePolicyRule,
 };
 use k8s_openapi::api::core::v1::{
-    Affinity, Capabilities, Container, EmptyDirVolumeSource, EnvVar, HostPathVolumeSource,
-    NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
+    Capabilities, Container, EmptyDirVolumeSource, EnvVar, HostPathVolumeSource,
     PersistentVolumeClaimVolumeSource, PodSecurityContext, PodSpec, PodTemplateSpec,
     ResourceRequirements, SeccompProfile, SecurityContext, Toleration, Volume, VolumeMount,
 };
@@ -18,8 +17,9 @@ use warp_api::workload::{BadSpec, GpuAsk, WorkloadVolume, run_seconds};
 use warp_api::{GPUWorkload, label};
 use warp_core::gpu::{Catalogue, Vendor};
 
-use super::gang;
 use super::spec_hash::spec_hash;
+use super::{checkpoint, gang};
+use crate::ledger::pin;
 use crate::placement::Place;
 
 /// Container that gets the GPUs.
@@ -51,6 +51,9 @@ pub(crate) fn shell(workload: &GPUWorkload, known: &Catalogue) -> Result<Shell, 
         gang::check(pod)?;
     }
     pod.restart_policy = Some("Never".to_owned());
+    if let Some(class) = &workload.spec.priority_class_name {
+        pod.priority_class_name = Some(class.clone());
+    }
     let main = main_container(pod, &ask)?;
     let container = &mut pod.containers[main];
     for (name, value) in [
@@ -324,6 +327,7 @@ impl Shell {
         if let Some(pod) = template.spec.as_mut() {
             self.give_gpus(pod, resource);
         }
+        checkpoint::equip(&mut template, self.main, workload, attempt);
         template
     }
 
@@ -403,43 +407,6 @@ fn disruption_policy() -> PodFailurePolicy {
             }]),
             on_exit_codes: None,
         }],
-    }
-}
-
-/// Requires a node and a label of it. Terms are alternatives: both go into every one, or a pod would slip through another.
-pub(crate) fn pin(pod: &mut PodSpec, node: Option<&str>, label: Option<(String, Vec<String>)>) {
-    let here = node.map(|node| NodeSelectorRequirement {
-        key: "metadata.name".to_owned(),
-        operator: "In".to_owned(),
-        values: Some(vec![node.to_owned()]),
-    });
-    let model = label.map(|(key, values)| NodeSelectorRequirement {
-        key,
-        operator: "In".to_owned(),
-        values: Some(values),
-    });
-    if here.is_none() && model.is_none() {
-        return;
-    }
-    let affinity: &mut Affinity = pod.affinity.get_or_insert_default();
-    let node: &mut NodeAffinity = affinity.node_affinity.get_or_insert_default();
-    let required: &mut NodeSelector = node
-        .required_during_scheduling_ignored_during_execution
-        .get_or_insert_default();
-    if required.node_selector_terms.is_empty() {
-        required
-            .node_selector_terms
-            .push(NodeSelectorTerm::default());
-    }
-    for term in &mut required.node_selector_terms {
-        if let Some(here) = &here {
-            term.match_fields.get_or_insert_default().push(here.clone());
-        }
-        if let Some(model) = &model {
-            term.match_expressions
-                .get_or_insert_default()
-                .push(model.clone());
-        }
     }
 }
 

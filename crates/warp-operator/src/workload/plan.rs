@@ -7,10 +7,11 @@
 
 mod edits;
 mod gangs;
+mod saved;
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
@@ -26,11 +27,11 @@ use super::assess::{
     live, missing_nodes, over, pinned, placeable, retries,
 };
 use super::course::{Course, Note};
-use super::evict::{evict_pod, evicted_for};
+use super::evict::{evict_pod, evicted_for, taken_by};
 use super::failure::{Failure, Next};
 use super::pod::{ended, made_by};
 use super::say::{Say, conditions, note, told};
-use super::{Seen, gang, rent, shell};
+use super::{Seen, gang, rank, rent, shell};
 use crate::clock;
 use crate::config::Settings;
 use crate::estimates;
@@ -201,6 +202,7 @@ impl Pass<'_> {
             ..
         } = self.workload.spec.retry_policy;
         let retry = failure.next == Next::Retry;
+        self.note_last_checkpoint(false);
         self.status.deadline = None;
         self.status.start_time = None;
         if retry && used < max_retries {
@@ -242,6 +244,10 @@ impl Pass<'_> {
         let count = disruptions(self.workload).saturating_add(1);
         let number = attempt(self.workload) + 1;
         let most = self.workload.spec.retry_policy.max_disruptions;
+        self.note_last_checkpoint(matches!(
+            failure.reason,
+            reason::PREEMPTED | reason::EVICTED
+        ));
         let lost = self.lost_by(failure);
         if lost > 0 {
             let before = self.status.lost_gpu_seconds.unwrap_or(0);
@@ -290,18 +296,6 @@ impl Pass<'_> {
         self.conclude(&say, vec![note], Some(now), false)
     }
 
-    /// GPU-seconds that an eviction for work of higher priority threw away.
-    fn lost_by(&self, failure: &Failure) -> i64 {
-        let job = current(self.workload, self.seen);
-        let ours = failure.reason == reason::PREEMPTED && job.and_then(evicted_for).is_some();
-        let started = self.status.start_time.as_ref().filter(|_| ours);
-        let Some(started) = started else { return 0 };
-        let seconds = self.now.duration_since(started.0).as_secs().max(0);
-        let spec = &self.workload.spec;
-        let gpus = i64::from(spec.gpu_count) * i64::from(spec.replicas.unwrap_or(1));
-        seconds.saturating_mul(gpus)
-    }
-
     /// The end without success.
     fn given_up(mut self, reason: &'static str, event: &'static str, message: String) -> Course {
         self.describe_job();
@@ -333,7 +327,7 @@ impl Pass<'_> {
                 pod.name_any()
             )
         });
-        self.clear_place();
+        self.stopped();
         self.status.next_retry_time = None;
         let message = format!(
             "suspended; set spec.suspend to false to place it again{}",
@@ -410,19 +404,21 @@ impl Pass<'_> {
     fn unplaced(mut self) -> Course {
         let vanished = self.status.job_name.clone();
         let before = self.status.clone();
-        self.clear_place();
+        self.stopped();
         // As long as a pod of it may be left behind: only the Job the status names can have orphans.
         if let Some(job) = &vanished
             && leaves(self.seen, job)
         {
             self.status.job_name = Some(job.clone());
         }
-        if let Err(bad) = shell(self.workload, &self.seen.catalogue) {
+        let shape = shell(self.workload, &self.seen.catalogue).map_err(|bad| bad.0);
+        let wrong = shape.and_then(|_| rank(self.workload, self.seen.class));
+        if let Err(message) = wrong {
             let say = Say {
                 phase: Phase::Pending,
                 ready: false,
                 reason: reason::INVALID_SPEC,
-                message: bad.0,
+                message,
             };
             return self.transition(&say, None, false);
         }
@@ -685,21 +681,22 @@ impl Pass<'_> {
         Some(until).filter(|until| only_this && self.now < *until)
     }
 
-    /// It was asked to end for work of higher priority: its pods are evicted, and what follows is a disruption.
+    /// It was asked to end for other work: its pods are evicted, and what follows is a disruption.
     /// Labels are anybody's to write: only pods the Job made go.
     fn evicting(mut self, job: &Job, by: &str, since: Option<Timestamp>) -> Course {
         self.describe_job();
         self.status.start_time = since.map(Time);
-        let pods = self.seen.pods.iter();
+        self.note_told_checkpoint();
+        let pods = self.seen.pods.iter().map(|pod| &**pod);
         let pods = pods.filter(|pod| made_by(job, pod) && !ended(pod));
+        let pods: Vec<&Pod> = pods.collect();
         let mut until = None;
-        for pod in pods {
+        for &pod in &pods {
             if let Some(time) = pod.meta().deletion_timestamp.as_ref() {
                 until = until.max(Some(time.0));
             } else {
                 evict_pod(&mut self.steps, pod);
-                self.steps
-                    .because("work of higher priority takes its place");
+                self.steps.because("other work takes its place");
             }
         }
         let overdue = until.filter(|until| clock::after(*until, OVERDUE) <= self.now);
@@ -710,12 +707,12 @@ impl Pass<'_> {
             (_, Some(until)) => format!("it has until {until:.0}"),
             _ => "its pod is being evicted".to_owned(),
         };
-        self.status.deadline = until.map(Time);
+        self.status.deadline = until.map(Time).or_else(|| self.ends_by(&pods));
         let say = Say {
             phase: Phase::Running,
             ready: true,
             reason: reason::EVICTING,
-            message: format!("{by}, of higher priority, takes its place: {when}"),
+            message: format!("{by} takes its place: {when}"),
         };
         let again = until.map_or_else(
             || clock::after(self.now, OVERDUE),
@@ -727,9 +724,9 @@ impl Pass<'_> {
     fn running(mut self, since: Option<Timestamp>) -> Course {
         let seen = self.seen;
         if let Some(job) = current(self.workload, seen)
-            && let Some(by) = evicted_for(job)
+            && let Some(by) = taken_by(job)
         {
-            return self.evicting(job, by, since);
+            return self.evicting(job, &by, since);
         }
         self.describe_job();
         self.count_members();
@@ -737,12 +734,18 @@ impl Pass<'_> {
         self.status.next_retry_time = None;
         self.status.refusals = None;
         self.status.start_time = since.map(Time);
+        self.note_told_checkpoint();
         self.limit_runtime();
         let say = Say {
             phase: Phase::Running,
             ready: true,
             reason: reason::RUNNING,
-            message: format!("{}{}", self.running_where(), self.of_which_spec()),
+            message: format!(
+                "{}{}{}",
+                self.running_where(),
+                self.of_which_spec(),
+                self.of_its_signal()
+            ),
         };
         let again = clock::after(self.now, RESYNC);
         self.transition(&say, Some(again), false)

@@ -1,6 +1,7 @@
 // `json!` at the call reads best by value.
 #![allow(clippy::needless_pass_by_value)]
 
+mod checkpoints;
 mod disruptions;
 mod edits;
 mod estimates;
@@ -10,6 +11,7 @@ mod gangs;
 mod hands;
 mod objects;
 mod plan;
+mod ranks;
 mod reading;
 mod refusals;
 mod rent;

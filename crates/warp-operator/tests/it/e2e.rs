@@ -24,6 +24,7 @@ mod gang;
 mod hands;
 mod input;
 mod install;
+mod joining;
 mod leader;
 mod loss;
 mod modelcache;
@@ -85,6 +86,8 @@ const SHARED: &[Scenario] = &scenarios![
     place::small_work_does_not_hold_wide_work_up,
     estimate::who_waits_is_told_when_it_starts_and_that_comes_true,
     place::work_of_higher_priority_takes_the_place_of_low_work,
+    place::a_priority_class_decides_and_one_that_is_missing_is_said,
+    stop::saved_work_is_known_and_resumed,
     place::a_volume_is_followed_to_the_node_it_can_be_reached_from,
     place::nodes_closed_by_hand_are_said_and_used_once_open,
     gang::all_members_start_or_none,
@@ -122,9 +125,11 @@ const SHARED: &[Scenario] = &scenarios![
     modelcache::a_cache_says_what_it_waits_for_and_goes_when_nobody_mounts_it,
     modelcache::a_service_waits_for_its_cache_and_keeps_it,
     tenant::a_quota_holds_until_it_is_raised,
+    tenant::a_tenant_takes_back_what_it_lent,
     clouds::a_machine_is_rented_joins_and_is_given_back,
     clouds::a_cloud_with_a_key_is_asked_with_it_and_without_it_nothing_is_bought,
     rent::a_workload_that_waits_is_placed_on_a_machine_rented_for_it,
+    rent::a_spot_machine_is_replaced_before_it_is_taken_back,
     rent::a_budget_holds_what_could_pass_it_until_it_is_raised,
     input::what_cannot_work_is_explained_once,
     input::bad_objects_are_refused_by_the_api,
@@ -156,6 +161,9 @@ fn shared_cluster(builder: Builder) -> Builder {
         .nodes(place::docker(), 1)
         .nodes(place::emptied(), 1)
         .nodes(place::contested(), 1)
+        .nodes(place::ranked(), 1)
+        .nodes(stop::saving(), 1)
+        .nodes(tenant::shared(), 1)
         .nodes(queued::single(), 1)
         .nodes(queued::taken(), 1)
         .nodes(queued::pair(), 2)
@@ -269,6 +277,8 @@ fn parts(
     // It installs an admission policy, which the embedded engine does not have.
     if engine == Engine::Real {
         parts.push(("security", Box::pin(security::neighbours())));
+        // The embedded engine signs no certificates.
+        parts.push(("joining", Box::pin(joining::a_machine_becomes_a_node())));
     }
     parts.retain(|(name, _)| wanted.includes(name));
     parts

@@ -72,7 +72,7 @@ async fn one(client: kube::Client, stop: CancellationToken, identity: &str, home
 }
 
 /// What every test run takes a sample of; the rest is for `make faults`.
-const DAILY: [&str; 22] = [
+const DAILY: [&str; 23] = [
     "gpuworkload runs_to_success",
     "gpuworkload exhausts_its_retries",
     "gpuworkload is_suspended_while_running_and_resumed",
@@ -82,6 +82,7 @@ const DAILY: [&str; 22] = [
     "gpuworkload takes_the_place_of_low_work",
     "gpuworkload rents_runs_and_gives_back",
     "gang starts_together_and_ends",
+    "queuedjob makes_room_and_runs_again",
     "queuedjob starts_its_pods_together",
     "estimates are_learnt_from_what_ends",
     "modelcache is_fetched_and_goes_when_nobody_mounts_it",

@@ -39,7 +39,9 @@ pub(super) fn write_server_files(folder: &Path) -> Result<()> {
     authority
         .distinguished_name
         .push(DnType::CommonName, "testbed");
-    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
+    let signing = KeyPair::generate()?;
+    let signing_pem = signing.serialize_pem();
+    let authority = CertifiedIssuer::self_signed(authority, signing)?;
     let key = KeyPair::generate()?;
     let names = [
         "127.0.0.1",
@@ -59,6 +61,7 @@ pub(super) fn write_server_files(folder: &Path) -> Result<()> {
         .concat();
     for (name, text) in [
         ("ca.crt", authority.pem()),
+        ("ca.key", signing_pem),
         ("server.crt", serving.pem()),
         ("server.key", key.serialize_pem()),
         ("sa.key", accounts.serialize_pem()),

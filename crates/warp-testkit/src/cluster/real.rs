@@ -190,7 +190,11 @@ async fn start_api_server(
             file("sa.key")
         ))
         .arg("--service-cluster-ip-range=10.0.0.0/24")
-        .arg("--authorization-mode=RBAC")
+        // Nodes that ask for their own certificate with a token are let in and kept to themselves.
+        .arg("--authorization-mode=Node,RBAC")
+        .arg("--enable-admission-plugins=NodeRestriction")
+        .arg("--enable-bootstrap-token-auth=true")
+        .arg(format!("--client-ca-file={}", file("ca.crt")))
         .arg(format!("--token-auth-file={}", file("tokens.csv")))
         .arg("--allow-privileged=true")
         // A machine with two cores runs several test binaries at once; fairness between them is not
@@ -241,6 +245,8 @@ fn controllers(builder: &Builder, binaries: &Path, folder: &Path) -> Result<Proc
             file("sa.key")
         ))
         .arg(format!("--root-ca-file={}", file("ca.crt")))
+        .arg(format!("--cluster-signing-cert-file={}", file("ca.crt")))
+        .arg(format!("--cluster-signing-key-file={}", file("ca.key")))
         .arg("--leader-elect=false")
         // No port to choose: nothing asks it.
         .arg("--secure-port=0")

@@ -41,6 +41,7 @@ impl Live {
             quotas: wanted(client, "resourcequotas", &mut left_out).await?,
             tenants: wanted(client, "tenants", &mut left_out).await?,
             priorities: wanted(client, "priorityclasses", &mut left_out).await?,
+            requests: wanted(client, "gpurequests", &mut left_out).await?,
             catalogue: Arc::new(gpus::added(client, &mut left_out).await?.catalogue),
         };
         Ok(Self {

@@ -204,7 +204,7 @@ async fn one(
         Ok(object) => object,
         Err(kube::Error::Api(status)) if status.is_conflict() => bail!(
             "failed to apply {label}: {}; change it where it is owned, or take the fields over with --force-conflicts",
-            status.message
+            in_one_line(&status.message)
         ),
         Err(error) => {
             return Err(cluster::told(error))
@@ -217,6 +217,13 @@ async fn one(
         Some(_) => "configured",
     };
     Ok((name, verb))
+}
+
+/// A list of conflicts as part of a sentence.
+fn in_one_line(message: &str) -> String {
+    let lines = message.lines().map(str::trim);
+    let lines: Vec<&str> = lines.map(|line| line.trim_start_matches("- ")).collect();
+    lines.join(" ")
 }
 
 /// An object without what others write while one looks: controllers their status, the server its

@@ -1,5 +1,7 @@
 //! `warp costs`: what rented machines have cost, from the ledger the operator keeps.
 
+mod advice;
+
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
@@ -11,7 +13,7 @@ use kube::api::ListParams;
 use serde::{Deserialize, Serialize};
 use warp_cloud::Decimal;
 
-use super::install;
+use super::{install, offers, rent};
 use crate::cluster::{self, Target, told};
 use crate::output::{self, Table};
 
@@ -25,6 +27,9 @@ pub(crate) struct Args {
     /// Namespace of the operator, which keeps the ledger
     #[arg(long, default_value = install::NAMESPACE, value_name = "NAME")]
     operator_namespace: String,
+    /// Say what would cost less instead, with the arithmetic
+    #[arg(long, conflicts_with = "by")]
+    advice: bool,
     #[arg(short, long, value_enum, default_value = "table")]
     output: Form,
 }
@@ -58,6 +63,10 @@ struct Entry {
     machine: String,
     gpu: String,
     gpus: u32,
+    #[serde(default)]
+    region: String,
+    #[serde(default)]
+    spot: bool,
     price_per_hour: Decimal,
     from: Timestamp,
     until: Option<Timestamp>,
@@ -118,6 +127,17 @@ async fn costs(args: Args) -> anyhow::Result<ExitCode> {
         .flat_map(BTreeMap::values)
         .filter_map(|text| serde_json::from_str(text).ok())
         .collect();
+    if args.advice {
+        let requests = rent::all(&connection.client).await?;
+        let providers = offers::all(&connection.client).await?;
+        let said = advice::all(&entries, &requests, &providers, now);
+        match args.output {
+            Form::Json => output::result(&serde_json::to_string_pretty(&said)?),
+            _ if said.is_empty() => output::note("nothing would cost less"),
+            _ => said.iter().for_each(|advice| output::line(&advice.text)),
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let sums = sums(&entries, args.by, now);
     match args.output {
         Form::Json => output::result(&serde_json::to_string_pretty(&sums)?),

@@ -42,6 +42,9 @@ pub(crate) struct Args {
     /// A file below an address that is a folder, with its digest if that is known (may be given several times)
     #[arg(long = "file", value_name = "PATH[#sha256=HEX]")]
     files: Vec<String>,
+    /// Publish it under this name instead of the source's own
+    #[arg(long = "as", value_name = "ORG/NAME", value_parser = name)]
+    name: Option<String>,
     /// Only files that match: `*.json`, `original/*` (may be given several times)
     #[arg(long, value_name = "PATTERN")]
     allow: Vec<String>,
@@ -108,6 +111,18 @@ fn rate(text: &str) -> Result<u64, String> {
         .and_then(|count| count.checked_mul(unit));
     rate.filter(|rate| *rate > 0)
         .ok_or_else(|| format!("'{text}' is not a number of bytes such as 500K, 100M or 1G"))
+}
+
+/// `org/name`, as the hub names models.
+fn name(text: &str) -> Result<String, String> {
+    let is_part = |part: &str| {
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+        !part.is_empty() && !part.starts_with('.') && part.chars().all(plain)
+    };
+    match text.split_once('/') {
+        Some((org, name)) if is_part(org) && is_part(name) => Ok(text.to_owned()),
+        _ => Err(format!("'{text}' is not a name such as org/name")),
+    }
 }
 
 fn setting(name: &str) -> Option<String> {
@@ -203,6 +218,7 @@ async fn fetch(args: Args, to: PathBuf) -> Result<Report, FetchError> {
         },
         source,
         to,
+        name: args.name,
         endpoint: endpoint(),
         token: token(),
         address_token: setting("WARP_HTTP_TOKEN"),
@@ -285,6 +301,14 @@ mod tests {
         assert_eq!(rate("1Gi"), Ok(1 << 30));
         for bad in ["", "0", "K", "-1", "1T", "fast"] {
             assert!(rate(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_an_organisation_and_a_name() {
+        assert_eq!(name("org/tiny-1.0"), Ok("org/tiny-1.0".to_owned()));
+        for bad in ["tiny", "/tiny", "org/", "org/../x", "a/b/c", "org/.x"] {
+            assert!(name(bad).is_err(), "{bad}");
         }
     }
 

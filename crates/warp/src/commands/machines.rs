@@ -79,6 +79,10 @@ fn rows(providers: &[CloudProvider], requests: &[GPURequest], now: Timestamp) ->
         let machines = provider.status.iter().flat_map(|status| &status.machines);
         for machine in machines {
             let key = (provider.name_any(), machine.name.clone());
+            // It was somebody's when the cloud was last asked and is nobody's now: it ended in between.
+            if machine.unowned_since.is_none() && !all.contains_key(&key) {
+                continue;
+            }
             let row = all.entry(key).or_insert_with(|| Row {
                 machine: machine.name.clone(),
                 provider: provider.name_any(),
@@ -159,4 +163,27 @@ fn table(rows: &[Row]) -> Table {
         }
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_machine_that_ended_since_the_cloud_was_asked_is_not_shown_and_one_of_nobody_is() {
+        let provider: CloudProvider = serde_json::from_value(json!({
+            "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "CloudProvider", "metadata": {"name": "fake"},
+            "spec": {"type": "fake"},
+            "status": {"machines": [
+                {"id": "1", "name": "ended", "state": "running", "request": "default/a"},
+                {"id": "2", "name": "leaked", "state": "running", "unownedSince": "2026-11-16T12:00:00Z"},
+            ]},
+        }))
+        .expect("a provider");
+        let rows = rows(&[provider], &[], Timestamp::UNIX_EPOCH);
+        let names: Vec<&str> = rows.iter().map(|row| row.machine.as_str()).collect();
+        assert_eq!(names, ["leaked"]);
+    }
 }

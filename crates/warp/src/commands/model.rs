@@ -20,7 +20,7 @@ enum Command {
     /// Which GPUs a model needs, how it is split over them, and why others do not do
     Plan(plan::Args),
     /// The same as `warp fetch`
-    Fetch(super::fetch::Args),
+    Fetch(Box<super::fetch::Args>),
     /// Write a fetched model to one file, for machines without a network
     Export(bundle::ExportArgs),
     /// Take a model from such a file, verified
@@ -35,7 +35,7 @@ pub(crate) fn describe(name: &str) -> anyhow::Result<warp_core::size::Model> {
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Plan(args) => plan::run(&args),
-        Command::Fetch(args) => super::fetch::run(args),
+        Command::Fetch(args) => super::fetch::run(*args),
         Command::Export(args) => bundle::export(&args),
         Command::Import(args) => bundle::import(&args),
     }

@@ -153,7 +153,7 @@ fn entries(cluster: &Cluster, now: Timestamp) -> Vec<Entry> {
         .iter()
         .enumerate()
         .map(|(at, waiter)| match waiter {
-            Waiter::Workload(workload) => entry(workload, Some(at + 1)),
+            Waiter::Workload(workload) => entry(cluster, workload, Some(at + 1)),
             Waiter::Job(job) => job_entry(job, Some(at + 1)),
         })
         .collect();
@@ -167,7 +167,11 @@ fn entries(cluster: &Cluster, now: Timestamp) -> Vec<Entry> {
         .filter(|workload| workload::phase(workload) == Phase::Pending && !in_line(workload))
         .collect();
     others.sort_by_key(|workload| (workload.namespace(), workload.name_any()));
-    entries.extend(others.into_iter().map(|workload| entry(workload, None)));
+    entries.extend(
+        others
+            .into_iter()
+            .map(|workload| entry(cluster, workload, None)),
+    );
     let mut jobs = jobs_without_place(cluster);
     jobs.retain(|job| !job.in_line);
     jobs.sort_by_key(|job| (job.job.namespace(), job.job.name_any()));
@@ -196,7 +200,7 @@ fn job_entry(queued: &QueuedJob, position: Option<usize>) -> Entry {
     }
 }
 
-fn entry(workload: &GPUWorkload, position: Option<usize>) -> Entry {
+fn entry(cluster: &Cluster, workload: &GPUWorkload, position: Option<usize>) -> Entry {
     let since = workload::waits_since(workload);
     let said = workload::said(workload);
     let spec = &workload.spec;
@@ -206,7 +210,7 @@ fn entry(workload: &GPUWorkload, position: Option<usize>) -> Entry {
         position,
         namespace: workload.namespace().unwrap_or_default(),
         name: workload.name_any(),
-        priority: spec.priority,
+        priority: cluster.priority_of_workload(workload),
         gpus: spec.total_gpus(),
         ask: spec.describe_ask(),
         waiting_since: since.map(|time| time.to_string()),

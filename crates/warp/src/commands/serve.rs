@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
-use warp_api::InferenceService;
+use warp_api::{InferenceService, label};
 
 use self::fleet::Fleet;
 use self::layout::Chosen;
@@ -173,10 +173,15 @@ fn manifest(args: &Args, engine: Engine, chosen: &Chosen) -> anyhow::Result<Valu
         }
         spec["parallelism"] = json!({ "tensor": chosen.tensor, "pipeline": chosen.pipeline });
     }
+    let mut metadata = json!({ "name": name });
+    if let Some(tokens) = chosen.cache_tokens {
+        // What its engine reports once it runs is compared with it.
+        metadata["annotations"] = json!({ label::ESTIMATED_CACHE: tokens.to_string() });
+    }
     Ok(json!({
         "apiVersion": "gpu.warp.dev/v1alpha1",
         "kind": "InferenceService",
-        "metadata": { "name": name },
+        "metadata": metadata,
         "spec": spec,
     }))
 }

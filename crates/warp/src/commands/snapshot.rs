@@ -147,7 +147,7 @@ fn jobs(cluster: &Cluster, now: Timestamp) -> (String, usize) {
             unknown += 1;
             UNKNOWN_SECONDS
         });
-        let priority = match workload.spec.priority {
+        let priority = match cluster.priority_of_workload(workload) {
             Priority::Low => -1,
             Priority::Normal => 0,
             Priority::High => 1,

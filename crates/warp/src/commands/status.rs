@@ -8,7 +8,8 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::ListParams;
 use serde_json::{Value, json};
-use warp_api::GPUWorkload;
+use warp_api::inferenceservice::ServicePhase;
+use warp_api::{GPUWorkload, InferenceService};
 use warp_core::gpu::Vendor;
 
 use super::up::instance::{Instance, Note};
@@ -60,6 +61,9 @@ struct Counts {
     /// Resource → held and allocatable.
     gpus: BTreeMap<String, (u64, u64)>,
     workloads: BTreeMap<String, usize>,
+    services: BTreeMap<String, usize>,
+    /// Tokens a second of the services that say so.
+    pace: Option<i64>,
     pods: BTreeMap<String, usize>,
 }
 
@@ -73,7 +77,8 @@ async fn show(format: Format, target: Target, note: Option<Note>) -> anyhow::Res
             .map(|(resource, (held, all))| (resource, json!({"held": held, "allocatable": all})))
             .collect();
         let whole = json!({"instance": note, "nodes": {"all": counts.nodes, "ready": counts.ready},
-            "gpus": gpus, "workloads": counts.workloads, "pods": counts.pods});
+            "gpus": gpus, "workloads": counts.workloads, "services": counts.services,
+            "tokensPerSecond": counts.pace, "pods": counts.pods});
         output::line(&serde_json::to_string_pretty(&whole)?);
         return Ok(ExitCode::SUCCESS);
     }
@@ -100,6 +105,12 @@ async fn show(format: Format, target: Target, note: Option<Note>) -> anyhow::Res
         output::line(&format!("GPUs       {held} of {all} {resource} in use"));
     }
     output::line(&format!("workloads  {}", listed(&counts.workloads)));
+    if !counts.services.is_empty() {
+        let pace = counts
+            .pace
+            .map_or(String::new(), |pace| format!("; {pace} tokens a second"));
+        output::line(&format!("services   {}{pace}", listed(&counts.services)));
+    }
     output::line(&format!("pods       {}", listed(&counts.pods)));
     Ok(ExitCode::SUCCESS)
 }
@@ -157,7 +168,32 @@ async fn count(client: &kube::Client) -> anyhow::Result<Counts> {
         Err(kube::Error::Api(status)) if status.is_not_found() => {}
         Err(error) => return Err(error).context("failed to list workloads"),
     }
+    count_services(client, &mut counts).await?;
     Ok(counts)
+}
+
+async fn count_services(client: &kube::Client, counts: &mut Counts) -> anyhow::Result<()> {
+    let services: Api<InferenceService> = Api::all(client.clone());
+    let found = match services.list(&ListParams::default()).await {
+        Ok(found) => found,
+        // Nor is one whose kinds, or whose rights, are of before there were services.
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.code == 403 => {
+            return Ok(());
+        }
+        Err(error) => return Err(error).context("failed to list services"),
+    };
+    for service in found {
+        let status = service.status.unwrap_or_default();
+        let phase = status.phase.unwrap_or(ServicePhase::Pending);
+        *counts.services.entry(format!("{phase:?}")).or_default() += 1;
+        let pace = status.load.and_then(|load| load.tokens_per_second);
+        counts.pace = counts
+            .pace
+            .into_iter()
+            .chain(pace)
+            .reduce(i64::saturating_add);
+    }
+    Ok(())
 }
 
 fn count_pod(counts: &mut Counts, pod: &Pod) {

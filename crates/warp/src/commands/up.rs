@@ -96,7 +96,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         (None, false) => None,
     };
     instance.create()?;
-    if let Some(note) = instance.running()? {
+    if let Some(note) = instance.answering()? {
         if args.discard_data {
             bail!(
                 "Warp is up already (process {}) and its data is in use; stop it first with `warp down --data {}`",

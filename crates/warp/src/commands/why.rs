@@ -5,6 +5,7 @@
 
 mod change;
 mod job;
+mod service;
 mod tell;
 
 use std::process::ExitCode;
@@ -24,7 +25,7 @@ pub(crate) use change::steps as change_steps;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The workload, or a queued Job as job/NAME
+    /// The workload, a queued Job as job/NAME, or an InferenceService as isvc/NAME
     name: String,
     #[command(flatten)]
     target: Target,
@@ -109,6 +110,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 async fn why(args: Args) -> anyhow::Result<ExitCode> {
     let connection = args.target.connect().await?;
+    if let Some(found) = service::find(&connection, &args.name).await? {
+        return service::show(&found, &args.target, args.output == Format::Json);
+    }
     if let Some(job) = job::find(&connection, &args.name).await? {
         let told = job::tell(&connection, &job, &args.target).await?;
         return show(&told, args.output);

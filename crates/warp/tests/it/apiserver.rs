@@ -53,7 +53,7 @@ async fn connect(kubeconfig: &Path) -> Result<Client> {
 }
 
 /// A client once the server answers.
-async fn client(data: &Path) -> Client {
+pub(crate) async fn client(data: &Path) -> Client {
     let kubeconfig = data.join("kubeconfig");
     until("the server answers", PATIENCE, async || {
         Ok(connect(&kubeconfig).await.ok())

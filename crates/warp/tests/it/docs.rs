@@ -464,6 +464,23 @@ fn gangs_start_together_as_the_guide_shows() {
     assert!(read.ran >= 4 && read.compared >= 3, "{read:?}");
 }
 
+#[test]
+fn stopped_work_goes_on_as_the_guide_shows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let _ended = Ended(folder.path());
+    let reader = Reader {
+        page: "checkpoints.md",
+        folder: folder.path(),
+        environment: vec![
+            ("PATH", programs(folder.path())),
+            ("HOME", folder.path().into()),
+            ("XDG_DATA_HOME", folder.path().join("share").into()),
+        ],
+    };
+    let read = reader.read();
+    assert!(read.ran >= 3 && read.compared >= 2, "{read:?}");
+}
+
 /// No guide is left out of the tests above.
 #[test]
 fn every_guide_is_followed_by_a_test() {

@@ -362,3 +362,86 @@ async fn a_model_cache_is_fetched_mounted_and_deleted_on_this_machine() {
     .unwrap();
     up.stop();
 }
+
+/// Reads the fetched model and writes another one.
+const CHANGE: &str =
+    r#"sed s/llama/alpaca/ "$MODEL_PATH/config.json" > "$OUTPUT_PATH/config.json""#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_is_made_of_the_fetched_one_and_kept_when_a_change_fails() {
+    let world = World::new(None, &[MIB]);
+    let data = world.folder.path().join("up");
+    let _leftovers = Leftovers(&data);
+    let up = Up::start(
+        &data,
+        &["--runtime", "process", "--allow-root", "--ephemeral"],
+    )
+    .await;
+    let manifest = world.folder.path().join("cache.yaml");
+    let apply = |script: &str| {
+        let command = serde_json::json!(["sh", "-c", script]);
+        let text = format!(
+            "apiVersion: gpu.warp.dev/v1alpha1\nkind: ModelCache\nmetadata: {{name: tiny}}\nspec:\n  size: 1Gi\n  backoffLimit: 0\n  \
+             source:\n    huggingface: {{repository: org/tiny, endpoint: '{}'}}\n  \
+             optimize: {{image: 'local://', command: {command}}}\n",
+            world.hub.endpoint()
+        );
+        std::fs::write(&manifest, text).unwrap();
+        up.ok(&["apply", "-f", manifest.to_str().unwrap()]);
+    };
+    let reason = |status: &Value| status["conditions"][0]["reason"].clone();
+    apply(CHANGE);
+    until("the model to be made", PATIENCE, async || {
+        Ok((reason(&status(&up)) == "Optimized").then_some(()))
+    })
+    .await
+    .unwrap();
+    let made = status(&up);
+    let model = &made["optimized"];
+    assert_eq!(model["fromCommit"], made["commit"]);
+    assert_ne!(model["digest"], made["digest"]);
+    assert_eq!(model["files"], 1);
+    let user = world.folder.path().join("user.yaml");
+    let path = model["path"].as_str().unwrap();
+    std::fs::write(&user, format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: engine}}\nspec:\n  restartPolicy: Never\n  containers:\n  - name: e\n    \
+         image: local://\n    command: [sh, -c, 'cat \"$1\"/config.json && echo', sh, {path}]\n    \
+         volumeMounts: [{{name: m, mountPath: /models, readOnly: true}}]\n  \
+         volumes: [{{name: m, persistentVolumeClaim: {{claimName: tiny-model, readOnly: true}}}}]\n"
+    )).unwrap();
+    up.ok(&["apply", "-f", user.to_str().unwrap()]);
+    until("the new model to be read", PATIENCE, async || {
+        let printed = up.warp(&["logs", "engine"]).stdout;
+        Ok(String::from_utf8_lossy(&printed)
+            .contains("alpaca")
+            .then_some(()))
+    })
+    .await
+    .unwrap();
+    up.ok(&["delete", "pod", "engine"]);
+
+    // A change that fails says why, and what was made before stays.
+    apply("echo no such layer >&2; exit 7");
+    until("the failure to be told", PATIENCE, async || {
+        Ok((reason(&status(&up)) == "OptimizeFailed").then_some(()))
+    })
+    .await
+    .unwrap();
+    let failed = status(&up);
+    assert_eq!(failed["optimized"]["path"], model["path"]);
+    let message = failed["message"].as_str().unwrap();
+    assert!(message.contains("exit code 7: no such layer"), "{message}");
+
+    // One that leaves nothing is no model either.
+    apply("true");
+    until("nothing to be refused", PATIENCE, async || {
+        let told = status(&up);
+        let text = told["message"].as_str().unwrap_or_default().to_owned();
+        Ok((told["phase"] == "Failed" && !text.contains("no such layer")).then_some(()))
+    })
+    .await
+    .unwrap();
+    assert_eq!(status(&up)["optimized"]["path"], model["path"]);
+    up.ok(&["delete", "modelcache", "tiny"]);
+    up.stop();
+}

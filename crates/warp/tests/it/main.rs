@@ -11,6 +11,7 @@
 
 mod apiserver;
 mod architecture;
+mod checkpoint;
 mod data;
 mod docs;
 mod doctor;

@@ -82,8 +82,11 @@ async fn told() -> BTreeSet<String> {
         .filter_map(|line| line.strip_prefix("warp_operator_kind_ready{kind=\""))
         .filter_map(|rest| rest.split('"').next())
         .map(|kind| format!("warp_{kind}_reconcile_duration_seconds"));
-    let source = root().join("crates/warp-operator/src/metrics.rs");
-    let source = std::fs::read_to_string(source).unwrap();
+    let sources = ["metrics.rs", "metrics/clouds.rs"].map(|name| {
+        let path = root().join("crates/warp-operator/src").join(name);
+        std::fs::read_to_string(path).unwrap()
+    });
+    let source = sources.concat();
     let registered = source
         .split('"')
         .filter(|text| text.starts_with("warp_") && !text.contains(['{', ' ']))

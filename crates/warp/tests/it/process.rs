@@ -198,6 +198,7 @@ async fn a_training_run_survives_its_failures_and_a_killed_warp() {
     tokio::join!(
         a_killed_supervisor_is_replaced(&pods),
         a_pod_is_stopped_with_its_grace(&pods, data),
+        only_the_main_process_is_asked_to_end(&pods, data),
         what_cannot_run_says_why(&pods),
         probes_decide_readiness(&pods),
     );
@@ -378,6 +379,35 @@ async fn a_pod_is_stopped_with_its_grace(pods: &Api<Pod>, data: &Path) {
     })
     .await
     .unwrap();
+}
+
+/// A server that drains tells its workers to end itself: a signal to them would cut what they do.
+async fn only_the_main_process_is_asked_to_end(pods: &Api<Pod>, data: &Path) {
+    let words = data.join("said");
+    let worker = "trap 'echo cut >> $0' TERM; read line < $0.fifo; echo finished >> $0";
+    let main = r#"mkfifo "$0.fifo"; sh -c "$1" "$0" & trap 'echo asked >> "$0"; echo go > "$0.fifo"; wait; exit 0' TERM; echo up; wait"#;
+    let spec = json!({"terminationGracePeriodSeconds": 60, "containers": [{
+        "name": "c", "image": "local://", "command": ["sh", "-c", main, words.to_str(), worker]}]});
+    pods.create(&PostParams::default(), &pod("draining", &spec))
+        .await
+        .unwrap();
+    let running = wait_for(pods, "draining", "running", PATIENCE, |pod| {
+        phase(pod) == Some("Running")
+    })
+    .await
+    .unwrap();
+    let uid = running.unwrap().metadata.uid.unwrap();
+    until("its first line", PATIENCE, async || {
+        Ok(log(data, &uid, "c.0.log").contains("up").then_some(()))
+    })
+    .await
+    .unwrap();
+    pods.delete("draining", &DeleteParams::default())
+        .await
+        .unwrap();
+    wait_gone(pods, "draining", PATIENCE).await.unwrap();
+    let said = std::fs::read_to_string(&words).unwrap();
+    assert_eq!(said, "asked\nfinished\n");
 }
 
 async fn what_cannot_run_says_why(pods: &Api<Pod>) {

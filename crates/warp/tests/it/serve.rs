@@ -317,3 +317,42 @@ async fn a_service_outlives_a_killed_warp_and_leaves_nothing_when_it_is_deleted(
     .unwrap();
     up.stop();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_says_what_it_costs_and_how_quick_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("warp");
+    let up = Up::start(&data, &["--demo"]).await;
+    let manifest = folder.path().join("service.yaml");
+    std::fs::write(
+        &manifest,
+        "apiVersion: gpu.warp.dev/v1alpha1\nkind: InferenceService\nmetadata: {name: tiny}\nspec:\n  model: {source: demo/tiny}\n  \
+         engine: {type: simulated}\n  scaling: {min: 1, max: 2, metric: firstToken, target: 60000}\n",
+    )
+    .unwrap();
+    up.ok(&["apply", "-f", manifest.to_str().unwrap()]);
+    answers(&up, "tiny").await;
+    let status = || {
+        let text = up.ok(&["get", "isvc", "tiny", "-o", "json"]);
+        serde_json::from_str::<Value>(&text).unwrap()["status"].clone()
+    };
+    // Asked again and again: a pace takes two looks, with answers between them.
+    until("a pace to be told", PATIENCE, async || {
+        up.ok(&["chat", "tiny", "Hello"]);
+        let pace = status()["load"]["tokensPerSecond"].as_i64();
+        Ok(pace.filter(|pace| *pace > 0).map(|_| ()))
+    })
+    .await
+    .unwrap();
+    let told = status();
+    assert!(told["load"]["firstTokenMs"].as_i64().is_some(), "{told}");
+    assert!(told["cache"]["tokens"].as_i64() > Some(0), "{told}");
+    let price: f64 = told["cost"]["perHour"].as_str().unwrap().parse().unwrap();
+    assert!(price > 0.0, "{told}");
+    assert!(told["cost"]["perMillionTokens"].is_string(), "{told}");
+    let why = up.ok(&["why", "isvc/tiny"]);
+    for part in ["1 of 1 copies answer", "an hour", "tokens a copy"] {
+        assert!(why.contains(part), "{why}");
+    }
+    up.stop();
+}

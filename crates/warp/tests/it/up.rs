@@ -318,6 +318,46 @@ async fn state_survives_a_restart_and_purge_removes_it() {
     assert!(purged.success() && !data.exists());
 }
 
+/// A process that is killed goes after the kill has returned: whoever starts the next one at once must not be told that
+/// one is up.
+#[test]
+fn an_engine_that_was_killed_is_started_again_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_warp"));
+        let place = ["--data", data.to_str().unwrap()];
+        command.args(arguments).args(place).output().unwrap()
+    };
+    let start = ["up", "--detach", "--demo", "--port", "0"];
+    let _down = Ended(&data);
+    assert!(run(&start).status.success());
+    for round in 0..5 {
+        let note = std::fs::read_to_string(data.join("up.json")).unwrap();
+        let note: serde_json::Value = serde_json::from_str(&note).unwrap();
+        let pid = i32::try_from(note["pid"].as_i64().unwrap()).unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        let again = run(&start);
+        let told = String::from_utf8_lossy(&again.stderr).into_owned();
+        assert!(again.status.success(), "round {round}: {told}");
+        assert!(!told.contains("up already"), "round {round}: {told}");
+        let nodes = run(&["get", "nodes"]);
+        assert!(nodes.status.success(), "round {round}: {nodes:?}");
+    }
+}
+
+/// Ends what runs in the background with these data, also when the test fails.
+struct Ended<'a>(&'a Path);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_warp"));
+        command.args(["down", "--purge", "--data"]).arg(self.0);
+        command.status().ok();
+    }
+}
+
 #[test]
 fn bad_input_is_answered_with_cause_and_fix() {
     let folder = tempfile::tempdir().unwrap();
@@ -539,6 +579,21 @@ fn directories_of_others_are_left_alone() {
         &["no data directory of Warp", "nothing was removed"],
     );
     assert!(project.join("volumes/mine").exists());
+    let work = folder.path().join("work");
+    std::fs::create_dir(&work).unwrap();
+    std::fs::write(work.join("boat.yaml"), "a: b").unwrap();
+    refused(
+        &[
+            "up",
+            "--demo",
+            "--port",
+            "0",
+            "--data",
+            &work.display().to_string(),
+        ],
+        &["holds other things (boat.yaml)", "--data"],
+    );
+    assert_eq!(std::fs::read_dir(&work).unwrap().count(), 1);
     let open = folder.path().join("open");
     std::fs::create_dir(&open).unwrap();
     std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use rustix::process::{Pid, Signal, getpid, kill_process_group, set_child_subreaper, setsid};
+use rustix::process::{
+    Pid, Signal, getpid, kill_process, kill_process_group, set_child_subreaper, setsid,
+};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::process::Command;
@@ -415,7 +417,8 @@ impl Stop {
                 hook(&pod, &launch, program, words).await;
             }
             tokio::time::sleep(self.wait).await;
-            kill_process_group(pid, self.signal).ok();
+            // As a kubelet does: its children are the container's own to end, when what they do is done.
+            kill_process(pid, self.signal).ok();
             while self.is_live(&pod) {
                 if news.recv().await.is_err() {
                     tokio::task::yield_now().await;

@@ -1,8 +1,9 @@
-//! How the Job that fetches is doing, and what its pods said.
+//! How the Job that fetches is doing, and what its pods said. What holds for any Job of a cache is shared with
+//! `optimize.rs`.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource, ResourceExt};
 use warp_api::modelcache::{MOUNT, ModelPhase, ModelProgress};
@@ -17,13 +18,16 @@ use crate::modelcache::report::{LastWords, last_words};
 /// How often a running fetch is asked how far it is.
 const ASK_EVERY: SignedDuration = SignedDuration::from_secs(5);
 /// How long the report of a Job that ended is waited for: watches of Jobs and pods are not one.
-const REPORT_LIMIT: SignedDuration = SignedDuration::from_mins(2);
+pub(super) const REPORT_LIMIT: SignedDuration = SignedDuration::from_mins(2);
 
 /// The folder of a model that a simulated node pretended to fetch.
-const PRETENDED: &str = "simulated";
+pub(super) const PRETENDED: &str = "simulated";
 
 /// When a condition of a Job became true, and its reason and message.
-fn job_condition<'a>(job: &'a Job, kind: &str) -> Option<(Option<Timestamp>, &'a str, &'a str)> {
+pub(super) fn job_condition<'a>(
+    job: &'a Job,
+    kind: &str,
+) -> Option<(Option<Timestamp>, &'a str, &'a str)> {
     let conditions = job.status.as_ref()?.conditions.as_ref()?;
     let found = conditions
         .iter()
@@ -42,14 +46,7 @@ pub(super) fn follow(
     after: &mut ModelCacheStatus,
     plan: &mut Plan,
 ) -> Verdict {
-    // Labels are anybody's to write; whose pod it is the owner says.
-    let uid = job.uid().unwrap_or_default();
-    let pods: Vec<&Pod> = seen
-        .fetchers
-        .iter()
-        .map(|pod| &**pod)
-        .filter(|pod| is_controlled_by(*pod, &uid))
-        .collect();
+    let pods = pods_of(seen, job);
     if job.meta().deletion_timestamp.is_some() {
         return Verdict::pending(reason::FETCH_PENDING, "an earlier fetch is ending");
     }
@@ -60,6 +57,13 @@ pub(super) fn follow(
         return failed(job, &pods, why, message);
     }
     active(cache, seen, job, &pods, now, after, plan)
+}
+
+/// Labels are anybody's to write; whose pod it is the owner says.
+pub(super) fn pods_of<'a>(seen: &'a Seen, job: &Job) -> Vec<&'a Pod> {
+    let uid = job.uid().unwrap_or_default();
+    let pods = seen.fetchers.iter().map(|pod| &**pod);
+    pods.filter(|pod| is_controlled_by(*pod, &uid)).collect()
 }
 
 #[expect(clippy::too_many_arguments, reason = "one step of one decision")]
@@ -117,7 +121,7 @@ fn completed(
     complete_verdict(after)
 }
 
-fn phase(pod: &Pod) -> &str {
+pub(super) fn phase(pod: &Pod) -> &str {
     let phase = pod
         .status
         .as_ref()
@@ -126,29 +130,39 @@ fn phase(pod: &Pod) -> &str {
 }
 
 /// The pod that ended last, with what it said.
-fn last_failure(pods: &[&Pod]) -> Option<(String, String)> {
+pub(super) fn last_failure(pods: &[&Pod]) -> Option<(String, String)> {
     let failed = pods.iter().filter(|pod| phase(pod) == "Failed");
     let last = failed.max_by_key(|pod| (pod.creation_timestamp(), pod.name_any()))?;
     if let Some(LastWords::Failed(words)) = last_words(last) {
         return Some((words.reason, words.message));
     }
     let status = last.status.as_ref()?;
-    let ended = status
-        .container_statuses
-        .iter()
-        .flatten()
-        .find_map(|container| {
-            let ended = container.state.as_ref()?.terminated.as_ref()?;
-            let code = ended.exit_code;
-            let why = ended.reason.as_deref().unwrap_or("Error");
-            Some(format!(
-                "pod {} ended with {why}, exit code {code}",
+    let ended = containers(last).find_map(|container| {
+        let ended = container.state.as_ref()?.terminated.as_ref()?;
+        let code = ended.exit_code;
+        let why = ended.reason.as_deref().unwrap_or("Error");
+        let said = ended.message.as_deref().unwrap_or_default();
+        let said = said.lines().rfind(|line| !line.trim().is_empty());
+        let said = said.map_or(String::new(), |line| format!(": {}", line.trim()));
+        // The containers before the one that failed ended well.
+        (code != 0).then(|| {
+            format!(
+                "pod {} ended with {why}, exit code {code}{said}",
                 last.name_any()
-            ))
-        });
+            )
+        })
+    });
     let message = ended.or_else(|| status.message.clone());
     let message = message.unwrap_or_else(|| format!("pod {} failed", last.name_any()));
     Some((reason::FETCH_FAILED.to_owned(), message))
+}
+
+/// Of the containers that run one after the other, and then of those that run together.
+fn containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    let status = pod.status.as_ref();
+    let first = status.and_then(|status| status.init_container_statuses.as_ref());
+    let then = status.and_then(|status| status.container_statuses.as_ref());
+    first.into_iter().chain(then).flatten()
 }
 
 fn failed(job: &Job, pods: &[&Pod], why: &str, message: &str) -> Verdict {
@@ -208,26 +222,22 @@ fn active(
 }
 
 /// Why a pod does not run yet, in the words of whoever keeps it.
-fn why_waiting(pod: &Pod) -> Option<(&'static str, String)> {
+pub(super) fn why_waiting(pod: &Pod) -> Option<(&'static str, String)> {
     let status = pod.status.as_ref()?;
     let name = pod.name_any();
-    let stuck = status
-        .container_statuses
-        .iter()
-        .flatten()
-        .find_map(|container| {
-            let waiting = container.state.as_ref()?.waiting.as_ref()?;
-            let why = waiting
-                .reason
-                .as_deref()
-                .filter(|why| *why != "ContainerCreating" && *why != "PodInitializing")?;
-            let words = waiting.message.as_deref().unwrap_or_default();
-            let reason = match why {
-                "ErrImagePull" | "ImagePullBackOff" => reason::IMAGE_PULL_FAILED,
-                _ => reason::CONTAINER_CREATE_FAILED,
-            };
-            Some((reason, format!("pod {name} waits: {why}: {words}")))
-        });
+    let stuck = containers(pod).find_map(|container| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        let why = waiting
+            .reason
+            .as_deref()
+            .filter(|why| *why != "ContainerCreating" && *why != "PodInitializing")?;
+        let words = waiting.message.as_deref().unwrap_or_default();
+        let reason = match why {
+            "ErrImagePull" | "ImagePullBackOff" => reason::IMAGE_PULL_FAILED,
+            _ => reason::CONTAINER_CREATE_FAILED,
+        };
+        Some((reason, format!("pod {name} waits: {why}: {words}")))
+    });
     let unscheduled = || {
         let condition = status
             .conditions

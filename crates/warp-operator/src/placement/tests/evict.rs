@@ -3,30 +3,32 @@
 use super::*;
 use warp_runtime::cache::Key;
 
-use crate::placement::{Evictable, Runner, Runs};
+use crate::placement::{Cause, Evictable, Runner, Runs};
 
 /// Running work that only says what it is.
 #[derive(Debug)]
-struct Stands(Runs);
+pub(super) struct Stands(pub(super) Runs);
 
 impl Runner for Stands {
     fn runs(&self) -> &Runs {
         &self.0
     }
-    fn evict(&self, _: &mut warp_runtime::plan::Plan, _: &Claim) {}
+    fn evict(&self, _: &mut warp_runtime::plan::Plan, _: &Claim, _: Cause) {}
     fn pass(&self, _: String) -> warp_runtime::pass::Pass {
         unreachable!("nothing is carried out here")
     }
 }
 
 fn runs(name: &str, gpus: u64, priority: Priority, minutes: i64) -> Runs {
+    let started = Some(crate::clock::after(now(), -60 * minutes));
     Runs {
         key: Key::new("team", name),
         works: vec![Arc::from(format!("{name}-uid-0000"))],
         priority,
         preemptible: None,
         gpus,
-        started: Some(crate::clock::after(now(), -60 * minutes)),
+        started,
+        unsaved_since: started,
         evicted_for: None,
     }
 }
@@ -62,7 +64,7 @@ fn asked(priority: &str, gpus: u32, running: Vec<Runs>, tenancy: Tenancy) -> (De
 /// Who is to be asked to end.
 fn going(decision: &Decision) -> Vec<String> {
     match decision {
-        Decision::Evict(going, _) => going
+        Decision::Evict(going, ..) => going
             .iter()
             .map(|one| one.runs().key.name.to_string())
             .collect(),
@@ -82,7 +84,7 @@ fn low_work_that_has_run_for_a_while_goes_for_higher_priority() {
         let (decision, held) = asked(priority, 2, running(), Tenancy::default());
         assert_eq!(going(&decision), ["young"], "the one that loses least");
         assert!(!held.is_empty(), "its node is kept for whom it goes");
-        let Decision::Evict(_, verdict) = &decision else {
+        let Decision::Evict(_, Cause::Priority, verdict) = &decision else {
             panic!("{decision:?}")
         };
         assert_eq!(verdict.reason, reason::PREEMPTING);
@@ -94,6 +96,20 @@ fn low_work_that_has_run_for_a_while_goes_for_higher_priority() {
     }
     let (decision, _) = asked("high", 4, running(), Tenancy::default());
     assert_eq!(going(&decision), ["old", "young"]);
+}
+
+#[test]
+fn whoever_has_saved_its_work_goes_before_whoever_loses_it() {
+    let young = || runs("young", 2, Priority::Low, 5);
+    let saved = |unsaved_since| Runs {
+        unsaved_since,
+        ..runs("saved", 2, Priority::Low, 900)
+    };
+    let minute = Some(crate::clock::after(now(), -60));
+    for one in [saved(minute), saved(None)] {
+        let (decision, _) = asked("high", 2, vec![young(), one], Tenancy::default());
+        assert_eq!(going(&decision), ["saved"]);
+    }
 }
 
 #[test]
@@ -117,12 +133,25 @@ fn nobody_goes_for_equals_or_before_the_least_time_or_against_its_word() {
 }
 
 #[test]
+fn nobody_goes_for_work_whose_class_evicts_nobody() {
+    let running = vec![Arc::new(Stands(runs("r", 4, Priority::Low, 90))) as Arc<dyn Runner>];
+    let ledger = ledger::build(&[node("a", 4, json!({}))], &[], &[]);
+    let mut evictable = Evictable::new(running, now(), Settings::default().min_run_time);
+    let mut claim = asking(&workload("w", json!({"priority": "high"})))
+        .claim()
+        .clone();
+    claim.patient = true;
+    let room = evictable.make_room(&ledger.fleet, &claim, &[], &[], &|_| None);
+    assert!(room.is_none());
+}
+
+#[test]
 fn who_was_asked_before_is_waited_for_and_nobody_else_is_asked() {
     let mut first = runs("first", 2, Priority::Low, 90);
     first.evicted_for = Some("team/w".to_owned());
     let running = vec![first, runs("second", 2, Priority::Low, 5)];
     let (decision, held) = asked("high", 2, running, Tenancy::default());
-    let Decision::Evict(going, _) = &decision else {
+    let Decision::Evict(going, ..) = &decision else {
         panic!("{decision:?}")
     };
     assert!(going.is_empty(), "{going:?}");

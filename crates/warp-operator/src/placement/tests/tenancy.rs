@@ -72,6 +72,41 @@ fn a_quota_is_never_exceeded_within_a_pass_and_says_what_is_left() {
 }
 
 #[test]
+fn a_stream_of_small_work_does_not_hold_up_wide_work_of_its_tenant() {
+    let quota = red(json!({"quota": [{"gpu": "H100-80GB", "nominal": 8}]}));
+    let nodes = [node("a", 8, json!({})), node("b", 8, json!({}))];
+    let wanted = [
+        workload("wide", json!({"gpuCount": 8})),
+        workload("small", json!({"gpuCount": 1})),
+        workload("smaller", json!({"gpuCount": 1})),
+    ];
+    let decided = |policy| {
+        let mut ledger = ledger::build(&nodes, &[], &[]);
+        let running = decide(&mut ledger, &[workload("running", json!({"gpuCount": 6}))]);
+        assert!(chosen(&running[0]).is_some());
+        let tenancy = tenancy(&ledger, std::slice::from_ref(&quota));
+        let claimants: Vec<_> = wanted.iter().map(claimant).collect();
+        let line = Line::new(policy, now(), Endings::new, Vec::new());
+        let settings = Settings::default();
+        let mut desk = Desk::new(&claimants, Quotas::default(), tenancy, line, &settings);
+        let decide = |claimant: &Arc<dyn Claimant>| desk.decide(&mut ledger, &**claimant);
+        claimants.iter().map(decide).collect::<Vec<_>>()
+    };
+    let decisions = decided(QueuePolicy::Easy);
+    for decision in &decisions[1..] {
+        let (reason, message) = verdict(decision);
+        assert_eq!(reason, "TenantQuotaExceeded");
+        assert_eq!(
+            message,
+            "it is behind default/wide, which waits for 8 H100-80GB of tenant red's quota"
+        );
+    }
+    // Who asked for no line gets none.
+    let decisions = decided(QueuePolicy::SkipAhead);
+    assert!(chosen(&decisions[1]).is_some(), "{decisions:?}");
+}
+
+#[test]
 fn a_model_whose_quota_is_used_up_leaves_the_others() {
     let a100 = json!({"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "nvidia.com/gpu.memory": "81920"});
     let nodes = [node("h", 8, json!({})), node("a", 8, a100)];

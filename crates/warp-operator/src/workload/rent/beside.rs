@@ -89,7 +89,10 @@ fn coming(request: &GPURequest, now: Timestamp) -> Option<&RequestAttempt> {
         return None;
     }
     let mut open = status.attempts.iter();
-    open.find(|attempt| attempt.outcome.is_none() && attempt.ending.is_none())
+    open.find(|attempt| {
+        let stays = attempt.ending.is_none() && attempt.noticed_at.is_none();
+        attempt.outcome.is_none() && stays
+    })
 }
 
 /// Whether the GPUs of a machine will do.

@@ -180,6 +180,7 @@ fn every_field_that_makes_a_job_is_in_the_hash_and_no_other() {
         "resources": {"limits": {"cpu": "1"}}, "volumes": [{"name": "v", "emptyDir": {}}],
         "securityContext": {"runAsUser": 1}, "podSecurityContext": {"runAsUser": 1},
         "podTemplate": {"spec": {"containers": [{"name": "c"}]}},
+        "checkpoint": {"period": "10m"}, "priorityClassName": "urgent",
     });
     for field in PLACED_FIELDS {
         let changed = workload(json!({*field: changes[field]}), json!(null));

@@ -9,7 +9,7 @@ use warp_runtime::plan::Action;
 use super::super::Seen;
 use super::super::evict::Running;
 use super::reading::{failed_job, message, one_pod, planned, said};
-use super::{job, pod, workload};
+use super::{job, now, pod, workload};
 use crate::placement::Runner;
 
 fn asked_to_end(conditions: Value) -> Arc<k8s_openapi::api::batch::v1::Job> {
@@ -108,19 +108,19 @@ fn only_work_whose_pods_are_all_on_their_nodes_can_make_room() {
     let jobs = [Arc::new(owned)];
     let status = json!({"phase": "Running", "startTime": "2026-11-15T11:50:00Z"});
     let bound = pod(json!({}), json!({}), status.clone());
-    let runs = Running::of(&one, &jobs, std::slice::from_ref(&bound)).unwrap();
+    let runs = Running::of(&one, &jobs, std::slice::from_ref(&bound), None, now()).unwrap();
     assert_eq!(runs.runs().works.len(), 1);
     assert_eq!(runs.runs().gpus, 2);
     assert!(runs.runs().evicted_for.is_none());
-    assert!(Running::of(&one, &jobs, &[]).is_none());
+    assert!(Running::of(&one, &jobs, &[], None, now()).is_none());
     let unbound = pod(
         json!({}),
         json!({"nodeName": null}),
         json!({"phase": "Pending"}),
     );
-    assert!(Running::of(&one, &jobs, &[unbound]).is_none());
+    assert!(Running::of(&one, &jobs, &[unbound], None, now()).is_none());
     assert!(
-        Running::of(&one, &[job(0, json!([]))], &[bound]).is_none(),
+        Running::of(&one, &[job(0, json!([]))], &[bound], None, now()).is_none(),
         "of another"
     );
 }

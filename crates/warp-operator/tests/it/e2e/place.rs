@@ -2,7 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
-use kube::api::{DeleteParams, PostParams};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::api::{DeleteParams, ObjectMeta, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use warp_testkit::behaviour::Kind;
@@ -304,6 +305,86 @@ pub(super) async fn work_of_higher_priority_takes_the_place_of_low_work(
     for name in ["stays", "goes"] {
         scene.release(name, &Behaviour::succeed()).await?;
         scene.until_phase(name, "Succeeded").await?;
+    }
+    Ok(())
+}
+
+/// A node of a model no other scenario asks for: for work of PriorityClasses.
+pub(super) fn ranked() -> NodeShape {
+    NodeShape::nvidia("h20", "NVIDIA-H20", 97_871, "hopper", 1)
+}
+
+async fn make_class(
+    classes: &Api<PriorityClass>,
+    name: &str,
+    value: i32,
+    policy: Option<&str>,
+) -> Result<()> {
+    let class = PriorityClass {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            ..Default::default()
+        },
+        value,
+        preemption_policy: policy.map(str::to_owned),
+        ..Default::default()
+    };
+    classes.create(&PostParams::default(), &class).await?;
+    Ok(())
+}
+
+pub(super) async fn a_priority_class_decides_and_one_that_is_missing_is_said(
+    world: &World,
+) -> Result<()> {
+    let scene = world.scene("ranked").await?;
+    let ask = |more: Value| {
+        let model = json!({"gpu": {"models": ["H20"]}});
+        with(with(spec(1, &Behaviour::hang()), model), more)
+    };
+    scene
+        .submit("goes", ask(json!({"priorityClassName": "batch-low"})))
+        .await?;
+    let object = scene.until_reason("goes", "InvalidSpec").await?;
+    ensure!(
+        message(&object).contains("PriorityClass batch-low does not exist"),
+        "{}",
+        message(&object)
+    );
+    let classes: Api<PriorityClass> = Api::all(world.client.clone());
+    make_class(&classes, "batch-low", -100, None).await?;
+    scene.until_phase("goes", "Running").await?;
+    let pod = scene.live_pod("goes").await?;
+    let class = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.priority_class_name.clone());
+    ensure!(class.as_deref() == Some("batch-low"), "{class:?}");
+    // One class evicts nobody, the other does.
+    make_class(&classes, "batch-patient", 100, Some("Never")).await?;
+    make_class(&classes, "batch-urgent", 100, None).await?;
+    scene
+        .submit(
+            "patient",
+            ask(json!({"priorityClassName": "batch-patient"})),
+        )
+        .await?;
+    scene.until_reason("patient", "WaitingForCapacity").await?;
+    ensure!(phase(&scene.get("goes").await?) == "Running");
+    scene.change("patient", json!({"suspend": true})).await?;
+    scene
+        .submit("urgent", ask(json!({"priorityClassName": "batch-urgent"})))
+        .await?;
+    scene.until_phase("urgent", "Running").await?;
+    scene
+        .until("goes", "taken off its node", |object| {
+            object.data["status"]["disruptions"] == 1
+        })
+        .await?;
+    for name in ["goes", "patient", "urgent"] {
+        scene.delete(name).await?;
+    }
+    for name in ["batch-low", "batch-patient", "batch-urgent"] {
+        classes.delete(name, &DeleteParams::default()).await?;
     }
     Ok(())
 }

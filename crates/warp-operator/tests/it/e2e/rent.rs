@@ -33,10 +33,14 @@ async fn close(world: &World, name: &str) -> Result<()> {
 
 /// What the kubelet of a machine with two H200 would register.
 async fn join(world: &World, name: &str) -> Result<()> {
+    join_with(world, name, "NVIDIA-H200", "143771").await
+}
+
+async fn join_with(world: &World, name: &str, product: &str, memory: &str) -> Result<()> {
     let nodes: Api<Node> = Api::all(world.client.clone());
     let node: Node = serde_json::from_value(json!({"metadata": {"name": name, "labels": {
         "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
-        "nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/gpu.memory": "143771", "nvidia.com/gpu.count": "2",
+        "nvidia.com/gpu.product": product, "nvidia.com/gpu.memory": memory, "nvidia.com/gpu.count": "2",
     }}}))?;
     nodes.create(&PostParams::default(), &node).await?;
     let has = json!({"cpu": "32", "memory": "128Gi", "pods": "110", "nvidia.com/gpu": "2"});
@@ -145,6 +149,87 @@ pub(super) async fn a_workload_that_waits_is_placed_on_a_machine_rented_for_it(
     gone(&api, name).await?;
     scene.delete("poor").await?;
     close(world, "for-waiting").await
+}
+
+/// The cloud takes a machine back and says so before: its work moves to another one that is rented meanwhile.
+pub(super) async fn a_spot_machine_is_replaced_before_it_is_taken_back(
+    world: &World,
+) -> Result<()> {
+    let scene = world.scene("taken-back").await?;
+    let cloud = "for-interruptions";
+    open(world, cloud).await?;
+    let api = requests(world, &scene.namespace);
+    let request: DynamicObject = serde_json::from_value(json!({
+        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPURequest", "metadata": {"name": "rtx"},
+        "spec": {"provider": cloud, "gpuType": "RTX 4090", "spotInstance": true, "maxSpotPrice": "0.30", "maxPrice": 2},
+    }))?;
+    api.create(&PostParams::default(), &request).await?;
+    let machine = |request: &DynamicObject, at: usize| {
+        let name = request.data["status"]["attempts"][at]["machine"].as_str();
+        name.map(str::to_owned).context("no machine")
+    };
+    let joining = until(&api, "rtx", "joining", |request| {
+        phase(request) == "Joining"
+    })
+    .await?;
+    let first = machine(&joining, 0)?;
+    join_with(world, &first, "NVIDIA-GeForce-RTX-4090", "24564").await?;
+    let gpu = json!({"gpu": {"models": ["RTX 4090"]}});
+    scene
+        .submit("train", with(spec(1, &Behaviour::hang()), gpu))
+        .await?;
+    scene
+        .until("train", "on the machine", |object| {
+            object.data["status"]["assignedNode"] == first.as_str()
+        })
+        .await?;
+    let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), SYSTEM);
+    let script = json!({"interrupt": [first], "noticeSeconds": 30}).to_string();
+    let patch = json!({"data": {"script": script}});
+    let books = format!("fake-cloud-{cloud}");
+    maps.patch(&books, &PatchParams::default(), &Patch::Merge(patch))
+        .await?;
+    let both = until(&api, "rtx", "two machines", |request| {
+        let attempts = &request.data["status"]["attempts"];
+        attempts[0]["outcome"].is_null() && attempts[1]["machine"].is_string()
+    })
+    .await?;
+    let attempts = &both.data["status"]["attempts"];
+    ensure!(attempts[0]["noticedAt"].is_string(), "{attempts}");
+    ensure!(
+        attempts[1]["spot"] == false,
+        "on demand: the only spot place takes machines back: {attempts}"
+    );
+    let second = machine(&both, 1)?;
+    until(&api, "rtx", "taken back", |request| {
+        request.data["status"]["attempts"][0]["outcome"] == "SpotInterrupted"
+    })
+    .await?;
+    until(&api, "rtx", "joining again", |request| {
+        phase(request) == "Joining"
+    })
+    .await?;
+    join_with(world, &second, "NVIDIA-GeForce-RTX-4090", "24564").await?;
+    let moved = scene
+        .until("train", "on the other machine", |object| {
+            object.data["status"]["assignedNode"] == second.as_str()
+        })
+        .await?;
+    ensure!(
+        moved.data["status"]["retryCount"]
+            .as_i64()
+            .unwrap_or_default()
+            == 0,
+        "{moved:?}"
+    );
+    until(&clouds(world), cloud, "the interruption counted", |cloud| {
+        cloud.data["status"]["interruptionsThisMonth"] == 1
+    })
+    .await?;
+    scene.delete("train").await?;
+    api.delete("rtx", &DeleteParams::default()).await?;
+    gone(&api, "rtx").await?;
+    close(world, cloud).await
 }
 
 pub(super) async fn a_budget_holds_what_could_pass_it_until_it_is_raised(

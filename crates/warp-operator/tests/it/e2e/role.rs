@@ -50,7 +50,7 @@ fn compare(granted: &Used, used: &Used) -> Result<()> {
 }
 
 /// Every rule of the operator's Roles and ClusterRoles in a stream of YAML documents.
-fn granted(manifests: &str) -> Result<Used> {
+pub(super) fn granted(manifests: &str) -> Result<Used> {
     let mut granted = Used::new();
     for document in manifests.split("\n---") {
         if document.trim().is_empty() {

@@ -3,10 +3,11 @@
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
-use warp_testkit::{Behaviour, wait_gone};
+use warp_testkit::{Behaviour, NodeShape, wait_gone};
 
-use super::world::{DEADLINE, World, condition, phase, retries, spec, with};
+use super::world::{DEADLINE, World, condition, message, phase, retries, spec, with};
 
 pub(super) async fn a_suspended_workload_gives_its_gpus_back_and_resumes(
     world: &World,
@@ -114,4 +115,78 @@ pub(super) async fn a_finished_workload_goes_after_its_ttl(world: &World) -> Res
         wait_gone(&scene.workloads(), name, DEADLINE).await?;
     }
     scene.until_empty().await
+}
+
+/// A node of a model no other scenario asks for: whoever runs there saves its work.
+pub(super) fn saving() -> NodeShape {
+    NodeShape::nvidia("l20", "NVIDIA-L20", 46_068, "ada-lovelace", 1)
+}
+
+/// The environment of a pod's container.
+fn env<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let mut env = containers.flat_map(|container| container.env.iter().flatten());
+    env.find(|one| one.name == name)?.value.as_deref()
+}
+
+pub(super) async fn saved_work_is_known_and_resumed(world: &World) -> Result<()> {
+    let scene = world.scene("saved").await?;
+    let saves = json!({
+        "gpu": {"models": ["L20"]}, "priority": "low", "retryPolicy": {"maxRetries": 0},
+        "checkpoint": {"signal": "SIGUSR1", "gracePeriod": "45s", "annotation": "example.com/saved-at"},
+    });
+    let it = with(spec(1, &Behaviour::hang()), saves);
+    scene.submit("saves", it).await?;
+    scene.until_phase("saves", "Running").await?;
+    let pod = scene.live_pod("saves").await?;
+    let grace = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.termination_grace_period_seconds);
+    ensure!(grace == Some(45), "{grace:?}");
+    ensure!(env(&pod, "ATTEMPT") == Some("0") && env(&pod, "RESUME").is_none());
+    // A cluster may not know of signals; then that is said.
+    let object = scene.get("saves").await?;
+    let lifecycle = pod.spec.as_ref().map(|spec| &spec.containers[0].lifecycle);
+    let signal = lifecycle.and_then(|lifecycle| lifecycle.as_ref()?.stop_signal.clone());
+    let said = message(&object).contains("instead of SIGUSR1");
+    ensure!(
+        signal.as_deref() == Some("SIGUSR1") || said,
+        "{signal:?}: {}",
+        message(&object)
+    );
+    // What the pod says of itself.
+    let note =
+        json!({"metadata": {"annotations": {"example.com/saved-at": "2026-01-31T12:00:00Z"}}});
+    scene
+        .pods()
+        .patch(
+            &pod.name_any(),
+            &PatchParams::default(),
+            &Patch::Merge(&note),
+        )
+        .await?;
+    scene
+        .until("saves", "known to have saved its work", |object| {
+            let last = &object.data["status"]["lastCheckpoint"];
+            last["time"] == "2026-01-31T12:00:00Z" && last["by"] == "annotation"
+        })
+        .await?;
+    let urgent = json!({"gpu": {"models": ["L20"]}, "priority": "high"});
+    scene
+        .submit("urgent", with(spec(1, &Behaviour::hang()), urgent))
+        .await?;
+    scene.until_phase("urgent", "Running").await?;
+    scene
+        .until("saves", "taken off its node", |object| {
+            object.data["status"]["disruptions"] == 1 && phase(object) == "Pending"
+        })
+        .await?;
+    scene.release("urgent", &Behaviour::succeed()).await?;
+    scene.until_phase("saves", "Running").await?;
+    let pod = scene.live_pod("saves").await?;
+    ensure!(env(&pod, "ATTEMPT") == Some("1") && env(&pod, "RESUME") == Some("1"));
+    scene.release("saves", &Behaviour::succeed()).await?;
+    scene.until_phase("saves", "Succeeded").await?;
+    Ok(())
 }

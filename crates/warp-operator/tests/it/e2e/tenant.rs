@@ -6,9 +6,9 @@ use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
 };
 use serde_json::{Value, json};
-use warp_testkit::{Behaviour, wait_for};
+use warp_testkit::{Behaviour, NodeShape, wait_for};
 
-use super::world::{DEADLINE, World, condition, message, reason, spec};
+use super::world::{DEADLINE, World, condition, message, phase, reason, spec, with};
 
 pub(super) fn tenants(world: &World) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("gpu.warp.dev", "v1alpha1", "Tenant");
@@ -169,5 +169,75 @@ pub(super) async fn a_quota_holds_until_it_is_raised(world: &World) -> Result<()
     tenants(world)
         .delete("limited", &DeleteParams::default())
         .await?;
+    Ok(())
+}
+
+/// A node of a model no other scenario asks for: to be lent.
+pub(super) fn shared() -> NodeShape {
+    NodeShape::nvidia("l2", "NVIDIA-L2", 23_034, "ada-lovelace", 2)
+}
+
+pub(super) async fn a_tenant_takes_back_what_it_lent(world: &World) -> Result<()> {
+    let (lender, borrower) = (world.scene("lender").await?, world.scene("borrower").await?);
+    let made = |name: &str, spec: Value| {
+        serde_json::from_value::<DynamicObject>(json!({
+            "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "Tenant",
+            "metadata": {"name": name}, "spec": spec,
+        }))
+    };
+    let quota = |nominal: i64| json!([{"gpu": "L2", "nominal": nominal}]);
+    let tree = json!({"namespaces": {"names": ["nobody-here"]}, "quota": quota(0)});
+    let mut all = vec![made("tree", tree)?];
+    for (name, scene) in [("lends", &lender), ("borrows", &borrower)] {
+        let spec = json!({
+            "namespaces": {"names": [scene.namespace]}, "parent": "tree", "quota": quota(1),
+        });
+        all.push(made(name, spec)?);
+    }
+    for tenant in &all {
+        tenants(world)
+            .create(&PostParams::default(), tenant)
+            .await?;
+    }
+    for name in ["lends", "borrows"] {
+        until(world, name, "ready", |tenant| {
+            condition(tenant, "Ready", "status") == "True"
+        })
+        .await?;
+    }
+    let ask = |more: Value| {
+        let model = json!({"gpu": {"models": ["L2"]}});
+        with(with(spec(1, &Behaviour::hang()), model), more)
+    };
+    // Priority is no matter between tenants; what is not to be evicted is left alone.
+    for (name, more) in [
+        ("stays", json!({"priority": "high", "preemptible": false})),
+        ("goes", json!({"priority": "high"})),
+    ] {
+        borrower.submit(name, ask(more)).await?;
+        borrower.until_phase(name, "Running").await?;
+    }
+    lender
+        .submit("owed", ask(json!({"priority": "low"})))
+        .await?;
+    lender.until_phase("owed", "Running").await?;
+    let object = borrower
+        .until("goes", "to have given back", |object| {
+            object.data["status"]["disruptions"] == 1 && reason(object) == "TenantQuotaExceeded"
+        })
+        .await?;
+    ensure!(object.data["status"]["retryCount"] == 0);
+    let object = borrower.get("stays").await?;
+    ensure!(phase(&object) == "Running", "{:?}", object.data["status"]);
+    lender.release("owed", &Behaviour::succeed()).await?;
+    borrower.until_phase("goes", "Running").await?;
+    for name in ["stays", "goes"] {
+        borrower.delete(name).await?;
+    }
+    for name in ["lends", "borrows", "tree"] {
+        tenants(world)
+            .delete(name, &DeleteParams::default())
+            .await?;
+    }
     Ok(())
 }

@@ -31,13 +31,14 @@ use super::{keeper, operator, rival, two_leaders};
 use caches::{
     changes_its_revision_while_it_is_fetched, fails_is_mended_and_fetched_again,
     follows_its_cache_to_another_model, is_fetched_and_goes_when_nobody_mounts_it,
-    waits_for_its_cache_and_holds_it,
+    is_optimized_and_then_optimized_otherwise, waits_for_its_cache_and_holds_it,
 };
 use clouds::{
     MONEY, ends_a_machine_of_nobody, ends_within_its_money, falls_back_to_another_region,
     is_deleted_before_the_cloud_shows_it, is_given_back_when_idle, is_held_while_machines_exist,
-    is_rented_joins_and_is_deleted, is_told_that_its_credentials_are_refused,
-    replaces_a_machine_that_is_taken_back, waits_for_its_price,
+    is_rented_joins_and_is_deleted, is_replaced_before_it_is_taken_back,
+    is_told_that_its_credentials_are_refused, replaces_a_machine_that_is_taken_back,
+    waits_for_its_price,
 };
 use estimates::{KEPT, are_learnt_from_what_ends};
 use gangs::{
@@ -45,7 +46,10 @@ use gangs::{
     is_tried_again_when_a_member_fails, loses_a_node_of_one_member, starts_together_and_ends,
     waits_whole_until_there_is_room,
 };
-use queued::{goes_while_it_waits, starts_its_pods_together, waits_its_turn_among_workloads};
+use queued::{
+    goes_while_it_waits, makes_room_and_runs_again, starts_its_pods_together,
+    waits_its_turn_among_workloads,
+};
 use rentals::{is_held_by_a_budget_until_that_is_raised, rents_runs_and_gives_back};
 use services::{
     is_changed_without_a_spare_gpu, is_corrected_while_it_is_wrong, is_served_and_deleted,
@@ -54,6 +58,7 @@ use services::{
 use tenants::{
     counts_what_its_namespaces_use, gains_and_loses_a_namespace_by_its_label,
     holds_work_over_its_quota_until_there_is_room, is_contested_and_then_alone,
+    takes_back_what_it_lent,
 };
 
 /// Two machines with four GPUs and one with two.
@@ -136,6 +141,10 @@ const TRAIL: &[&str] = &["/status/timeline"];
 /// How long a step took is a time like any other: a fault may cost some.
 const TOOK: &[&str] = &["/seconds"];
 
+/// What is known of a checkpoint depends on whether somebody saw the pod end: who was away until its time was over takes
+/// what `period` promises.
+const SAVED: &[&str] = &["/status/lastCheckpoint", "/status/lostGpuSeconds"];
+
 pub(super) fn all() -> Vec<Scenario> {
     let mut all = scenarios![operator "gpuworkload ";
         FLEET runs_to_success,
@@ -148,6 +157,8 @@ pub(super) fn all() -> Vec<Scenario> {
         ONE is_suspended_while_it_waits_and_room_comes,
         FLEET is_born_suspended,
         ONE takes_the_place_of_low_work,
+        ONE saves_its_work_when_it_is_evicted_and_resumes loose SAVED,
+        FLEET saves_its_work_when_it_is_suspended_and_resumes loose SAVED,
         FLEET is_deleted_while_pending,
         ONE is_deleted_while_it_waits_and_room_comes,
         FLEET is_deleted_while_running,
@@ -193,6 +204,7 @@ pub(super) fn all() -> Vec<Scenario> {
     all.extend(scenarios![operator "queuedjob ";
         ONE waits_its_turn_among_workloads,
         FLEET starts_its_pods_together,
+        ONE makes_room_and_runs_again,
         ONE goes_while_it_waits,
     ]);
     all.extend(scenarios![keeper "estimates ";
@@ -203,6 +215,7 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET gains_and_loses_a_namespace_by_its_label,
         FLEET is_contested_and_then_alone,
         FLEET holds_work_over_its_quota_until_there_is_room,
+        ONE takes_back_what_it_lent,
     ]);
     all.extend(scenarios![operator "inferenceservice ";
         SERVING is_served_and_deleted loose TOOK,
@@ -219,6 +232,7 @@ pub(super) fn all() -> Vec<Scenario> {
         NONE ends_within_its_money loose MONEY,
         NONE falls_back_to_another_region loose MONEY,
         NONE replaces_a_machine_that_is_taken_back loose MONEY,
+        NONE is_replaced_before_it_is_taken_back loose MONEY,
         NONE waits_for_its_price loose MONEY,
         NONE is_held_by_a_budget_until_that_is_raised loose MONEY,
     ]);
@@ -233,6 +247,7 @@ pub(super) fn all() -> Vec<Scenario> {
     all.extend(scenarios![operator "modelcache ";
         FLEET is_fetched_and_goes_when_nobody_mounts_it,
         FLEET fails_is_mended_and_fetched_again,
+        FLEET is_optimized_and_then_optimized_otherwise,
         FLEET changes_its_revision_while_it_is_fetched,
     ]);
     all.extend(scenarios![two_leaders "two leaders ";
@@ -448,6 +463,44 @@ async fn takes_the_place_of_low_work(world: &World) -> Result<()> {
     let it = submitted(world, json!({"gpuCount": 2, "priority": "high"})).await?;
     until_phase(world, &it, "Succeeded").await?;
     until_phase(world, &low, "Succeeded").await
+}
+
+async fn saves_its_work_when_it_is_evicted_and_resumes(world: &World) -> Result<()> {
+    let low = json!({
+        "gpuCount": 4, "priority": "low", "podTemplate": for_long(),
+        "checkpoint": {"signal": "SIGUSR1", "gracePeriod": "20s", "period": "1m"},
+    });
+    let low = workload("low", low);
+    submit(world, &low).await?;
+    until_phase(world, &low, "Running").await?;
+    // Longer than the least time it may run.
+    world.pass(Duration::from_mins(2)).await;
+    let it = submitted(world, json!({"gpuCount": 2, "priority": "high"})).await?;
+    until_phase(world, &it, "Succeeded").await?;
+    until_phase(world, &low, "Succeeded").await?;
+    until_saved(world, &low).await
+}
+
+async fn saves_its_work_when_it_is_suspended_and_resumes(world: &World) -> Result<()> {
+    let slow = behaves(json!({"run-time": "15m", "stop-time": "10s"}));
+    let saves = json!({"signal": "SIGTERM", "period": "30s"});
+    let it = submitted(world, json!({"podTemplate": slow, "checkpoint": saves})).await?;
+    until_phase(world, &it, "Running").await?;
+    world.pass(Duration::from_mins(1)).await;
+    let suspend = |on: bool| json!({"spec": {"suspend": on}});
+    world.patch(&it, suspend(true)).await?;
+    until_saved(world, &it).await?;
+    world.patch(&it, suspend(false)).await?;
+    until_phase(world, &it, "Succeeded").await
+}
+
+/// Whoever was stopped is known to have saved its work.
+async fn until_saved(world: &World, it: &Value) -> Result<()> {
+    world
+        .until(it, "saved", |object| {
+            object.is_some_and(|object| object["status"]["lastCheckpoint"]["time"].is_string())
+        })
+        .await
 }
 
 async fn is_born_suspended(world: &World) -> Result<()> {

@@ -235,8 +235,19 @@ fn comparable(objects: &[(&'static str, Value)]) -> Comparable {
     found
 }
 
+/// Whoever was stopped before is told so.
+const STOPPED_BEFORE: [&str; 2] = ["ATTEMPT", "RESUME"];
+
 /// Takes away what follows from when and where, not from the spec.
 fn strip(kind: &str, object: &mut Value) {
+    for pod in ["/spec/containers", "/spec/template/spec/containers"] {
+        let containers = object.pointer_mut(pod).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten() {
+            if let Some(env) = container["env"].as_array_mut() {
+                env.retain(|one| !STOPPED_BEFORE.iter().any(|name| one["name"] == *name));
+            }
+        }
+    }
     if let Some(meta) = object["metadata"].as_object_mut() {
         for name in [
             "resourceVersion",
@@ -256,6 +267,7 @@ fn strip(kind: &str, object: &mut Value) {
             "hostIPs",
             "refusedNodes",
             "timeline",
+            "lastCheckpoint",
         ] {
             status.remove(name);
         }

@@ -19,6 +19,7 @@ const TEMPLATE: &[&str] = &[
     "metadata.labels",
     "metadata.annotations",
     "spec.restartPolicy",
+    "spec.priorityClassName",
     "spec.nodeName",
     "spec.nodeSelector",
     "spec.tolerations",
@@ -45,6 +46,10 @@ const TEMPLATE: &[&str] = &[
 /// Values by the last name of a path, where a schema says "text" and the cluster means more.
 const HINTS: &[(&str, &[&str])] = &[
     ("maxRuntime", &["90m", "1h30m", "7s"]),
+    ("priorityClassName", &["walk", "system-node-critical"]),
+    ("gracePeriod", &["45s", "2m"]),
+    ("period", &["10m", "1h30m"]),
+    ("annotation", &["walk/saved-at", "saved"]),
     ("minMemory", &["10Gi", "16384Mi"]),
     ("maxPrice", &["2.50", "3"]),
     ("maxTotalPrice", &["20", "1.5"]),
@@ -330,6 +335,7 @@ pub(crate) fn with(base: &Value, leaf: &Leaf, value: Value) -> Value {
         };
     }
     one_source(&mut spec);
+    saved_somehow(&mut spec);
     spec
 }
 
@@ -363,6 +369,17 @@ fn surroundings(name: &str, schema: &Value) -> Value {
         made.insert("image".to_owned(), json!("walk:1"));
     }
     Value::Object(made)
+}
+
+/// A checkpoint says how work is saved.
+fn saved_somehow(spec: &mut Value) {
+    let Some(checkpoint) = spec.get_mut("checkpoint") else {
+        return;
+    };
+    let ways = ["signal", "period", "annotation"];
+    if checkpoint.is_object() && ways.iter().all(|way| checkpoint.get(way).is_none()) {
+        checkpoint["period"] = json!("10m");
+    }
 }
 
 /// A volume has exactly one source.

@@ -69,6 +69,10 @@ fn breaches() -> Vec<Breach> {
     let belongs = "podSecurityContext belong to image";
     let memory = "minMemory must be a positive quantity";
     let time = "maxRuntime must be a time of at least 1s such as 90m or 1h30m";
+    let either = "priority and priorityClassName exclude each other";
+    let how = "checkpoint must say how work is saved";
+    let grace = "gracePeriod must be a time of at least 1s";
+    let period = "period must be a time of at least 1s such as 10m";
     let rent = "rent is for work that is one pod";
     let level = "level must be a level of the cluster";
     let pod = "podTemplate needs a spec";
@@ -104,6 +108,19 @@ fn breaches() -> Vec<Breach> {
         changed(false, time, json!({"maxRuntime": "999ms"})),
         changed(true, time, json!({"maxRuntime": "-1h"})),
         changed(true, time, json!({"maxRuntime": "long"})),
+        changed(
+            false,
+            either,
+            json!({"priority": "low", "priorityClassName": "walk"}),
+        ),
+        changed(false, how, json!({"checkpoint": {}})),
+        changed(true, how, json!({"checkpoint": {"gracePeriod": "2m"}})),
+        changed(
+            false,
+            grace,
+            json!({"checkpoint": {"signal": "SIGTERM", "gracePeriod": "0s"}}),
+        ),
+        changed(true, period, json!({"checkpoint": {"period": "often"}})),
         changed(
             false,
             rent,

@@ -16,6 +16,8 @@ pub(super) struct Chosen {
     pub(super) model: Option<String>,
     pub(super) tensor: u32,
     pub(super) pipeline: u32,
+    /// Tokens of attention cache a copy is expected to have, where the model could be sized.
+    pub(super) cache_tokens: Option<u64>,
     pub(super) told: Vec<String>,
 }
 
@@ -96,6 +98,7 @@ pub(super) fn choose(args: &Args, engine: Engine, fleet: &Fleet) -> anyhow::Resu
         model: Some(kind.model.name.to_owned()),
         tensor: layout.tensor_parallel,
         pipeline: layout.pipeline_parallel,
+        cache_tokens: layout.sequences.checked_mul(args.max_context),
         told,
     })
 }
@@ -141,6 +144,7 @@ fn plain(args: &Args, kind: Option<&Kind>, told: Vec<String>) -> Chosen {
             .map(|kind| kind.model.name.to_owned()),
         tensor: gpus.max(1),
         pipeline: 1,
+        cache_tokens: None,
         told,
     }
 }

@@ -2,7 +2,8 @@
 //! the note it leaves for `warp status` and `warp down`.
 
 use std::fs::{File, TryLockError};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -47,6 +48,8 @@ const FILES: [&str; 18] = [
     MARKER,
 ];
 const LOCK_LIMIT: Duration = Duration::from_secs(3);
+/// How long a server of this machine takes to say its first word, at most.
+const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// How much of a log is looked at for its last words.
 const LOG_TAIL: usize = 16 * 1024;
@@ -64,6 +67,26 @@ pub(crate) struct Note {
     pub(crate) nodes: String,
     #[serde(default)]
     pub(crate) kind: Kind,
+}
+
+impl Note {
+    /// Whether it says a word. The kernel still takes connections for a process that was killed; nobody speaks there.
+    fn answers(&self) -> bool {
+        let Some(metrics) = &self.metrics else {
+            return true;
+        };
+        let place = metrics.trim_start_matches("http://");
+        let place = place.split('/').next().unwrap_or_default();
+        place.parse().is_ok_and(|address| speaks(&address).is_ok())
+    }
+}
+
+/// Asks whoever listens there for one byte.
+fn speaks(address: &SocketAddr) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(address, ANSWER_LIMIT)?;
+    stream.set_read_timeout(Some(ANSWER_LIMIT))?;
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    stream.read_exact(&mut [0])
 }
 
 /// What kind of nodes an instance has.
@@ -217,6 +240,18 @@ impl Instance {
                 "the data directory {place} has a \"{name}\" that is not Warp's; choose an empty directory with --data"
             );
         }
+        let others = std::fs::read_dir(&self.folder)
+            .with_context(|| format!("failed to look at the data directory {place}"))?;
+        let other = others
+            .filter_map(|entry| Some(entry.ok()?.file_name()))
+            // What a new disk has, and what somebody who looks for an instance leaves.
+            .find(|name| name != "lost+found" && name != LOCK);
+        if let Some(name) = other {
+            bail!(
+                "the data directory {place} holds other things ({}); choose an empty directory with --data",
+                name.display()
+            );
+        }
         Ok(())
     }
 
@@ -285,6 +320,20 @@ impl Instance {
             return Ok(None);
         }
         self.note().map(Some)
+    }
+
+    /// The same for somebody who is about to start one: a process that was killed holds the lock until the last of it is
+    /// gone, so one that answers nobody is given that time.
+    pub(crate) fn answering(&self) -> anyhow::Result<Option<Note>> {
+        let deadline = Instant::now() + LOCK_LIMIT;
+        loop {
+            match self.running()? {
+                Some(note) if !note.answers() && Instant::now() < deadline => {
+                    std::thread::sleep(LOCK_PAUSE);
+                }
+                found => return Ok(found),
+            }
+        }
     }
 
     fn note(&self) -> anyhow::Result<Note> {

@@ -13,10 +13,13 @@ use crate::workload::{self, Parts, span};
 /// Nodes named for one reason before the rest is counted.
 const NAMED: usize = 4;
 /// Reasons of work that waits for something other than a place.
-const OUT_OF_LINE: [&str; 3] = [
+const OUT_OF_LINE: [&str; 5] = [
     reason::JOB_SUSPENDED,
     reason::CLEANING_UP,
     reason::INVALID_SPEC,
+    // There may be room: the API server does not take what would be made of it.
+    reason::JOB_REJECTED,
+    reason::OPERATOR_FORBIDDEN,
 ];
 /// Changes offered.
 const CHANGES: usize = 4;
@@ -257,6 +260,12 @@ impl Subject<'_> {
             told.evidence.push(Evidence {
                 what: "tried before".to_owned(),
                 detail: format!("{tries} times failed, {moved} times taken off its node"),
+            });
+        }
+        if let Some(last) = &self.status.last_checkpoint {
+            told.evidence.push(Evidence {
+                what: "saved its work".to_owned(),
+                detail: format!("{} ago", self.since(last.time.0)),
             });
         }
         told.next.push(self.step("read what it prints", "logs -f"));

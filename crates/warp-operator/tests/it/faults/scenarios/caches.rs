@@ -185,3 +185,24 @@ pub(super) async fn changes_its_revision_while_it_is_fetched(world: &World) -> R
     until(world, "digest", "sha256:2").await?;
     until(world, "phase", "Ready").await
 }
+
+/// A model is made of the fetched one, then another by another image; until then the first stays.
+pub(super) async fn is_optimized_and_then_optimized_otherwise(world: &World) -> Result<()> {
+    nodes_say(world, &fetched("sha256:1")).await?;
+    let mut it = cache("main");
+    it["spec"]["optimize"] = json!({"image": "quantizer:1", "args": ["$(MODEL_PATH)"]});
+    world.create(it.clone()).await?;
+    until_reason(world, "Optimized").await?;
+    world
+        .patch(&it, json!({"spec": {"optimize": {"image": "quantizer:2"}}}))
+        .await?;
+    world
+        .until(&it, "made by the second image", |object| {
+            object.is_some_and(|object| {
+                object["status"]["optimized"]["image"] == "quantizer:2"
+                    && object["status"]["phase"] == "Ready"
+            })
+        })
+        .await?;
+    delete(world, &it).await
+}

@@ -281,6 +281,34 @@ pub(super) async fn replaces_a_machine_that_is_taken_back(world: &World) -> Resu
     accounts_are_right(world, None).await
 }
 
+/// The cloud says two minutes before that it takes a machine back: another takes its place in the meantime.
+pub(super) async fn is_replaced_before_it_is_taken_back(world: &World) -> Result<()> {
+    open(world, &Script::default()).await?;
+    let it = request("r", &json!({"spotInstance": true, "maxSpotPrice": 2}));
+    world.create(it.clone()).await?;
+    until_phase(world, &it, "Ready").await?;
+    cloud_does(world, |books| {
+        books.script.interrupt = books
+            .machines
+            .iter()
+            .take(1)
+            .map(|it| it.name.clone())
+            .collect();
+    })
+    .await?;
+    world
+        .until(&it, "ready again", |object| {
+            object.is_some_and(|object| {
+                object["status"]["phase"] == "Ready" && object["status"]["attemptCount"] == 2
+            })
+        })
+        .await?;
+    let books = read(world).await?;
+    ensure!(books.machines.len() == 2, "{books:?}");
+    delete(world, &it).await?;
+    accounts_are_right(world, None).await
+}
+
 pub(super) async fn waits_for_its_price(world: &World) -> Result<()> {
     let script = Script {
         price_factor: Decimal::TWO,
@@ -331,6 +359,7 @@ pub(super) async fn ends_a_machine_of_nobody(world: &World) -> Result<()> {
         boots: now,
         ended: None,
         preempted: false,
+        notice: None,
     };
     let ours = warp_cloud::machine_name(&mark, "nobody", 1);
     cloud_does(world, |books| {

@@ -73,6 +73,18 @@ pub(super) async fn starts_its_pods_together(world: &World) -> Result<()> {
     until_complete(world, &it).await
 }
 
+pub(super) async fn makes_room_and_runs_again(world: &World) -> Result<()> {
+    let low = job("low", 1, 4, "15m", "low");
+    submit(world, &low).await?;
+    until_reason(world, &low, "Placed").await?;
+    // Longer than the least time it may run.
+    world.pass(Duration::from_mins(3)).await;
+    let it = workload("w", json!({"gpuCount": 2, "priority": "high"}));
+    submit(world, &it).await?;
+    until_phase(world, &it, "Succeeded").await?;
+    until_complete(world, &low).await
+}
+
 pub(super) async fn goes_while_it_waits(world: &World) -> Result<()> {
     let first = job("first", 1, 4, "10m", "normal");
     submit(world, &first).await?;

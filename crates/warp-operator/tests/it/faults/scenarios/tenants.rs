@@ -99,3 +99,35 @@ pub(super) async fn holds_work_over_its_quota_until_there_is_room(world: &World)
     delete(world, &first).await?;
     until_phase(world, &second, "Succeeded").await
 }
+
+/// Two tenants of one tree share four GPUs; one of them borrows all and gives back what is asked for.
+pub(super) async fn takes_back_what_it_lent(world: &World) -> Result<()> {
+    world.create(namespace("other")).await?;
+    let mut parent = tenant("all", &json!({"names": ["nobody"]}));
+    parent["spec"]["quota"] = json!([{"gpu": "nvidia", "nominal": 0}]);
+    world.create(parent).await?;
+    for (name, of) in [("lender", "default"), ("borrower", "other")] {
+        let mut it = tenant(name, &json!({"names": [of]}));
+        it["spec"]["parent"] = json!("all");
+        it["spec"]["quota"] = json!([{"gpu": "nvidia", "nominal": 2}]);
+        world.create(it.clone()).await?;
+        until_reason(world, &it, "NamespacesFound").await?;
+    }
+    let mut borrows = Vec::new();
+    for name in ["x", "y"] {
+        let mut it = workload(name, json!({"gpuCount": 2, "podTemplate": for_long()}));
+        it["metadata"]["namespace"] = json!("other");
+        submit(world, &it).await?;
+        until_phase(world, &it, "Running").await?;
+        // Longer than the least time it may run, and one has run for less than the other.
+        world.pass(Duration::from_mins(2)).await;
+        borrows.push(it);
+    }
+    let it = workload("w", json!({"gpuCount": 2}));
+    submit(world, &it).await?;
+    until_phase(world, &it, "Succeeded").await?;
+    for it in &borrows {
+        until_phase(world, it, "Succeeded").await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! Whether the machine of an attempt is to go, and why. Pure.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Resource;
+use warp_api::gpurequest::{RequestAttempt, RequestPhase};
+use warp_api::{GPURequest, GPURequestStatus, reason};
+use warp_cloud::{Decimal, Machine, State};
+
+use super::choose::later;
+use super::observe::Open;
+use super::wanted::Wanted;
+use super::{costs, joining, notice};
+use crate::ledger;
+
+/// A machine that does not run this long after it was bought is given back.
+const BOOT_LIMIT: SignedDuration = SignedDuration::from_mins(20);
+/// And one whose node is not ready this long after it was bought.
+const JOIN_LIMIT: SignedDuration = SignedDuration::from_mins(30);
+/// The money lasts at least this much longer than the machine, in seconds, or a tenth of its time.
+const MARGIN: i64 = 120;
+
+/// Decides whether the machine is to go, and when it goes at the latest. `stopped`: a budget wants it to.
+#[expect(clippy::too_many_arguments, reason = "one pass over one machine")]
+pub(super) fn limits(
+    attempt: &mut RequestAttempt,
+    status: &mut GPURequestStatus,
+    wanted: &Wanted,
+    open: &Open,
+    machine: Option<&Machine>,
+    request: &GPURequest,
+    stopped: bool,
+    newest: bool,
+    now: Timestamp,
+) {
+    if attempt.billed_from.is_some() && newest {
+        status.terminates_at = ends(attempt, status, wanted).map(|(at, _)| Time(at));
+    }
+    let ready = open.node.as_deref().is_some_and(is_ready);
+    if !newest {
+        // What is said of idleness is of the machine that takes its place.
+    } else if open.used || !ready {
+        status.idle_since = None;
+    } else if status.idle_since.is_none() {
+        status.idle_since = Some(Time(now));
+    }
+    if attempt.ending.is_some() {
+        return;
+    }
+    let idle = wanted
+        .idle
+        .zip(status.idle_since.as_ref())
+        .filter(|_| newest);
+    let due = ends(attempt, status, wanted);
+    let bought = attempt.billed_from.as_ref().map(|from| from.0);
+    let state = machine.map(|machine| machine.state);
+    let broken = open.node.as_deref().and_then(joining::test_failure);
+    let ending = if request.meta().deletion_timestamp.is_some() {
+        Some(reason::DELETED)
+    } else if (attempt.spot && matches!(state, Some(State::Preempted | State::Stopped)))
+        || notice::is_over(attempt, open, now)
+        || (attempt.noticed_at.is_some() && state == Some(State::Gone))
+    {
+        Some(reason::SPOT_INTERRUPTED)
+    } else if matches!(
+        state,
+        // One on demand that is off has powered itself off, or somebody else has.
+        Some(State::Failed | State::Gone | State::Terminating | State::Preempted | State::Stopped)
+    ) {
+        Some(reason::MACHINE_LOST)
+    } else if let Some((_, why)) = due.filter(|(at, _)| *at <= now) {
+        Some(why)
+    } else if stopped {
+        Some(reason::BUDGET_REACHED)
+    } else if idle.is_some_and(|(limit, since)| later(since.0, limit) <= now) {
+        Some(reason::IDLE_TIMEOUT)
+    } else if broken.is_some() {
+        attempt.reason = broken;
+        Some(reason::GPU_TEST_FAILED)
+    } else if ready {
+        None
+    } else if state == Some(State::Pending) && bought.is_some_and(|at| later(at, BOOT_LIMIT) <= now)
+    {
+        Some(reason::NEVER_RAN)
+    } else if status.phase != RequestPhase::Ready
+        && bought.is_some_and(|at| later(at, JOIN_LIMIT) <= now)
+    {
+        Some(reason::NEVER_JOINED)
+    } else {
+        None
+    };
+    if let Some(ending) = ending {
+        attempt.ending = Some(ending.to_owned());
+        attempt.ending_since = Some(Time(now));
+    }
+}
+
+/// When the machine must go for its time or its money, and which of them it is.
+pub(super) fn ends(
+    attempt: &RequestAttempt,
+    status: &GPURequestStatus,
+    wanted: &Wanted,
+) -> Option<(Timestamp, &'static str)> {
+    let from = attempt.billed_from.as_ref()?.0;
+    let first = status
+        .attempts
+        .iter()
+        .find_map(|known| known.billed_from.as_ref());
+    let first = first.map_or(from, |first| first.0);
+    let lifetime = wanted
+        .lifetime
+        .map(|time| (later(first, time), reason::MAX_LIFETIME));
+    let price = costs::price(attempt);
+    let money = wanted
+        .max_total
+        .filter(|_| price > Decimal::ZERO)
+        .map(|most| {
+            let others = status
+                .attempts
+                .iter()
+                .filter(|known| known.number != attempt.number);
+            // One that is taken back goes on costing for as long as it may take.
+            let until = |other: &RequestAttempt| {
+                let noticed = other.noticed_at.as_ref();
+                noticed.map_or(from, |at| from.max(later(at.0, notice::LIMIT)))
+            };
+            let spent: Decimal = others
+                .map(|other| costs::of_attempt(other, until(other)))
+                .sum();
+            let seconds = ((most - spent) * Decimal::from(3600) / price).floor();
+            let seconds = i64::try_from(seconds).unwrap_or(i64::MAX / 4).max(0);
+            let lasting = seconds - MARGIN.min(seconds / 10);
+            (
+                later(from, SignedDuration::from_secs(lasting)),
+                reason::MAX_TOTAL_PRICE,
+            )
+        });
+    lifetime.into_iter().chain(money).min()
+}
+
+/// Whether work can be placed on a node: it says so itself, and its GPUs were tested where they are.
+pub(super) fn is_ready(node: &Node) -> bool {
+    !joining::is_starting(node) && ledger::is_ready(node)
+}
