@@ -254,11 +254,9 @@ async fn shared(engine: Engine, wanted: Arc<Wanted>) -> Result<Used> {
     if failures.is_empty() {
         return role::used(&world).await;
     }
-    bail!(
-        "{}\n\nthe operator said last:\n{}",
-        failures.join("\n\n"),
-        operator.log_tail()
-    )
+    // The causes come last: a log that is cut keeps its end.
+    eprintln!("the operator said last:\n{}", operator.log_tail());
+    bail!("{}", failures.join("\n\n"))
 }
 
 /// The parts of the suite that need a cluster of their own.

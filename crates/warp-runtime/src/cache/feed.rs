@@ -103,7 +103,7 @@ impl Source {
         Selection::new(
             self.namespace.clone(),
             self.label_selector.as_deref(),
-            self.field_selector.is_some(),
+            self.field_selector.as_deref(),
         )
     }
 

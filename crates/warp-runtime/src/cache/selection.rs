@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Selection {
     namespace: Option<String>,
+    name: Option<String>,
     labels: Vec<Requirement>,
     /// It also selects by what only the API server knows.
     unknown: bool,
@@ -22,12 +23,23 @@ enum Requirement {
 }
 
 impl Selection {
-    pub(crate) fn new(namespace: Option<String>, labels: Option<&str>, by_fields: bool) -> Self {
+    pub(crate) fn new(
+        namespace: Option<String>,
+        labels: Option<&str>,
+        fields: Option<&str>,
+    ) -> Self {
         let mut selection = Self {
             namespace,
-            unknown: by_fields,
             ..Self::default()
         };
+        for part in fields.into_iter().flat_map(|text| text.split(',')) {
+            match part.trim().split_once('=') {
+                Some(("metadata.name", name)) => {
+                    selection.name = Some(name.trim_start_matches('=').to_owned());
+                }
+                _ => selection.unknown = true,
+            }
+        }
         for part in labels.into_iter().flat_map(|text| text.split(',')) {
             match Requirement::of(part.trim()) {
                 Some(requirement) => selection.labels.push(requirement),
@@ -39,18 +51,20 @@ impl Selection {
 
     /// Whether it brings the objects of one kind without exception.
     pub(crate) fn is_whole(&self) -> bool {
-        self.namespace.is_none() && self.labels.is_empty() && !self.unknown
+        self.namespace.is_none()
+            && self.name.is_none()
+            && self.labels.is_empty()
+            && !self.unknown
     }
 
     /// Whether it brings an object; none when only the API server knows.
     pub(crate) fn brings(&self, meta: &ObjectMeta) -> Option<bool> {
-        let elsewhere = self
-            .namespace
-            .as_ref()
-            .is_some_and(|namespace| meta.namespace.as_ref() != Some(namespace));
+        let differs = |wanted: &Option<String>, is: &Option<String>| wanted.is_some() && wanted != is;
+        let another =
+            differs(&self.namespace, &meta.namespace) || differs(&self.name, &meta.name);
         let none = BTreeMap::new();
         let labels = meta.labels.as_ref().unwrap_or(&none);
-        if elsewhere || !self.labels.iter().all(|each| each.holds(labels)) {
+        if another || !self.labels.iter().all(|each| each.holds(labels)) {
             return Some(false);
         }
         (!self.unknown).then_some(true)
@@ -109,7 +123,7 @@ mod tests {
         let selection = Selection::new(
             Some("team".to_owned()),
             Some("kind=a, owner ,other!=b,!hidden"),
-            false,
+            None,
         );
         let good = [("kind", "a"), ("owner", "x")];
         assert_eq!(selection.brings(&meta("team", &good)), Some(true));
@@ -123,14 +137,26 @@ mod tests {
         let hidden = [("kind", "a"), ("owner", "x"), ("hidden", "")];
         assert_eq!(selection.brings(&meta("team", &hidden)), Some(false));
         assert!(!selection.is_whole());
-        assert!(Selection::new(None, None, false).is_whole());
+        assert!(Selection::new(None, None, None).is_whole());
+    }
+
+    #[test]
+    fn an_object_of_another_name_is_not_brought() {
+        let selection = Selection::new(None, None, Some("metadata.name=known"));
+        let named = |name: &str| ObjectMeta {
+            name: Some(name.to_owned()),
+            ..meta("team", &[])
+        };
+        assert_eq!(selection.brings(&named("known")), Some(true));
+        assert_eq!(selection.brings(&named("costs-2026-11")), Some(false));
+        assert!(!selection.is_whole());
     }
 
     #[test]
     fn what_only_the_api_server_can_tell_is_not_guessed() {
         for selection in [
-            Selection::new(None, None, true),
-            Selection::new(None, Some("a in (b, c)"), false),
+            Selection::new(None, None, Some("spec.nodeName=n")),
+            Selection::new(None, Some("a in (b, c)"), None),
         ] {
             assert_eq!(selection.brings(&meta("team", &[("a", "b")])), None);
         }
