@@ -26,7 +26,7 @@ use warp_core::schedule::{Policy, strategy::UnknownPolicy};
 
 pub use ask::{BadSpec, GpuAsk, Name, run_seconds};
 pub use checkpoint::{Checkpoint, CheckpointEvidence, CheckpointSignal, LastCheckpoint};
-pub use gang::{AssignedNode, Closeness, Topology, fold_nodes, fold_ranks};
+pub use gang::{AssignedNode, Closeness, Topology, fold_nodes, fold_ranks, nodes_in_words};
 pub use levels::{BadLevels, TopologyLevel, TopologyLevels};
 pub use rent::{Rent, RentStatus};
 pub use rules::{PLACED_FIELDS, RULES};

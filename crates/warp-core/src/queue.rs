@@ -20,6 +20,7 @@ pub mod state;
 pub mod warp;
 
 use crate::estimate::Durations;
+use crate::preempt::Terms;
 
 pub use job::{Checkpoint, Job, Need, Seconds, Shape};
 pub use node_set::End;
@@ -30,7 +31,7 @@ pub const MINUTE: Seconds = 60.0;
 pub const HOUR: Seconds = 3600.0;
 
 /// A queue policy. Adding one touches its own file and [`named`].
-pub trait Policy: std::fmt::Debug {
+pub trait Policy: std::fmt::Debug + Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Where waiting work stands inside its priority class: the smallest goes first.
@@ -39,6 +40,22 @@ pub trait Policy: std::fmt::Debug {
     /// From which end of the nodes to place it.
     fn end(&self, _job: &Job, _durations: &mut Durations) -> End {
         End::Low
+    }
+
+    /// Waiting without a break after which a job is overdue: the overdue go before all others of their priority, in
+    /// order of submission, and are kept nodes.
+    fn patience(&self) -> Option<Seconds> {
+        None
+    }
+
+    /// How long keys hold that change with the time alone.
+    fn rerank_every(&self) -> Option<Seconds> {
+        None
+    }
+
+    /// On which terms a waiting job may evict running work of its own priority, if it may.
+    fn evicts_equals(&self, _job: &Job, _now: Seconds) -> Option<Terms> {
+        None
     }
 
     /// How often to look again although nothing was submitted and nothing ended.

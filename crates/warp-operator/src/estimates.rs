@@ -35,7 +35,7 @@ use self::forecast::Question;
 use self::runs::{Ended, Runs};
 use crate::context::Context;
 use crate::ledger::{self, Reading};
-use crate::placement::{Claimant, Claimants, in_order};
+use crate::placement::{Asks, Claimant, Claimants, in_order};
 pub(crate) use told::{Forecast, tell};
 
 /// Names the loop in logs, readiness and wake-ups.
@@ -364,9 +364,15 @@ fn ask(
     durations: &Durations,
     now: Timestamp,
 ) -> Answer {
-    let mut line: Vec<Arc<dyn Claimant>> = Vec::new();
+    let (mut line, mut promises): (Vec<Arc<dyn Claimant>>, Vec<_>) = (Vec::new(), Vec::new());
     for all in claimants {
-        line.extend(all.open(now).claimants);
+        let keys = all.keys().into_iter();
+        for account in keys.filter_map(|key| all.account(&key, now)) {
+            promises.extend(account.promises);
+            if let Asks::Now(claimant) = account.asks {
+                line.push(claimant);
+            }
+        }
     }
     // Who waits for anything but room is not helped by the end of other work.
     line.retain(|claimant| {
@@ -392,7 +398,6 @@ fn ask(
     }
     in_order(&mut line, &cx.arrivals);
     let behind = line.split_off(line.len().min(LINE));
-    let promises: Vec<_> = claimants.iter().flat_map(|all| all.promises()).collect();
     let storage = ledger::Storage {
         claims: cx.claims.all(),
         volumes: cx.volumes.all(),

@@ -33,8 +33,8 @@ use crate::placement::{
     Tenancy, by_share,
 };
 use crate::workload::{
-    Asking, Class, Running, Seen, attempt, class_name, ends_of, over, owns, promises, rank, shell,
-    suspended,
+    Asking, Class, Running, Seen, attempt, class_name, ends_of, over, owns, promises, rank, rents,
+    shell, suspended,
 };
 pub use jobs::{QueuedJob, Waiter, everybody, jobs_without_place, outlook_of_job};
 use meeting::Meeting;
@@ -316,7 +316,8 @@ impl Cluster {
             let mut all = self.workloads.iter();
             all.find(|one| Key::of(&***one) == *key).cloned()
         };
-        Rented::new(&self.requests, workload, &self.tenants, &self.namespaces)
+        let first = |request: &GPURequest| rents(request, workload);
+        Rented::new(&self.requests, first, &self.tenants, &self.namespaces)
     }
 
     fn tenancy(&self, ledger: &Ledger) -> Tenancy {

@@ -24,6 +24,8 @@ mod placement;
 mod purity;
 mod queuedjob;
 mod readiness;
+#[cfg(any(test, feature = "rehearsal"))]
+pub mod rehearsal;
 mod retry;
 mod run;
 mod serve;

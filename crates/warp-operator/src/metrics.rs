@@ -42,6 +42,8 @@ pub(crate) struct Metrics {
     failed: Family<Labels, Counter>,
     retries: Counter,
     placement: Histogram,
+    decision: Histogram,
+    repairs: Counter,
     pending: Gauge,
     evictions: Counter,
     lost: Counter,
@@ -68,6 +70,8 @@ impl Default for Metrics {
             failed: Family::default(),
             retries: Counter::default(),
             placement: buckets(),
+            decision: buckets(),
+            repairs: Counter::default(),
             pending: Gauge::default(),
             evictions: Counter::default(),
             lost: Counter::default(),
@@ -112,6 +116,16 @@ impl Metrics {
             "warp_scheduler_pass_duration_seconds",
             "Time of one pass over all pending workloads",
             self.placement.clone(),
+        );
+        to.register(
+            "warp_scheduler_decision_duration_seconds",
+            "Time of that until everything was decided, before the first write",
+            self.decision.clone(),
+        );
+        to.register(
+            "warp_scheduler_ledger_repairs",
+            "Times the kept ledger differed from what the API shows and was read anew",
+            self.repairs.clone(),
         );
         to.register(
             "warp_scheduler_pending_workloads",
@@ -209,6 +223,14 @@ impl Metrics {
     pub(crate) fn placed(&self, took: Duration, pending: usize) {
         self.placement.observe(took.as_secs_f64());
         self.pending.set(i64::try_from(pending).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn decided(&self, took: Duration) {
+        self.decision.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn repaired(&self) {
+        self.repairs.inc();
     }
 
     pub(crate) fn wrote(&self, verb: &'static str, resource: &str) {

@@ -10,15 +10,18 @@ mod explain;
 mod gang;
 mod kept;
 mod line;
+mod memo;
+mod order;
 mod quota;
 mod reclaim;
 mod rented;
+mod roll;
+mod shape;
 mod share;
 mod tenancy;
 mod verdict;
+mod walk;
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{self, AtomicBool};
 use std::time::Duration;
@@ -29,8 +32,7 @@ use kube::Resource;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::Instrument;
-use warp_api::workload::Priority;
-use warp_api::{Tenant, reason};
+use warp_api::{GPURequest, Tenant, reason};
 use warp_runtime::cache::{Cache, Health};
 use warp_runtime::driver::later;
 use warp_runtime::execute::{ExecuteError, status_of};
@@ -40,18 +42,22 @@ use warp_runtime::sweep::{Hands, Sweep, SweepRegistration};
 
 use crate::context::Context;
 use crate::ledger::{self, Books, Reading, Sources};
-use crate::{queuedjob, workload};
 
 use decide::work_id;
-use tenancy::Reserved;
+use memo::Memo;
+use roll::{Reader, Roll};
+use walk::{Decided, News, Walk};
 
 pub(crate) use arrivals::Arrivals;
-pub(crate) use claim::{Claim, Claimant, Claimants, Holder, Open, Place, PodClaim};
+pub(crate) use claim::{
+    Account, Asks, Claim, Claimant, Claimants, FirstUser, Heard, Holder, Place, PodClaim, Waking,
+};
 pub(crate) use decide::{Decision, Desk, base_request, elsewhere, require};
 pub(crate) use evict::{Cause, Evictable, Runner, Runs};
 pub(crate) use explain::{KEPT, REFUSED};
 pub(crate) use kept::Kept;
 pub(crate) use line::{Endings, Held, Line};
+pub(crate) use order::{Turn, in_order};
 pub(crate) use quota::Quotas;
 pub(crate) use rented::Rented;
 pub(crate) use share::by_share;
@@ -71,44 +77,48 @@ const CREATE: &str = "create";
 const PATCH: &str = "patch";
 /// A pass runs at least this often while anything waits, because time alone may change the answer.
 const RESYNC: SignedDuration = SignedDuration::from_mins(1);
+/// What is kept from pass to pass is compared with what the API shows at least this often.
+const CHECK: SignedDuration = SignedDuration::from_mins(10);
 
 /// The loop as the runtime runs it.
 #[derive(Debug)]
-struct Placement {
+pub(crate) struct Placement {
     cx: Arc<Context>,
     claimants: Vec<Box<dyn Claimants>>,
-    books: Mutex<Books>,
-    /// What was last answered to those that wait, by uid.
-    answers: Mutex<BTreeMap<String, Answer>>,
-    /// The tenants of the last pass, by uid and generation.
-    tenants: Mutex<Vec<(Option<String>, Option<i64>)>>,
-    /// The room kept in the last pass.
-    held: Mutex<Vec<Held>>,
-    /// The places of those that are tried again in a moment.
-    kept: Mutex<Kept>,
-    /// The nodes that were rented for somebody, as of the last pass.
-    rented: Mutex<Rented>,
+    state: Mutex<State>,
     /// Volumes, or quotas, have changed since the last pass.
     storage_changed: Arc<AtomicBool>,
     quotas_changed: Arc<AtomicBool>,
 }
 
-/// Why a claim waits, and what that was found on: as long as nothing of it changes, nothing is looked at again.
+/// What is kept from pass to pass. All of it follows from the API.
 #[derive(Debug)]
-struct Answer {
+struct State {
+    roll: Roll,
+    books: Books,
+    /// What was found out about those that wait.
+    memo: Memo,
+    /// The tenants of the last pass, by uid and generation.
+    tenants: Vec<(Option<String>, Option<i64>)>,
+    /// The room kept in the last pass.
+    held: Vec<Held>,
+    /// The places of those that are tried again in a moment.
+    kept: Kept,
+    /// The nodes that were rented for somebody, as of the last pass.
+    rented: Rented,
+    /// What the last pass was decided on, where it left nothing to do.
+    settled: Option<Settled>,
+    /// When all of it was last compared with the API.
+    checked: Option<Timestamp>,
+}
+
+/// What a pass was decided on, and how many waited after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Settled {
+    line: u64,
     epoch: u64,
-    version: String,
-    /// A PriorityClass may change without its object.
-    rank: (Priority, bool),
-    avoided: Vec<Arc<str>>,
-    /// What was kept for those before it.
-    held: Arc<Vec<Held>>,
-    /// What was kept of tenants' shares for those before it, and for itself.
-    reserved: Arc<Vec<Reserved>>,
-    reserves: Option<Reserved>,
-    /// Who could be evicted.
     evictable: u64,
-    verdict: Verdict,
+    waiting: usize,
 }
 
 /// Whether anything has changed since this was last asked.
@@ -126,34 +136,13 @@ pub(crate) fn register(
     cx: &Arc<Context>,
     claimants: Vec<Box<dyn Claimants>>,
 ) {
-    let cx = Arc::clone(cx);
-    let storage_changed = Arc::new(AtomicBool::new(true));
-    let quotas_changed = Arc::new(AtomicBool::new(true));
-    flag(&cx.claims, &storage_changed);
-    flag(&cx.volumes, &storage_changed);
-    flag(&cx.classes, &storage_changed);
-    flag(&cx.quotas, &quotas_changed);
-    let sweep = Placement {
-        cx: Arc::clone(&cx),
-        claimants,
-        books: Mutex::new(Books::new(Sources {
-            nodes: cx.nodes.clone(),
-            pods: cx.pods.clone(),
-            namespaces: cx.namespaces.clone(),
-        })),
-        answers: Mutex::default(),
-        tenants: Mutex::default(),
-        held: Mutex::default(),
-        kept: Mutex::default(),
-        rented: Mutex::default(),
-        storage_changed,
-        quotas_changed,
-    };
+    let wakes: Vec<_> = claimants.iter().map(|all| all.waking()).collect();
+    let scheduler = SweepRegistration::of(Placement::new(cx, claimants), SETTLE);
+    let scheduler = wakes
+        .into_iter()
+        .fold(scheduler, |scheduler, wake| wake(scheduler));
     runtime.sweep(
-        SweepRegistration::of(sweep, SETTLE)
-            // Whoever leaves the line, or stands elsewhere in it, makes way for others.
-            .watches(&cx.workloads, workload::line_matters)
-            .watches(&cx.queued, queuedjob::line_matters)
+        scheduler
             .reads(&cx.jobs)
             .watches(&cx.pods, ledger::pod_matters)
             .watches(&cx.nodes, ledger::node_matters)
@@ -178,63 +167,122 @@ impl Sweep for Placement {
 }
 
 impl Placement {
+    pub(crate) fn new(cx: &Arc<Context>, claimants: Vec<Box<dyn Claimants>>) -> Self {
+        let storage_changed = Arc::new(AtomicBool::new(true));
+        let quotas_changed = Arc::new(AtomicBool::new(true));
+        flag(&cx.claims, &storage_changed);
+        flag(&cx.volumes, &storage_changed);
+        flag(&cx.classes, &storage_changed);
+        flag(&cx.quotas, &quotas_changed);
+        let books = Books::new(Sources {
+            nodes: cx.nodes.clone(),
+            pods: cx.pods.clone(),
+            namespaces: cx.namespaces.clone(),
+        });
+        Self {
+            cx: Arc::clone(cx),
+            claimants,
+            state: Mutex::new(State {
+                roll: Roll::default(),
+                books,
+                memo: Memo::default(),
+                tenants: Vec::new(),
+                held: Vec::new(),
+                kept: Kept::default(),
+                rented: Rented::default(),
+                settled: None,
+                checked: None,
+            }),
+            storage_changed,
+            quotas_changed,
+        }
+    }
+
     /// One pass. Returns whether anything still waits.
     async fn pass(&self, hands: &Hands) -> bool {
         let (cx, started) = (&*self.cx, Instant::now());
         let now = cx.clock.now();
-        let arrived = cx.arrivals.last();
-        let mut open = Open::default();
-        for claimants in &self.claimants {
-            open.join(claimants.open(now));
-        }
-        cx.verdicts.keep_only(&open.uids);
-        cx.arrivals.keep_only(&open.uids, arrived);
-        let known = |uid: &String, _: &mut Answer| open.uids.contains(uid);
-        self.answers.lock().retain(known);
-        let Open {
-            claimants: mut wanted,
-            held_back,
-            ..
-        } = open;
-        let held = held_back.len();
-        self.kept.lock().only(&held_back);
-        if wanted.is_empty() {
-            cx.metrics.placed(started.elapsed(), held);
-            return false;
+        let decided = self.decide(now);
+        let (decided, waiting) = match decided {
+            Look::Unlisted => {
+                cx.wakes.wake_sweep(NAME);
+                return true;
+            }
+            Look::Nothing { waiting, held } => {
+                cx.metrics.placed(started.elapsed(), waiting + held);
+                return waiting > 0;
+            }
+            Look::Decided(decided, held) => {
+                let waiting = decided.waiting;
+                cx.metrics.decided(started.elapsed());
+                (decided, waiting + held)
+            }
+        };
+        let correlation = hands.correlation.next();
+        let span = tracing::info_span!("place", waiting, correlation = %correlation);
+        let left = decided.waiting > 0;
+        self.carry_out(hands, decided, &correlation, now)
+            .instrument(span)
+            .await;
+        cx.metrics.placed(started.elapsed(), waiting);
+        left
+    }
+
+    /// Decides for all in order, each seeing the ones before it. For whom nothing has changed since it waited gets the same
+    /// answer, and where nothing has changed for anybody nothing is done.
+    fn decide(&self, now: Timestamp) -> Look {
+        let cx = &*self.cx;
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let mut promises = state.roll.catch_up(self.reader(), now);
+        promises.extend(state.kept.only(state.roll.held_back()));
+        let held = state.roll.held_back().len();
+        if state.roll.is_empty() {
+            state.books.catch_up_with(promises);
+            state.settled = None;
+            return Look::Nothing { waiting: 0, held };
         }
         // What has not been listed yet may limit everything, and be rented for somebody.
         let listed = |requests: &Cache<_>| requests.health() != Health::Starting;
         let listed = cx.requests.get().is_none_or(listed);
         let tenants = tenancy::listed(cx.tenants.get()).filter(|_| listed);
         let Some(tenants) = tenants else {
-            cx.wakes.wake_sweep(NAME);
-            return true;
+            state.books.catch_up_with(promises);
+            return Look::Unlisted;
         };
-        in_order(&mut wanted, &cx.arrivals);
-        let correlation = hands.correlation.next();
-        let span = tracing::info_span!("place", waiting = wanted.len(), correlation = %correlation);
-        let decisions = self.decide(wanted, &tenants, now);
-        let waiting = decisions
-            .iter()
-            .filter(|(_, decision)| matches!(decision, Decision::Wait(_) | Decision::Evict(..)))
-            .count();
-        self.carry_out(hands, decisions, &correlation, now)
-            .instrument(span)
-            .await;
-        cx.metrics.placed(started.elapsed(), waiting + held);
-        waiting > 0
+        self.read(state, &tenants);
+        state.books.catch_up_with(promises);
+        self.check(state, now);
+        let unchanged = state.settled.filter(|settled| {
+            settled.line == state.roll.changes()
+                && settled.epoch == state.books.epoch()
+                && settled.evictable == state.roll.evictable()
+        });
+        if let Some(Settled { waiting, .. }) = unchanged {
+            return Look::Nothing { waiting, held };
+        }
+        let decided = Walk::over(cx, state, &tenants, now).run();
+        state.settled = decided.leaves_nothing.then(|| Settled {
+            line: state.roll.changes(),
+            epoch: state.books.epoch(),
+            evictable: state.roll.evictable(),
+            waiting: decided.waiting,
+        });
+        Look::Decided(decided, held)
     }
 
-    /// Decides for all in order, each seeing the ones before it. Who waited before and for whom nothing has changed since
-    /// gets the same answer.
-    fn decide(
-        &self,
-        wanted: Vec<Arc<dyn Claimant>>,
-        tenants: &[Arc<Tenant>],
-        now: Timestamp,
-    ) -> Vec<(Arc<dyn Claimant>, Decision)> {
-        let cx = &*self.cx;
-        let mut books = self.books.lock();
+    fn reader(&self) -> Reader<'_> {
+        Reader {
+            claimants: &self.claimants,
+            arrivals: &self.cx.arrivals,
+            verdicts: &self.cx.verdicts,
+            min_run: self.cx.settings.min_run_time,
+        }
+    }
+
+    /// Reads what decisions depend on besides claims, nodes and pods.
+    fn read(&self, state: &mut State, tenants: &[Arc<Tenant>]) {
+        let (cx, books) = (&*self.cx, &mut state.books);
         if self.storage_changed.swap(false, atomic::Ordering::SeqCst) {
             books.set_storage(ledger::Storage {
                 claims: cx.claims.all(),
@@ -253,124 +301,100 @@ impl Placement {
             .iter()
             .map(|tenant| (tenant.meta().uid.clone(), tenant.meta().generation));
         let known: Vec<_> = known.collect();
-        let mut before = self.tenants.lock();
-        if *before != known {
-            *before = known;
+        if state.tenants != known {
+            state.tenants = known;
             books.outdated();
         }
-        drop(before);
         let rented = self.rented(tenants);
-        if std::mem::replace(&mut *self.rented.lock(), rented.clone()) != rented {
+        if state.rented != rented {
+            state.rented = rented;
             books.outdated();
         }
-        let promises = self.claimants.iter().flat_map(|all| all.promises());
-        let promises: Vec<_> = promises.chain(self.kept.lock().promises()).collect();
-        books.catch_up(&promises);
-        let quotas = Quotas::new(cx.quotas.all(), &promises);
-        let tenancy = Tenancy::new(tenants, &cx.namespaces.all(), &books.ledger_mut().fleet);
-        let wanted = match by_share(&wanted, &tenancy, books.ledger_mut()) {
-            Some(order) => order
-                .into_iter()
-                .map(|at| Arc::clone(&wanted[at]))
-                .collect(),
-            None => wanted,
-        };
-        let endings = || {
-            self.claimants
-                .iter()
-                .flat_map(|all| all.endings())
-                .collect()
-        };
-        let before = std::mem::take(&mut *self.held.lock());
-        let line = Line::new(cx.settings.queue_policy, now, endings, before);
-        // Nobody goes for work of the lowest priority, unless it borrows.
-        let urgent = |claimant: &Arc<dyn Claimant>| claimant.claim().priority > Priority::Low;
-        let runners = if tenancy.lends() || wanted.iter().any(urgent) {
-            self.claimants
-                .iter()
-                .flat_map(|all| all.runners(now))
-                .collect()
-        } else {
-            Vec::new()
-        };
-        let evictable = Evictable::new(runners, now, cx.settings.min_run_time);
-        let who = evictable.fingerprint();
-        let mut desk = Desk::new(&wanted, quotas, tenancy, line, &cx.settings)
-            .evicting(evictable)
-            .keeping(rented);
-        let mut answers = self.answers.lock();
-        let mut decisions = Vec::new();
-        for claimant in &wanted {
-            let claim = claimant.claim();
-            let held = Arc::clone(desk.line().held());
-            let reserved = Arc::clone(desk.reserved());
-            let same = |answer: &&Answer| {
-                answer.epoch == books.epoch()
-                    && answer.reserved == reserved
-                    && answer.evictable == who
-                    && answer.held == held
-                    && answer.version == claim.version
-                    && answer.rank == (claim.priority, claim.patient)
-                    && answer.avoided == claim.avoided
-            };
-            let known = answers.get(&claim.uid).filter(same);
-            let decision = match known {
-                Some(answer) => {
-                    desk.still_waits(claim, answer.reserves.as_ref());
-                    Decision::Wait(answer.verdict.clone())
-                }
-                None => desk.decide(books.ledger_mut(), &**claimant),
-            };
-            if let Decision::Place(places) = &decision {
-                for member in 0..places.len() {
-                    books.entered(work_id(claim, member));
-                }
-            }
-            if let Decision::Wait(verdict) = &decision {
-                let answer = Answer {
-                    epoch: books.epoch(),
-                    version: claim.version.clone(),
-                    rank: (claim.priority, claim.patient),
-                    avoided: claim.avoided.clone(),
-                    held,
-                    reserves: desk.reserved().get(reserved.len()).cloned(),
-                    reserved,
-                    evictable: who,
-                    verdict: verdict.clone(),
-                };
-                answers.insert(claim.uid.clone(), answer);
-            }
-            decisions.push(decision);
-        }
-        self.held.lock().clone_from(desk.line().held());
-        books.settle();
-        drop(desk);
-        wanted.into_iter().zip(decisions).collect()
     }
-}
 
-impl Placement {
+    /// Compares what is kept from pass to pass with what the API shows: at every pass in tests and debug builds, where a
+    /// difference is a defect that ends the process; now and then in release builds, where what was kept is replaced.
+    fn check(&self, state: &mut State, now: Timestamp) {
+        let due = state
+            .checked
+            .is_none_or(|checked| later(checked, CHECK) <= now);
+        if !due && !cfg!(debug_assertions) {
+            return;
+        }
+        state.checked = Some(now);
+        let (roll_agrees, promises) = state.roll.agrees(self.reader(), now);
+        state.books.catch_up_with(promises);
+        let agrees = roll_agrees && state.books.agrees();
+        debug_assert!(
+            roll_agrees,
+            "the kept roll differs from one read from nothing"
+        );
+        debug_assert!(
+            agrees,
+            "the kept ledger differs from one built from nothing"
+        );
+        if !agrees {
+            tracing::error!(
+                "what the scheduler kept differs from what the API shows; it is read anew"
+            );
+            self.cx.metrics.repaired();
+            self.repair(state, now);
+        }
+    }
+
+    /// Forgets everything that is kept and reads it anew.
+    fn repair(&self, state: &mut State, now: Timestamp) {
+        state.roll = Roll::default();
+        state.memo = Memo::default();
+        state.settled = None;
+        let reader = self.reader();
+        state.roll.read_all(reader, now);
+        let kept = state.kept.promises();
+        let promises = state.roll.promises().cloned().chain(kept);
+        state.books.rebuild(promises.collect());
+    }
+
     /// The nodes that were rented for somebody.
     fn rented(&self, tenants: &[Arc<Tenant>]) -> Rented {
         let cx = &*self.cx;
         let requests = cx.requests.get().map(Cache::all).unwrap_or_default();
-        let workload = |key: &_| cx.workloads.get(key);
-        Rented::new(&requests, workload, tenants, &cx.namespaces.all())
+        if requests.is_empty() {
+            return Rented::default();
+        }
+        let first = |request: &GPURequest| self.claimants.iter().find_map(|all| all.rents(request));
+        Rented::new(&requests, first, tenants, &cx.namespaces.all())
     }
 }
 
-/// Who is served first: higher priority, then older, then the first to come, then by name so that the
-/// order is total.
-pub(crate) fn in_order(wanted: &mut [Arc<dyn Claimant>], arrivals: &Arrivals) {
-    wanted.sort_by_cached_key(|claimant| {
-        let claim = claimant.claim();
-        (
-            Reverse(claim.priority),
-            claim.created,
-            arrivals.of(&claim.uid).unwrap_or(Timestamp::MAX),
-            claim.key.clone(),
-        )
-    });
+#[cfg(any(test, feature = "rehearsal"))]
+impl Placement {
+    /// A pass but for its writes: what would be placed, and how many are told that they wait.
+    pub(crate) fn rehearse(&self, now: Timestamp) -> (Vec<(Arc<dyn Claimant>, Vec<Place>)>, usize) {
+        let Look::Decided(decided, _) = self.decide(now) else {
+            return (Vec::new(), 0);
+        };
+        let told = decided.news.len();
+        self.tell(decided.news, true, now);
+        let places = decided.places.into_iter();
+        let places = places.map(|(_, claimant, places)| (claimant, places));
+        (places.collect(), told)
+    }
+
+    /// Forgets everything that is kept and reads it anew.
+    pub(crate) fn forget(&self) {
+        let now = self.cx.clock.now();
+        self.repair(&mut self.state.lock(), now);
+    }
+}
+
+/// What a look found.
+enum Look {
+    /// What decisions depend on has not been listed yet.
+    Unlisted,
+    /// Nothing is to be done.
+    Nothing { waiting: usize, held: usize },
+    /// Decisions, and how many wait for their next try.
+    Decided(Decided, usize),
 }
 
 impl Placement {
@@ -378,54 +402,66 @@ impl Placement {
     ///
     /// What the others are told of beside a placement that could not be made may be wrong by the next pass, and right
     /// again when it has been made, a write for each of them both times: they hear from that next pass.
-    async fn carry_out(
-        &self,
-        hands: &Hands,
-        decisions: Vec<(Arc<dyn Claimant>, Decision)>,
-        correlation: &str,
-        now: Timestamp,
-    ) {
+    async fn carry_out(&self, hands: &Hands, decided: Decided, correlation: &str, now: Timestamp) {
         let cx = &*self.cx;
-        let mut places = Vec::new();
-        let mut waits = Vec::new();
-        for (claimant, decision) in decisions {
-            match decision {
-                Decision::Place(chosen) => places.push((claimant, chosen)),
-                Decision::Wait(verdict) => waits.push((claimant, verdict)),
-                Decision::Evict(going, cause, verdict) => {
-                    let going = (going.as_slice(), cause);
-                    make_room(cx, hands, &*claimant, going, correlation, now).await;
-                    waits.push((claimant, verdict));
-                }
-                Decision::Skip => {}
-            }
+        for (claimant, going, cause) in decided.evictions {
+            make_room(cx, hands, &*claimant, (&going, cause), correlation, now).await;
         }
         let failed = AtomicBool::new(false);
-        stream::iter(places)
-            .for_each_concurrent(AT_ONCE, |(claimant, chosen)| {
+        stream::iter(decided.places)
+            .for_each_concurrent(AT_ONCE, |(turn, claimant, chosen)| {
                 let failed = &failed;
                 async move {
                     let outcome = place(cx, hands, &*claimant, &chosen, correlation, now).await;
+                    let mut state = self.state.lock();
                     if outcome != Outcome::Made {
                         failed.store(true, atomic::Ordering::Relaxed);
+                        // Until when it is held back is known to nobody else.
+                        state.roll.outdated(&turn);
+                    }
+                    if let Some(waiting) = state.roll.at(&turn) {
+                        waiting.forget_told();
                     }
                     if let Outcome::NotYet(failures) = outcome {
-                        self.kept.lock().keep(&*claimant, &chosen, failures);
+                        state.kept.keep(&*claimant, &chosen, failures);
                     }
+                    drop(state);
                     wake(cx, claimant.claim());
                 }
             })
             .await;
         let all_made = !failed.into_inner();
-        for (before, (claimant, verdict)) in waits.into_iter().enumerate() {
-            let claim = claimant.claim();
-            let first = cx.verdicts.get(&claim.uid, claim.generation).is_none();
-            if (all_made || first) && cx.verdicts.set(claim, verdict, Some(before + 1), now) {
-                wake(cx, claim);
-            }
-        }
+        self.tell(decided.news, all_made, now);
         if !all_made {
             cx.wakes.wake_sweep(NAME);
+        }
+    }
+}
+
+impl Placement {
+    /// Tells those that wait. While not all was made only those hear that have heard nothing yet.
+    fn tell(&self, news: Vec<News>, all_made: bool, now: Timestamp) {
+        let cx = &*self.cx;
+        let mut state = self.state.lock();
+        for News {
+            turn,
+            claimant,
+            verdict,
+            position,
+        } in news
+        {
+            let claim = claimant.claim();
+            let first = cx.verdicts.get(&claim.uid, claim.generation).is_none();
+            if !all_made && !first {
+                state.settled = None;
+                continue;
+            }
+            if let Some(waiting) = state.roll.at(&turn) {
+                waiting.tell(Arc::clone(&verdict), position, now);
+            }
+            if cx.verdicts.set(claim, verdict, Some(position), now) {
+                wake(cx, claim);
+            }
         }
     }
 }

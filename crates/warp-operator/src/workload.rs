@@ -51,7 +51,7 @@ pub(crate) use gang::{is_gated, let_go};
 pub(crate) use objects::shell;
 pub(crate) use pod::started;
 pub(crate) use rank::{Class, Rank, class_name, rank};
-pub(crate) use rent::tenant_of;
+pub(crate) use rent::{rents, tenant_of};
 
 pub(crate) use observe::Seen;
 use observe::see_all;

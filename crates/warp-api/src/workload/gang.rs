@@ -106,6 +106,13 @@ pub fn fold_nodes<'a>(by_rank: impl IntoIterator<Item = &'a str>) -> Vec<Assigne
     folded.collect()
 }
 
+/// Nodes by rank in words: `a (2), b (1)`.
+pub fn nodes_in_words<'a>(by_rank: impl IntoIterator<Item = &'a str>) -> String {
+    let folded = fold_nodes(by_rank);
+    let named = folded.iter();
+    in_words(named.map(|node| (node.name.as_str(), ranks(&node.ranks))))
+}
+
 /// Rising numbers as `0-3,7`.
 pub fn fold_ranks(ranks: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();

@@ -27,6 +27,19 @@ impl Default for Las {
     }
 }
 
+const RERANK_EVERY: Seconds = 5.0 * MINUTE;
+
+impl Las {
+    fn rules(&self) -> Rules<'_> {
+        Rules {
+            terms: self.terms,
+            may_evict_after: 10.0 * MINUTE,
+            urgent: None,
+            hold: None,
+        }
+    }
+}
+
 impl Policy for Las {
     fn name(&self) -> &'static str {
         "las"
@@ -40,18 +53,17 @@ impl Policy for Las {
         Some(MINUTE)
     }
 
+    fn evicts_equals(&self, job: &Job, now: Seconds) -> Option<Terms> {
+        let (level, terms) = self.rules().terms_of(job, now);
+        (level > 0).then_some(terms)
+    }
+
     fn pass(&mut self, state: &mut State, durations: &mut Durations) {
-        let rank = state.now - self.ranked_at >= 5.0 * MINUTE;
+        let rank = state.now - self.ranked_at >= RERANK_EVERY;
         if rank {
             self.ranked_at = state.now;
         }
-        let rules = Rules {
-            terms: self.terms,
-            may_evict_after: 10.0 * MINUTE,
-            urgent: None,
-            hold: None,
-        };
-        preemptive_pass(self, state, durations, &rules, rank);
+        preemptive_pass(self, state, durations, &self.rules(), rank);
     }
 
     fn fork(&self) -> Box<dyn Policy> {

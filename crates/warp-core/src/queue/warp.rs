@@ -84,6 +84,28 @@ impl Warp {
         }
     }
 
+    /// The policy of a queue that is told from outside whether work can be evicted, such as a live one.
+    #[must_use]
+    pub fn evicting(mut self, evicting: bool) -> Self {
+        self.preemptive = evicting;
+        self
+    }
+
+    /// Whether eviction pays where this share of the live GPU demand is evictable, having paid before or not.
+    pub fn pays(&self, evictable_share: f64) -> bool {
+        let least = self.tuning.least_evictable * if self.preemptive { 0.5 } else { 1.0 };
+        evictable_share >= least
+    }
+
+    fn rules(&self) -> Rules<'_> {
+        Rules {
+            terms: self.tuning.terms,
+            may_evict_after: self.tuning.may_evict_after,
+            urgent: Some((self.tuning.urgent_after, self.tuning.urgent_run)),
+            hold: Some(&self.hold),
+        }
+    }
+
     fn rank(&self, job: &Job, now: Seconds, durations: &mut Durations) -> f64 {
         let attained = job.attained(now);
         let index = f64::from(job.gpus) * durations.of(job.group).gittins(attained);
@@ -118,9 +140,21 @@ impl Policy for Warp {
         self.preemptive.then_some(self.tuning.tick)
     }
 
+    fn patience(&self) -> Option<Seconds> {
+        Some(self.tuning.patience)
+    }
+
+    fn rerank_every(&self) -> Option<Seconds> {
+        self.preemptive.then_some(self.tuning.rerank_every)
+    }
+
+    fn evicts_equals(&self, job: &Job, now: Seconds) -> Option<Terms> {
+        let (level, terms) = self.rules().terms_of(job, now);
+        (self.preemptive && level > 0).then_some(terms)
+    }
+
     fn pass(&mut self, state: &mut State, durations: &mut Durations) {
-        let least = self.tuning.least_evictable * if self.preemptive { 0.5 } else { 1.0 };
-        let preemptive = state.evictable_share() >= least;
+        let preemptive = self.pays(state.evictable_share());
         let turned = preemptive != self.preemptive;
         self.preemptive = preemptive;
         let due = preemptive && state.now - self.ranked_at >= self.tuning.rerank_every;
@@ -132,13 +166,7 @@ impl Policy for Warp {
         }
         self.hold.update(state, durations);
         if preemptive {
-            let rules = Rules {
-                terms: self.tuning.terms,
-                may_evict_after: self.tuning.may_evict_after,
-                urgent: Some((self.tuning.urgent_after, self.tuning.urgent_run)),
-                hold: Some(&self.hold),
-            };
-            preemptive_pass(self, state, durations, &rules, turned || due);
+            preemptive_pass(self, state, durations, &self.rules(), turned || due);
         } else {
             reserve::backfill(state, durations, Some(&self.hold));
         }
@@ -162,7 +190,7 @@ pub(super) struct Rules<'a> {
 
 impl Rules<'_> {
     /// How sternly a waiting job may evict (0: lower classes only), and on which terms.
-    fn terms_of(&self, job: &Job, now: Seconds) -> (usize, Terms) {
+    pub(super) fn terms_of(&self, job: &Job, now: Seconds) -> (usize, Terms) {
         let age = now - job.submit;
         if age < self.may_evict_after {
             // No rank is worse than infinitely worse: only lower classes are left.

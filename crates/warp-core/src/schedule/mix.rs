@@ -38,28 +38,51 @@ struct Key {
     kinds: Option<Vec<u64>>,
 }
 
-#[derive(Clone, Debug, Default)]
+impl Key {
+    fn of(ask: &Ask) -> Self {
+        Self {
+            cpu_milli: ask.cpu_milli,
+            count: ask.count,
+            milli: ask.milli,
+            kinds: ask.typed.then(|| ask.kinds.words().to_vec()),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Seen {
     weight: f64,
     memory_bytes: f64,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mix {
     classes: BTreeMap<Key, Seen>,
 }
 
 impl Mix {
     pub fn see(&mut self, ask: &Ask) {
-        let key = Key {
-            cpu_milli: ask.cpu_milli,
-            count: ask.count,
-            milli: ask.milli,
-            kinds: ask.typed.then(|| ask.kinds.words().to_vec()),
+        self.see_many(ask, 1.0);
+    }
+
+    /// The same for so many alike.
+    pub fn see_many(&mut self, ask: &Ask, times: f64) {
+        let seen = self.classes.entry(Key::of(ask)).or_default();
+        seen.weight += times;
+        seen.memory_bytes += ask.memory_bytes as f64 * times;
+    }
+
+    /// Takes back one that was seen. What was seen in whole numbers is afterwards as if it never had been.
+    pub fn unsee(&mut self, ask: &Ask) {
+        let key = Key::of(ask);
+        let Some(seen) = self.classes.get_mut(&key) else {
+            return;
         };
-        let seen = self.classes.entry(key).or_default();
-        seen.weight += 1.0;
-        seen.memory_bytes += ask.memory_bytes as f64;
+        seen.weight -= 1.0;
+        seen.memory_bytes -= ask.memory_bytes as f64;
+        if seen.weight < 0.5 {
+            self.classes.remove(&key);
+        }
     }
 
     /// Lets everything seen so far count for less, and forgets what counts for almost nothing.

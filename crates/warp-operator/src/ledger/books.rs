@@ -1,5 +1,6 @@
 //! The ledger kept from pass to pass: what changes is noted as it is heard and entered at the next look, so that a pass
-//! costs what has changed and not what there is. Tests and debug builds compare it with one built from nothing.
+//! costs what has changed and not what there is. Tests and debug builds compare it with one built from nothing at every
+//! look, release builds when they are told to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::ResourceExt;
 use parking_lot::Mutex;
 use warp_core::fleet::{Fleet, Work};
+use warp_core::schedule::{Ask, Mix};
 use warp_runtime::cache::{Cache, Key};
 
 use super::{
@@ -65,6 +67,13 @@ pub(crate) struct Books {
     tentative: Vec<Arc<str>>,
     /// Grows with every change: what was decided in an older one may be decided otherwise now.
     epoch: u64,
+    /// Grows with every change of what nodes, namespaces and volumes are, whoever uses them.
+    structure: u64,
+    /// What the work in the ledger asked for, of so many kinds of GPU.
+    mix: Mix,
+    kinds: usize,
+    /// Grows with every change of the work that keeps other work off its node; 0 while there was none.
+    repelling: u64,
 }
 
 impl Books {
@@ -102,7 +111,41 @@ impl Books {
             homeless: BTreeMap::new(),
             tentative: Vec::new(),
             epoch: 0,
+            structure: 0,
+            mix: Mix::default(),
+            kinds: 0,
+            repelling: 0,
         }
+    }
+
+    /// Another when work that keeps other work off its node has come or gone, or namespaces have changed; 0 while there
+    /// was none.
+    pub(crate) fn repelling(&self) -> u64 {
+        if self.repelling == 0 {
+            return 0;
+        }
+        self.repelling + self.structure
+    }
+
+    /// Notes work that comes or goes.
+    fn note(&mut self, work: &Work) {
+        let repels = !work.request.constraints.pod_anti_affinity.is_empty();
+        self.repelling += u64::from(repels);
+    }
+
+    /// Grows with every change of what a request means.
+    pub(crate) fn structure(&self) -> u64 {
+        self.structure
+    }
+
+    /// What the work in the ledger asked for.
+    pub(crate) fn mix(&self) -> &Mix {
+        &self.mix
+    }
+
+    /// Everything that is promised.
+    pub(crate) fn promises(&self) -> impl Iterator<Item = &Promise> {
+        self.promises.values()
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -132,6 +175,7 @@ impl Books {
     pub(crate) fn set_storage(&mut self, storage: Storage) {
         self.ledger.storage = storage;
         self.epoch += 1;
+        self.structure += 1;
     }
 
     /// Nodes are read otherwise: every one is read anew.
@@ -148,15 +192,35 @@ impl Books {
         self.epoch += 1;
     }
 
-    /// Enters what has been heard.
+    /// Enters what has been heard, and what is promised now: all of it.
+    #[cfg(test)]
     pub(crate) fn catch_up(&mut self, promises: &[Promise]) {
-        self.settle();
-        self.enter_noted();
-        self.enter_promises(promises);
-        debug_assert!(
-            self.agrees(promises),
+        let now: BTreeSet<&str> = promises.iter().map(|one| one.owner.as_str()).collect();
+        let gone = self
+            .promises
+            .keys()
+            .filter(|had| !now.contains(had.as_str()));
+        let mut changes: Vec<_> = gone.map(|owner| (owner.clone(), None)).collect();
+        let there = promises.iter();
+        changes.extend(there.map(|one| (one.owner.clone(), Some(one.clone()))));
+        self.catch_up_with(changes);
+        assert!(
+            self.agrees(),
             "the kept ledger differs from one built from nothing"
         );
+    }
+
+    /// Enters what has been heard, and what has changed in what owners are promised.
+    pub(crate) fn catch_up_with(
+        &mut self,
+        promises: impl IntoIterator<Item = (String, Option<Promise>)>,
+    ) {
+        self.settle();
+        self.enter_noted();
+        for (owner, promise) in promises {
+            self.enter_promise(owner, promise);
+        }
+        self.count_kinds();
     }
 
     fn enter_noted(&mut self) {
@@ -199,6 +263,7 @@ impl Books {
             self.ledger.set_namespace(namespace);
         }
         self.namespaces = names;
+        self.structure += 1;
     }
 
     /// Forgets everything and enters what there is. The fleet cannot forget a namespace alone.
@@ -206,13 +271,18 @@ impl Books {
         self.ledger.fleet = Fleet::new();
         self.ledger.gpus.clear();
         self.pods.clear();
-        self.promises.clear();
         self.homeless.clear();
+        self.mix = Mix::default();
+        self.kinds = 0;
         for node in self.sources.nodes.all() {
             self.set_node(&node);
         }
         for pod in self.sources.pods.all() {
             self.enter_pod(Key::of(&*pod), &pod);
+        }
+        let promised: Vec<Work> = self.promises.values().filter_map(promised_work).collect();
+        for work in promised {
+            self.bind(work);
         }
     }
 
@@ -223,33 +293,29 @@ impl Books {
         }
     }
 
-    fn enter_promises(&mut self, promises: &[Promise]) {
-        let wanted: BTreeMap<&str, &Promise> = promises
-            .iter()
-            .map(|promise| (promise.owner.as_str(), promise))
-            .collect();
-        let kept =
-            |owner: &str, had: &Promise| wanted.get(owner).is_some_and(|promise| **promise == *had);
-        let gone: Vec<String> = self
-            .promises
-            .iter()
-            .filter(|(owner, had)| !kept(owner, had))
-            .map(|(owner, _)| owner.clone())
-            .collect();
-        for owner in gone {
-            self.promises.remove(&owner);
-            self.release(&owner);
-            self.epoch += 1;
+    fn enter_promise(&mut self, owner: String, promise: Option<Promise>) {
+        if self.promises.get(&owner) == promise.as_ref() {
+            return;
         }
-        for promise in promises {
-            if self.promises.contains_key(&promise.owner) {
-                continue;
-            }
-            self.promises.insert(promise.owner.clone(), promise.clone());
-            self.epoch += 1;
-            if let Some(work) = promised_work(promise) {
+        self.epoch += 1;
+        if self.promises.remove(&owner).is_some() {
+            self.release(&owner);
+        }
+        if let Some(promise) = promise {
+            if let Some(work) = promised_work(&promise) {
                 self.bind(work);
             }
+            self.promises.insert(owner, promise);
+        }
+    }
+
+    /// What a request accepts depends on the kinds of GPU there are.
+    fn count_kinds(&mut self) {
+        let fleet = &self.ledger.fleet;
+        let kinds = fleet.kinds().count();
+        if self.kinds != kinds {
+            self.kinds = kinds;
+            self.mix = mix_of(fleet);
         }
     }
 
@@ -257,6 +323,7 @@ impl Books {
         let (described, devices) =
             node::translate(found, &self.reading.catalogue, &self.reading.levels);
         let name = Arc::clone(&described.name);
+        self.structure += 1;
         self.ledger.gpus.insert(name.to_string(), devices);
         self.ledger.fleet.set_node(described);
         for (_, work) in self.homeless.remove(&name).into_iter().flatten() {
@@ -265,8 +332,13 @@ impl Books {
     }
 
     fn remove_node(&mut self, name: &str) {
+        self.structure += 1;
         self.ledger.gpus.remove(name);
         if let Some((node, works)) = self.ledger.fleet.remove_node(name) {
+            for work in &works {
+                self.note(work);
+                self.mix.unsee(&Ask::new(&self.ledger.fleet, &work.request));
+            }
             let left = self.homeless.entry(Arc::clone(&node.name)).or_default();
             left.extend(works.into_iter().map(|work| (Arc::clone(&work.id), work)));
         }
@@ -277,13 +349,21 @@ impl Books {
         if self.ledger.fleet.find(&work.node).is_none() {
             let left = self.homeless.entry(Arc::clone(&work.node)).or_default();
             left.insert(Arc::clone(&work.id), work);
-        } else if let Err(error) = self.ledger.fleet.bind(work) {
-            tracing::debug!(error = %error, "not counted");
+            return;
+        }
+        self.note(&work);
+        let request = Arc::clone(&work.request);
+        match self.ledger.fleet.bind(work) {
+            Ok(()) => self.mix.see(&Ask::new(&self.ledger.fleet, &request)),
+            Err(error) => tracing::debug!(error = %error, "not counted"),
         }
     }
 
     fn release(&mut self, work: &str) {
-        if self.ledger.fleet.release(work).is_none() {
+        if let Some(work) = self.ledger.fleet.release(work) {
+            self.note(&work);
+            self.mix.unsee(&Ask::new(&self.ledger.fleet, &work.request));
+        } else {
             for left in self.homeless.values_mut() {
                 left.remove(work);
             }
@@ -293,22 +373,46 @@ impl Books {
 
     /// Whether the kept ledger is the one that would be built from nothing. What is heard while this looks is entered
     /// first; what stays different is a defect.
-    fn agrees(&mut self, promises: &[Promise]) -> bool {
+    pub(crate) fn agrees(&mut self) -> bool {
         for _ in 0..100 {
             let (nodes, pods) = (self.sources.nodes.all(), self.sources.pods.all());
-            let mut built = assemble(&self.reading, &nodes, &pods, promises);
+            let mut built = assemble(&self.reading, &nodes, &pods, self.promises.values());
             for namespace in self.sources.namespaces.all() {
                 built.set_namespace(&namespace);
             }
-            if built.fleet == self.ledger.fleet && built.gpus == self.ledger.gpus {
+            if built.fleet == self.ledger.fleet
+                && built.gpus == self.ledger.gpus
+                && self.mix == mix_of(&self.ledger.fleet)
+            {
                 return true;
             }
             std::thread::yield_now();
             self.enter_noted();
-            self.enter_promises(promises);
+            self.count_kinds();
         }
         false
     }
+
+    /// Forgets the ledger and builds it from nothing, with these promises.
+    pub(crate) fn rebuild(&mut self, promises: Vec<Promise>) {
+        self.epoch += 1;
+        self.structure += 1;
+        *self.noted.lock() = Noted::default();
+        let owned = promises.into_iter();
+        self.promises = owned.map(|one| (one.owner.clone(), one)).collect();
+        self.begin_again();
+        self.enter_namespaces();
+        self.count_kinds();
+    }
+}
+
+/// What the work of a fleet asked for.
+fn mix_of(fleet: &Fleet) -> Mix {
+    let mut mix = Mix::default();
+    for work in fleet.works() {
+        mix.see(&Ask::new(fleet, &work.request));
+    }
+    mix
 }
 
 #[cfg(test)]

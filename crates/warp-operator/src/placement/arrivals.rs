@@ -40,6 +40,11 @@ impl Arrivals {
         self.0.lock().last
     }
 
+    /// Forgets one that is finished or gone.
+    pub(super) fn forget(&self, uid: &str) {
+        self.0.lock().times.remove(uid);
+    }
+
     /// Forgets workloads that are finished or gone: those that came until `last` and are not among `uids`. What came
     /// later may not be in a list that was made before.
     pub(super) fn keep_only(&self, uids: &BTreeSet<String>, last: Timestamp) {

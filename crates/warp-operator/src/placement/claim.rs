@@ -8,17 +8,20 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodSpec;
 use kube::core::ObjectMeta;
+use parking_lot::Mutex;
+use warp_api::GPURequest;
 use warp_api::workload::{GpuAsk, Priority, SchedulingStrategy, TopologyLevel};
 use warp_core::estimate::Features;
 use warp_runtime::cache::Key;
 use warp_runtime::pass::Pass;
 use warp_runtime::plan::Plan;
+use warp_runtime::sweep::SweepRegistration;
 
-use super::{Endings, Runner, Verdict};
+use super::{Endings, Placement, Runner, Verdict};
 use crate::ledger::Promise;
 
 /// One that asks for a place for each of its pods: for all of them or for none.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Claim {
     /// The controller that is woken with the answer, and its key.
     pub(crate) controller: &'static str,
@@ -50,7 +53,7 @@ pub(crate) struct Claim {
 }
 
 /// What one pod of a claim asks for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PodClaim {
     pub(crate) gpus: GpuAsk,
     /// The name its GPUs have already; none where the node decides it.
@@ -119,36 +122,110 @@ pub(crate) struct Holder {
     pub(crate) longest_seconds: Option<i64>,
 }
 
-/// Everything of one kind that asks for places.
+/// Everything of one kind that asks for places, holds some, or has been promised some: one account for each object. An
+/// account follows from the caches, so it is read again only when something it was read from has changed.
 pub(crate) trait Claimants: Debug + Send + Sync {
-    /// Those that may be placed now, and what is remembered of the others.
-    fn open(&self, now: Timestamp) -> Open;
-    /// What has been promised to pods that are not there yet.
-    fn promises(&self) -> Vec<Promise>;
-    /// When what runs or is promised ends.
-    fn endings(&self) -> Endings;
-    /// What runs and could make room.
-    fn runners(&self, now: Timestamp) -> Vec<Arc<dyn Runner>>;
+    /// Has the scheduler woken by what makes way for others.
+    fn waking(&self) -> Waking;
+    /// Every object of the kind.
+    fn keys(&self) -> Vec<Key>;
+    /// The objects whose account may be another since this was last asked; none when all may be.
+    fn changed(&self) -> Option<BTreeSet<Key>> {
+        None
+    }
+    /// What one object means to placement; none when it is gone.
+    fn account(&self, key: &Key, now: Timestamp) -> Option<Account>;
     /// What holds GPUs and will end, for those who want to know when.
     fn holders(&self) -> Vec<Holder> {
         Vec::new()
     }
+    /// For whom of the kind a machine is rented.
+    fn rents(&self, _: &GPURequest) -> Option<FirstUser> {
+        None
+    }
 }
 
+/// The scheduler while it is registered.
+pub(crate) type Scheduler = SweepRegistration<Placement>;
+/// Adds to a registration what wakes it.
+pub(crate) type Waking = Box<dyn FnOnce(Scheduler) -> Scheduler>;
+
+/// Whom a machine was rented for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FirstUser {
+    pub(crate) key: Key,
+    pub(crate) uid: String,
+    /// It has its place, or has had it and wants none any more.
+    pub(crate) served: bool,
+}
+
+/// What one object means to placement.
 #[derive(Debug, Default)]
-pub(crate) struct Open {
-    /// In any order.
-    pub(crate) claimants: Vec<Arc<dyn Claimant>>,
-    /// Every one that is not finished, by uid.
-    pub(crate) uids: BTreeSet<String>,
-    /// Those that wait for their next try, by uid.
-    pub(crate) held_back: BTreeSet<String>,
+pub(crate) struct Account {
+    pub(crate) uid: String,
+    /// It is not finished.
+    pub(crate) open: bool,
+    pub(crate) asks: Asks,
+    /// What has been promised to pods of it that are not there yet.
+    pub(crate) promises: Vec<Promise>,
+    /// When what runs or is promised of it ends.
+    pub(crate) endings: Endings,
+    /// It runs and could make room.
+    pub(crate) runner: Option<Arc<dyn Runner>>,
+    /// Time alone changes this account then.
+    pub(crate) again: Option<Timestamp>,
 }
 
-impl Open {
-    pub(crate) fn join(&mut self, other: Self) {
-        self.claimants.extend(other.claimants);
-        self.uids.extend(other.uids);
-        self.held_back.extend(other.held_back);
+/// Whether one asks for places now.
+#[derive(Debug, Default)]
+pub(crate) enum Asks {
+    #[default]
+    No,
+    /// It waits for its next try.
+    HeldBack,
+    Now(Arc<dyn Claimant>),
+}
+
+/// The objects whose account may have changed, as caches tell it.
+#[derive(Clone, Debug)]
+pub(crate) struct Heard(Arc<Mutex<Noted>>);
+
+#[derive(Debug)]
+struct Noted {
+    keys: BTreeSet<Key>,
+    everything: bool,
+}
+
+/// Objects noted one by one: a replica that does not act hears of them without end.
+const MOST_NOTED: usize = 16_384;
+
+impl Default for Heard {
+    /// Everything is news at first.
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Noted {
+            keys: BTreeSet::new(),
+            everything: true,
+        })))
+    }
+}
+
+impl Heard {
+    pub(crate) fn note(&self, keys: impl IntoIterator<Item = Key>) {
+        let mut noted = self.0.lock();
+        if noted.everything {
+            return;
+        }
+        noted.keys.extend(keys);
+        if noted.keys.len() > MOST_NOTED {
+            noted.keys.clear();
+            noted.everything = true;
+        }
+    }
+
+    /// What was noted since this was last asked; none when that is everything.
+    pub(crate) fn take(&self) -> Option<BTreeSet<Key>> {
+        let mut noted = self.0.lock();
+        let keys = std::mem::take(&mut noted.keys);
+        (!std::mem::take(&mut noted.everything)).then_some(keys)
     }
 }

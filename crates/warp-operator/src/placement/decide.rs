@@ -14,7 +14,9 @@ use super::explain::{LeftOut, explain, fold, hint};
 use super::gang::{self, alternatives};
 use super::quota::Quotas;
 use super::tenancy::{Reserved, Tenancy};
-use super::{Cause, Claim, Claimant, Evictable, Line, Place, PodClaim, Rented, Runner, Verdict};
+use super::{
+    Cause, Claim, Claimant, Evictable, Held, Line, Place, PodClaim, Rented, Runner, Verdict,
+};
 use crate::config::Settings;
 use crate::ledger::{Ledger, model_name, provider_of};
 
@@ -83,6 +85,12 @@ impl<'a> Desk<'a> {
         self
     }
 
+    /// Tells what is asked for, where that has been counted already.
+    pub(crate) fn expecting(mut self, mix: Mix) -> Self {
+        self.mix = Some(mix);
+        self
+    }
+
     /// Keeps rented nodes for those they were rented for.
     pub(crate) fn keeping(mut self, rented: Rented) -> Self {
         self.rented = rented;
@@ -92,6 +100,11 @@ impl<'a> Desk<'a> {
     /// The line as it stands now.
     pub(crate) fn line(&mut self) -> &mut Line<'a> {
         &mut self.line
+    }
+
+    /// What is kept for others so far in this pass.
+    pub(crate) fn held(&self) -> &Arc<Vec<Held>> {
+        self.line.held()
     }
 
     pub(super) fn tenancy(&self) -> &Tenancy {

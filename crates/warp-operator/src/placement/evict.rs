@@ -18,7 +18,7 @@ use warp_runtime::plan::Plan;
 use super::{Claim, Tenancy};
 
 /// Running work, in words that know no kind.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Runs {
     pub(crate) key: Key,
     /// Its pods, by their ids in the ledger.
@@ -36,9 +36,27 @@ pub(crate) struct Runs {
 }
 
 impl Runs {
-    fn ran(&self, now: Timestamp) -> SignedDuration {
-        let started = self.started.unwrap_or(now);
-        now.duration_since(started).max(SignedDuration::ZERO)
+    /// From when on it may be evicted; none where it may be already, whatever the time.
+    pub(super) fn due(&self, min_run: SignedDuration) -> Option<Timestamp> {
+        if self.evicted_for.is_some() || min_run <= SignedDuration::ZERO {
+            return None;
+        }
+        // What has not begun has run for nothing.
+        let begun = self.started.unwrap_or(Timestamp::MAX);
+        Some(begun.checked_add(min_run).unwrap_or(Timestamp::MAX))
+    }
+
+    /// A number of what decides whom it may be evicted for; `due` says whether it has run for long enough.
+    pub(super) fn print(&self, due: bool) -> u64 {
+        let flags = [
+            i64::from(self.priority >= Priority::Normal),
+            i64::from(self.priority >= Priority::High),
+            self.preemptible.map_or(2, i64::from),
+            i64::from(due),
+        ];
+        let print = Fingerprint::default().text(&self.key.namespace);
+        let print = print.text(&self.key.name);
+        flags.into_iter().fold(print, Fingerprint::signed).get()
     }
 
     /// GPU-seconds that are thrown away when it is evicted now.
@@ -81,7 +99,7 @@ pub(crate) trait Runner: Debug + Send + Sync {
 /// Those that may make room in one pass.
 #[derive(Debug, Default)]
 pub(crate) struct Evictable {
-    runners: Vec<Arc<dyn Runner>>,
+    runners: Arc<Vec<Arc<dyn Runner>>>,
     /// Who goes for a claim of this pass already.
     taken: BTreeSet<usize>,
     now: Timestamp,
@@ -98,38 +116,21 @@ pub(crate) struct Room {
 
 impl Evictable {
     pub(crate) fn new(
-        runners: Vec<Arc<dyn Runner>>,
+        runners: impl Into<Arc<Vec<Arc<dyn Runner>>>>,
         now: Timestamp,
         min_run: std::time::Duration,
     ) -> Self {
         Self {
-            runners,
+            runners: runners.into(),
             taken: BTreeSet::new(),
             now,
             min_run: SignedDuration::try_from(min_run).unwrap_or(SignedDuration::MAX),
         }
     }
 
-    /// Changes when somebody may be evicted who could not before, or the other way round.
-    pub(crate) fn fingerprint(&self) -> u64 {
-        let mut print = Fingerprint::default();
-        for runner in &self.runners {
-            let runs = runner.runs();
-            let flags = [
-                i64::from(runs.priority >= Priority::Normal),
-                i64::from(runs.priority >= Priority::High),
-                runs.preemptible.map_or(2, i64::from),
-                i64::from(self.is_due(runs)),
-            ];
-            print = print.text(&runs.key.to_string());
-            print = flags.into_iter().fold(print, Fingerprint::signed);
-        }
-        print.get()
-    }
-
     /// Whether it was asked to end already, or has run for long enough.
     fn is_due(&self, runs: &Runs) -> bool {
-        runs.evicted_for.is_some() || runs.ran(self.now) >= self.min_run
+        runs.due(self.min_run).is_none_or(|due| due <= self.now)
     }
 
     /// The cheapest room for a claim, whose requests at each of its providers are `asked`, off the nodes `left_out`.

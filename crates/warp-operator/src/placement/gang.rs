@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use warp_api::reason;
-use warp_api::workload::fold_nodes;
+use warp_api::workload::nodes_in_words;
 use warp_core::fleet::{Expression, Fleet, Node, Operator, Request, Taint, WorkState};
 use warp_core::schedule::{
     self, Gang, GangRefusal, Member, Near, Obstacle, PlacedMember, Planner, Policy, Reason,
@@ -339,11 +339,7 @@ pub(super) fn tell(places: &mut [Place], claim: &Claim) {
     let [first, _, ..] = &*places else {
         return;
     };
-    let nodes = fold_nodes(places.iter().map(|place| place.node.as_str()));
-    let status = warp_api::GPUWorkloadStatus {
-        assigned_nodes: nodes,
-        ..Default::default()
-    };
+    let nodes = nodes_in_words(places.iter().map(|place| place.node.as_str()));
     let near = claim.near.as_ref();
     let near = near.map_or_else(String::new, |near| {
         let how = if near.required {
@@ -358,7 +354,7 @@ pub(super) fn tell(places: &mut [Place], claim: &Claim) {
     let why = format!(
         "{} chose {} for {} members{near}{passed_over}",
         first.strategy,
-        status.places().unwrap_or_default(),
+        nodes,
         places.len()
     );
     for place in places {

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::roll::PromiseChange;
 use super::{Claimant, Place};
 use crate::ledger::{Promise, pin};
 
@@ -12,7 +13,11 @@ const TRIES: u32 = 4;
 
 /// Promises by the uid of the claim.
 #[derive(Debug, Default)]
-pub(crate) struct Kept(BTreeMap<String, Vec<Promise>>);
+pub(crate) struct Kept {
+    by_claim: BTreeMap<String, Vec<Promise>>,
+    /// Not entered into the books yet, or still to be taken out.
+    changes: Vec<PromiseChange>,
+}
 
 impl Kept {
     /// Keeps the places of a claim that has failed so often in a row.
@@ -32,16 +37,34 @@ impl Kept {
                 counted: false,
             })
         };
-        let promises = places.iter().enumerate().filter_map(promise);
-        self.0.insert(claim.uid.clone(), promises.collect());
+        let promises: Vec<_> = places.iter().enumerate().filter_map(promise).collect();
+        self.forget(&claim.uid);
+        let entered = promises
+            .iter()
+            .map(|one| (one.owner.clone(), Some(one.clone())));
+        self.changes.extend(entered);
+        self.by_claim.insert(claim.uid.clone(), promises);
     }
 
-    /// Forgets those that do not wait for their next try any more.
-    pub(crate) fn only(&mut self, held_back: &BTreeSet<String>) {
-        self.0.retain(|uid, _| held_back.contains(uid));
+    fn forget(&mut self, uid: &str) {
+        let gone = self.by_claim.remove(uid).into_iter().flatten();
+        self.changes.extend(gone.map(|one| (one.owner, None)));
+    }
+
+    /// Forgets those that do not wait for their next try any more; what has changed since this was last asked.
+    pub(super) fn only(&mut self, held_back: &BTreeSet<String>) -> Vec<PromiseChange> {
+        let known = self.by_claim.keys();
+        let gone: Vec<String> = known
+            .filter(|uid| !held_back.contains(*uid))
+            .cloned()
+            .collect();
+        for uid in gone {
+            self.forget(&uid);
+        }
+        std::mem::take(&mut self.changes)
     }
 
     pub(crate) fn promises(&self) -> impl Iterator<Item = Promise> {
-        self.0.values().flatten().cloned()
+        self.by_claim.values().flatten().cloned()
     }
 }

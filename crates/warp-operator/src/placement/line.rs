@@ -1,6 +1,7 @@
 //! The line: whoever is first and waits for room is kept it, so that a stream of small work cannot hold wide work up for
 //! good. Who comes later keeps off those nodes, unless it has certainly ended before they are needed. Pure.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ pub(crate) struct Line<'a> {
     /// Read when somebody is kept room for.
     endings: Box<dyn Fn() -> Endings + 'a>,
     /// Read already, with what this pass has placed.
-    known: Option<Endings>,
+    known: Option<Cow<'a, Endings>>,
     placed: Endings,
     /// What was kept in the last pass: nodes are chosen once, or nobody would ever have them.
     before: Vec<Held>,
@@ -64,6 +65,19 @@ impl<'a> Line<'a> {
             placed: Endings::new(),
             before,
             held: Arc::default(),
+        }
+    }
+
+    /// The same where all endings are known.
+    pub(crate) fn knowing(
+        policy: QueuePolicy,
+        now: Timestamp,
+        endings: &'a Endings,
+        before: Vec<Held>,
+    ) -> Self {
+        Self {
+            known: Some(Cow::Borrowed(endings)),
+            ..Self::new(policy, now, Endings::new, before)
         }
     }
 
@@ -154,7 +168,7 @@ impl<'a> Line<'a> {
         asked: &[Vec<Request>],
     ) -> Option<(Vec<Arc<str>>, Option<i64>)> {
         let (endings, placed) = (&self.endings, &self.placed);
-        let known = self.known.get_or_insert_with(endings);
+        let known = self.known.get_or_insert_with(|| Cow::Owned(endings()));
         let ending = |work: &Work| {
             let found = known.get(&*work.id).or_else(|| placed.get(&*work.id));
             found.copied().unwrap_or(Ending::Never)

@@ -35,7 +35,10 @@ pub(crate) struct Quotas {
 }
 
 impl Quotas {
-    pub(crate) fn new(quotas: Vec<Arc<ResourceQuota>>, promises: &[Promise]) -> Self {
+    pub(crate) fn new<'a>(
+        quotas: Vec<Arc<ResourceQuota>>,
+        promises: impl IntoIterator<Item = &'a Promise>,
+    ) -> Self {
         let mut found = Self::default();
         for quota in quotas {
             let namespace = quota.namespace().unwrap_or_default();
@@ -44,11 +47,16 @@ impl Quotas {
         if found.by_namespace.is_empty() {
             return found;
         }
-        for promise in promises.iter().filter(|promise| !promise.counted) {
+        for promise in promises.into_iter().filter(|promise| !promise.counted) {
             let namespace = promise.meta.namespace.as_deref().unwrap_or_default();
             found.promise(namespace, promise.spec.clone());
         }
         found
+    }
+
+    /// Whether anything limits a namespace.
+    pub(super) fn limits(&self, namespace: &str) -> bool {
+        self.by_namespace.contains_key(namespace)
     }
 
     /// Counts a pod that is about to be made.

@@ -1,17 +1,15 @@
-//! Nodes of machines that were rented for one workload: nobody has them before it, and then only those it shares a tenant
+//! Nodes of machines that were rented for one claimant: nobody has them before it, and then only those it shares a tenant
 //! or a namespace with. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Namespace;
-use kube::{Resource, ResourceExt};
-use warp_api::{GPURequest, GPUWorkload, Phase, Tenant};
-use warp_runtime::cache::Key;
+use kube::Resource;
+use warp_api::{GPURequest, Tenant};
 
-use super::Claim;
+use super::{Claim, FirstUser};
 use crate::tenant::claims;
-use crate::workload::tenant_of;
 
 /// Rented nodes, each with whom it is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,17 +21,17 @@ pub(crate) struct Rented {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Tenure {
-    /// Uid of the workload it was rented for.
+    /// Uid of whom it was rented for.
     first: String,
     /// Whose work may have what the first one leaves; nobody's before that has its place.
     namespaces: BTreeSet<String>,
 }
 
 impl Rented {
-    /// `workload` finds one by its key. Requests that people make are for everybody.
+    /// `first` says whom a request is for. Requests that people make are for everybody.
     pub(crate) fn new(
         requests: &[Arc<GPURequest>],
-        workload: impl Fn(&Key) -> Option<Arc<GPUWorkload>>,
+        first: impl Fn(&GPURequest) -> Option<FirstUser>,
         tenants: &[Arc<Tenant>],
         namespaces: &[Arc<Namespace>],
     ) -> Self {
@@ -45,7 +43,7 @@ impl Rented {
                 attempt.outcome.is_none() && taken
             });
             going.extend(leaving.map(|attempt| Arc::from(attempt.machine.as_str())));
-            let Some((key, uid)) = tenant_of(request) else {
+            let Some(user) = first(request) else {
                 continue;
             };
             let attempts = request.status.iter().flat_map(|status| &status.attempts);
@@ -55,17 +53,14 @@ impl Rented {
             if open.is_empty() {
                 continue;
             }
-            let served = workload(&key)
-                .filter(|one| one.uid().as_deref() == Some(uid.as_str()))
-                .is_some_and(|one| has_place(&one));
-            let sharing = if served {
-                sharing(&key.namespace, tenants, namespaces)
+            let sharing = if user.served {
+                sharing(&user.key.namespace, tenants, namespaces)
             } else {
                 BTreeSet::new()
             };
             for attempt in open {
                 let tenure = Tenure {
-                    first: uid.clone(),
+                    first: user.uid.clone(),
                     namespaces: sharing.clone(),
                 };
                 nodes.insert(Arc::from(attempt.machine.as_str()), tenure);
@@ -75,6 +70,16 @@ impl Rented {
             tenures: nodes,
             going,
         }
+    }
+
+    /// Whether no node is rented for anybody.
+    pub(super) fn is_empty(&self) -> bool {
+        self.tenures.is_empty()
+    }
+
+    /// Whether a node was rented for this one.
+    pub(super) fn is_first(&self, uid: &str) -> bool {
+        self.tenures.values().any(|tenure| tenure.first == uid)
     }
 
     /// The nodes a claim has to keep off.
@@ -89,12 +94,6 @@ impl Rented {
             .chain(going)
             .collect()
     }
-}
-
-/// Whether a workload has its place, or has had it and wants none any more.
-fn has_place(workload: &GPUWorkload) -> bool {
-    let phase = workload.status.as_ref().and_then(|status| status.phase);
-    phase.is_some_and(|phase| phase != Phase::Pending)
 }
 
 /// The namespaces that share machines with this one: those of its tenant, else itself.
@@ -121,16 +120,14 @@ fn sharing(
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use warp_runtime::cache::Key;
 
     use super::*;
 
     fn request() -> Arc<GPURequest> {
         let object = json!({
             "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPURequest",
-            "metadata": {"name": "r", "namespace": "team", "ownerReferences": [{
-                "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPUWorkload", "name": "train", "uid": "u",
-                "controller": true,
-            }]},
+            "metadata": {"name": "r", "namespace": "team"},
             "spec": {"gpuType": "H100"},
             "status": {"attempts": [{
                 "number": 1, "machine": "m-1", "provider": "fake", "gpu": "H100-80GB", "gpus": 1, "region": "r",
@@ -140,17 +137,15 @@ mod tests {
         Arc::new(serde_json::from_value(object).expect("a request"))
     }
 
-    fn workload(phase: &str) -> Arc<GPUWorkload> {
-        let object = json!({
-            "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPUWorkload",
-            "metadata": {"name": "train", "namespace": "team", "uid": "u"},
-            "spec": {"modelName": "m", "gpuCount": 1, "image": "i"},
-            "status": {"phase": phase},
-        });
-        Arc::new(serde_json::from_value(object).expect("a workload"))
+    fn first(served: bool) -> FirstUser {
+        FirstUser {
+            key: Key::new("team", "train"),
+            uid: "u".to_owned(),
+            served,
+        }
     }
 
-    fn tenure(phase: &str, tenants: &[Arc<Tenant>]) -> Vec<String> {
+    fn tenure(served: bool, tenants: &[Arc<Tenant>]) -> Vec<String> {
         let spaces: Vec<Arc<Namespace>> = ["team", "team-b", "other"]
             .into_iter()
             .map(|name| {
@@ -158,17 +153,16 @@ mod tests {
                 Arc::new(serde_json::from_value(object).expect("a namespace"))
             })
             .collect();
-        let rented = Rented::new(&[request()], |_| Some(workload(phase)), tenants, &spaces);
+        let rented = Rented::new(&[request()], |_| Some(first(served)), tenants, &spaces);
         let tenure = &rented.tenures["m-1"];
         assert_eq!(tenure.first, "u");
         tenure.namespaces.iter().cloned().collect()
     }
 
     #[test]
-    fn nobody_has_a_rented_node_before_the_workload_it_is_for() {
-        assert!(tenure("Pending", &[]).is_empty());
-        assert_eq!(tenure("Running", &[]), ["team"]);
-        assert_eq!(tenure("Succeeded", &[]), ["team"]);
+    fn nobody_has_a_rented_node_before_whom_it_is_for() {
+        assert!(tenure(false, &[]).is_empty());
+        assert_eq!(tenure(true, &[]), ["team"]);
     }
 
     #[test]
@@ -178,14 +172,12 @@ mod tests {
             "spec": {"namespaces": {"names": ["team", "team-b"]}},
         });
         let tenant: Tenant = serde_json::from_value(tenant).expect("a tenant");
-        assert_eq!(tenure("Running", &[Arc::new(tenant)]), ["team", "team-b"]);
+        assert_eq!(tenure(true, &[Arc::new(tenant)]), ["team", "team-b"]);
     }
 
     #[test]
     fn a_request_that_people_make_is_for_everybody() {
-        let mut request = (*request()).clone();
-        request.metadata.owner_references = None;
-        let rented = Rented::new(&[Arc::new(request)], |_| None, &[], &[]);
+        let rented = Rented::new(&[request()], |_| None, &[], &[]);
         assert_eq!(rented, Rented::default());
     }
 }

@@ -172,6 +172,11 @@ impl Tenancy {
         })
     }
 
+    /// Whether any tenant has a say in a namespace.
+    pub(super) fn rules(&self, namespace: &str) -> bool {
+        self.owners.contains_key(namespace) || self.contested.contains_key(namespace)
+    }
+
     /// Whether tenants lend each other anything.
     pub(crate) fn lends(&self) -> bool {
         let mut owners = self.owners.values();

@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 use warp_api::GPUWorkload;
+use warp_api::workload::Priority;
 use warp_runtime::cache::Cache;
 
 mod evict;

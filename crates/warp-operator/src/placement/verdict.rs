@@ -2,6 +2,7 @@
 //! shows. Kept in memory only, because it follows from the snapshot and is found again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -28,7 +29,7 @@ pub(crate) struct Verdicts(Mutex<BTreeMap<String, Entry>>);
 
 #[derive(Debug, Default)]
 struct Entry {
-    verdict: Option<Verdict>,
+    verdict: Option<Arc<Verdict>>,
     /// Its place in line, from 1, as its status says it.
     position: Option<usize>,
     generation: i64,
@@ -40,11 +41,16 @@ struct Entry {
 
 /// Whether a place in line is worth telling anew: by a tenth of itself, or a status would be written for everybody
 /// whenever one is served.
-fn moved(told: Option<usize>, now: Option<usize>) -> bool {
+pub(super) fn moved(told: Option<usize>, now: Option<usize>) -> bool {
     match (told, now) {
         (Some(told), Some(now)) => told.abs_diff(now) * 10 >= told.max(1) && told != now,
         (told, now) => told != now,
     }
+}
+
+/// Whether what was told at a time is told anew for no other reason than its numbers.
+pub(super) fn is_fresh(since: Timestamp, now: Timestamp) -> bool {
+    clock::after(since, RENEW) > now
 }
 
 impl Verdicts {
@@ -53,7 +59,8 @@ impl Verdicts {
         let all = self.0.lock();
         let entry = all.get(uid)?;
         let current = entry.generation == generation;
-        entry.verdict.clone().filter(|_| current)
+        let verdict = entry.verdict.as_deref().filter(|_| current);
+        verdict.cloned()
     }
 
     /// Its place in line, as it was last told.
@@ -67,17 +74,16 @@ impl Verdicts {
     pub(crate) fn set(
         &self,
         claim: &Claim,
-        verdict: Verdict,
+        verdict: impl Into<Arc<Verdict>>,
         position: Option<usize>,
         now: Timestamp,
     ) -> bool {
+        let verdict = verdict.into();
         let mut all = self.0.lock();
         let entry = all.entry(claim.uid.clone()).or_default();
         let generation = claim.generation;
         let edited = entry.generation != generation;
-        let fresh = entry
-            .since
-            .is_some_and(|since| clock::after(since, RENEW) > now);
+        let fresh = entry.since.is_some_and(|since| is_fresh(since, now));
         let same_reason = entry
             .verdict
             .as_ref()
@@ -93,12 +99,12 @@ impl Verdicts {
         true
     }
 
-    /// Forgets a claim that was met.
+    /// Forgets a claim that was met, is finished or gone.
     pub(crate) fn clear(&self, uid: &str) {
         self.0.lock().remove(uid);
     }
 
-    /// Forgets claims that are finished or gone.
+    /// Forgets all other claims.
     pub(crate) fn keep_only(&self, uids: &BTreeSet<String>) {
         self.0.lock().retain(|uid, _| uids.contains(uid));
     }

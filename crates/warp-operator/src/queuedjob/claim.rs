@@ -1,12 +1,14 @@
 //! How queued Jobs ask for places: each that waits is a claim for the pods it wants at once, and their places become one
 //! change of it. Pure but for reading the caches.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::{Resource, ResourceExt};
+use parking_lot::Mutex;
 use warp_api::reason;
 use warp_api::workload::Priority;
 use warp_core::estimate::Features;
@@ -20,11 +22,11 @@ use super::ask::{Ask, ask};
 use super::objects::{nodes, place, promise_id, promises, refused_nodes};
 use super::observe::{is_patient, pods, priority_of, refusal};
 use super::standing::{Standing, standing};
-use super::{NAME, Running, line_matters};
+use super::{NAME, Running, event_key, line_matters};
 use crate::context::Context;
-use crate::ledger::Promise;
 use crate::placement::{
-    self, Claim, Claimant, Claimants, Endings, Holder, Open, Place, PodClaim, Runner, Verdict,
+    self, Account, Asks, Claim, Claimant, Claimants, Endings, Heard, Holder, Place, PodClaim,
+    Runner, Verdict, Waking,
 };
 use crate::workload::{over, providers, started};
 
@@ -40,77 +42,129 @@ const DECISIVE: [&str; 3] = [
 #[derive(Debug)]
 pub(crate) struct Claims {
     cx: Arc<Context>,
+    heard: Heard,
+    /// Those that run without having been placed.
+    unheld: Mutex<BTreeSet<Key>>,
 }
 
 impl Claims {
-    pub(crate) fn of(cx: &Arc<Context>) -> Box<dyn Claimants> {
-        Box::new(Self { cx: Arc::clone(cx) })
+    /// Claims of which the changes are told.
+    pub(crate) fn following(cx: &Arc<Context>) -> Box<dyn Claimants> {
+        let heard = Heard::default();
+        follow(cx, &heard);
+        Box::new(Self {
+            cx: Arc::clone(cx),
+            heard,
+            unheld: Mutex::default(),
+        })
+    }
+
+    /// Counts one that runs without having been placed.
+    fn counts(&self, key: &Key, unheld: bool) {
+        let mut all = self.unheld.lock();
+        let changed = if unheld {
+            all.insert(key.clone())
+        } else {
+            all.remove(key)
+        };
+        if changed {
+            self.cx.metrics.unheld(all.len());
+        }
     }
 }
 
+/// Notes every Job whose account may have changed with an object it is read from.
+fn follow(cx: &Context, heard: &Heard) {
+    let noting = heard.clone();
+    cx.queued
+        .listen(move |old, new| noting.note(old.or(new).map(Key::of)));
+    let (noting, jobs) = (heard.clone(), cx.queued.clone());
+    cx.pods.listen(move |old, new| {
+        let pods = old.into_iter().chain(new);
+        noting.note(pods.filter_map(|pod| maker_key(&jobs, pod)));
+    });
+    let (noting, jobs) = (heard.clone(), cx.queued.clone());
+    cx.refusals.listen(move |old, new| {
+        let events = old.into_iter().chain(new);
+        noting.note(events.filter_map(|event| event_key(&jobs, event)));
+    });
+    let (noting, jobs) = (heard.clone(), cx.queued.clone());
+    cx.priorities.listen(move |_, _| {
+        let all = jobs.all();
+        noting.note(all.iter().map(|job| Key::of(&**job)));
+    });
+}
+
+/// The queued Job that made a pod.
+fn maker_key(jobs: &Cache<Job>, pod: &Pod) -> Option<Key> {
+    let owner = pod.owner_references().first()?;
+    let key = Key::new(&pod.namespace()?, &owner.name);
+    jobs.get(&key).map(|_| key)
+}
+
 impl Claimants for Claims {
-    fn open(&self, now: Timestamp) -> Open {
-        let (cx, mut open, mut unheld) = (&self.cx, Open::default(), 0);
-        for job in cx.queued.all().into_iter().filter(|job| !over(job)) {
-            open.uids.extend(job.uid());
-            match standing(&job, &pods(cx, &job)) {
-                Standing::Unheld => unheld += 1,
-                Standing::Queued => {
-                    let uid = job.meta().uid.as_deref().unwrap_or_default();
-                    let generation = job.meta().generation.unwrap_or_default();
-                    let held = cx.verdicts.held_until(uid, generation);
-                    if held.is_some_and(|until| until > now) {
-                        open.held_back.extend(job.uid());
-                        continue;
-                    }
-                    // One whose spec is wrong is told so by its own pass.
-                    let Ok(priority) = priority_of(cx, &job) else {
-                        continue;
-                    };
-                    let patient = is_patient(cx, &job);
-                    let asking = Asking::new(&cx.queued, job, (priority, patient), now);
-                    let asking = asking.map(|asking| Arc::new(asking) as Arc<dyn Claimant>);
-                    open.claimants.extend(asking);
-                }
-                _ => {}
-            }
-        }
-        cx.metrics.unheld(unheld);
-        open
+    fn waking(&self) -> Waking {
+        let queued = self.cx.queued.clone();
+        Box::new(move |scheduler| scheduler.watches(&queued, line_matters))
     }
 
-    fn promises(&self) -> Vec<Promise> {
+    fn keys(&self) -> Vec<Key> {
+        let all = self.cx.queued.all();
+        all.iter().map(|job| Key::of(&**job)).collect()
+    }
+
+    fn changed(&self) -> Option<BTreeSet<Key>> {
+        self.heard.take()
+    }
+
+    fn account(&self, key: &Key, now: Timestamp) -> Option<Account> {
         let cx = &self.cx;
-        let placed = cx.queued.all().into_iter();
-        let kept = placed.flat_map(|job| {
-            let pods = pods(cx, &job);
-            // Pods that are refused may never come; others may have the GPUs until they do.
-            let reserves = standing(&job, &pods) == Standing::Placed && refusal(cx, &job).is_none();
-            if reserves {
+        let job = cx.queued.get(key);
+        let Some((job, uid)) = job.and_then(|job| Some((Arc::clone(&job), job.uid()?))) else {
+            self.counts(key, false);
+            return None;
+        };
+        let pods = pods(cx, &job);
+        let stands = standing(&job, &pods);
+        let open = !over(&job);
+        self.counts(key, open && stands == Standing::Unheld);
+        let priority = priority_of(cx, &job);
+        // Pods that are refused may never come; others may have the GPUs until they do.
+        let reserves = stands == Standing::Placed && refusal(cx, &job).is_none();
+        let running = (priority.as_ref().ok()).and_then(|one| Running::of(&job, &pods, *one));
+        let mut account = Account {
+            open,
+            promises: if reserves {
                 promises(&job, &pods)
             } else {
                 Vec::new()
+            },
+            endings: if open {
+                ends_of(&job, &pods)
+            } else {
+                Endings::new()
+            },
+            runner: running.map(|one| Arc::new(one) as Arc<dyn Runner>),
+            ..Account::default()
+        };
+        if open && stands == Standing::Queued {
+            let generation = job.meta().generation.unwrap_or_default();
+            let held = cx.verdicts.held_until(&uid, generation);
+            if let Some(until) = held.filter(|until| *until > now) {
+                account.again = Some(until);
+                account.asks = Asks::HeldBack;
+            } else if let Ok(priority) = priority {
+                // One whose spec is wrong is told so by its own pass.
+                let refused = refused_nodes(&job, now).into_iter();
+                account.again = refused.map(|(_, until)| until).min();
+                let asked = (priority, is_patient(cx, &job));
+                if let Some(asking) = Asking::new(&cx.queued, job, asked, now) {
+                    account.asks = Asks::Now(Arc::new(asking));
+                }
             }
-        });
-        kept.collect()
-    }
-
-    fn runners(&self, _: Timestamp) -> Vec<Arc<dyn Runner>> {
-        let cx = &self.cx;
-        let all = cx.queued.all().into_iter();
-        let running = all.filter_map(|job| {
-            let pods = pods(cx, &job);
-            Running::of(&job, &pods, priority_of(cx, &job).ok()?)
-        });
-        running
-            .map(|one| Arc::new(one) as Arc<dyn Runner>)
-            .collect()
-    }
-
-    fn endings(&self) -> Endings {
-        let cx = &self.cx;
-        let all = cx.queued.all().into_iter();
-        all.flat_map(|job| ends_of(&job, &pods(cx, &job))).collect()
+        }
+        account.uid = uid;
+        Some(account)
     }
 
     fn holders(&self) -> Vec<Holder> {

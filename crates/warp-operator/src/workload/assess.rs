@@ -216,6 +216,13 @@ fn out_of_service(node: &Node) -> bool {
         .any(|taint| taint.key == OUT_OF_SERVICE)
 }
 
+/// When the first of the nodes that do not answer is given up.
+pub(super) fn silence_ends(seen: &Seen, settings: &Settings, now: Timestamp) -> Option<Timestamp> {
+    let silent = seen.nodes.values();
+    let deadlines = silent.filter_map(|node| silent_until(node, settings));
+    deadlines.filter(|deadline| *deadline > now).min()
+}
+
 /// For a node that does not answer: when its pods are given up.
 fn silent_until(node: &Node, settings: &Settings) -> Option<Timestamp> {
     let conditions = node

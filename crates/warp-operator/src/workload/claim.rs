@@ -1,6 +1,7 @@
 //! How workloads ask for places: each waiting workload is a claim for its pods, and their places become its Job. Pure but
 //! for reading the caches.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -8,25 +9,31 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Pod, PodSpec};
 use kube::core::ObjectMeta;
 use kube::{Resource, ResourceExt};
+use parking_lot::Mutex;
 use warp_api::workload::{TopologyLevels, run_seconds};
-use warp_api::{GPUWorkload, Phase, label, reason};
+use warp_api::{GPURequest, GPUWorkload, Phase, label, reason};
 use warp_core::estimate::Features;
+use warp_core::gpu::Catalogue;
 use warp_core::random::Fingerprint;
 use warp_core::schedule::keep::Ending;
 use warp_runtime::cache::{Cache, Key};
 use warp_runtime::pass::Pass;
 use warp_runtime::plan::Plan;
 
-use super::assess::{Placeable, placeable};
+use super::assess::{Placeable, placeable, silence_ends};
 use super::gang::{self, promise_id};
 use super::objects::{Shell, job_name, shell};
 use super::observe::{Seen, class_of, reserves, see};
 use super::plan::only_if_lost;
-use super::{Class, NAME, Rank, Running, attempt, features, owns, rank};
+use super::{
+    Class, NAME, Rank, Running, attempt, event_key, features, keys_on, line_matters, of_class,
+    over, owner_key, owns, rank, rents,
+};
 use crate::context::Context;
-use crate::ledger::Promise;
+use crate::ledger::{self, Promise, finished as finished_pod};
 use crate::placement::{
-    self, Claim, Claimant, Claimants, Endings, Holder, Open, Place, PodClaim, Runner, Verdict,
+    self, Account, Asks, Claim, Claimant, Claimants, Endings, FirstUser, Heard, Holder, Place,
+    PodClaim, Runner, Verdict, Waking,
 };
 use crate::shapes::{BY_MAKER, BY_OWNER};
 
@@ -46,82 +53,165 @@ const DECISIVE: [&str; 7] = [
 #[derive(Debug)]
 pub(crate) struct Claims {
     cx: Arc<Context>,
+    /// Where changes are followed: what was heard.
+    heard: Option<Follower>,
+}
+
+#[derive(Debug)]
+struct Follower {
+    heard: Heard,
+    /// What names of GPUs meant when claims were last read.
+    catalogue: Mutex<Arc<Catalogue>>,
 }
 
 impl Claims {
+    /// Claims that are read anew whenever they are asked for.
     pub(crate) fn of(cx: &Arc<Context>) -> Box<dyn Claimants> {
-        Box::new(Self { cx: Arc::clone(cx) })
+        let cx = Arc::clone(cx);
+        Box::new(Self { cx, heard: None })
+    }
+
+    /// Claims of which the changes are told.
+    pub(crate) fn following(cx: &Arc<Context>) -> Box<dyn Claimants> {
+        let heard = Heard::default();
+        follow(cx, &heard);
+        let catalogue = Mutex::new(cx.gpus.catalogue());
+        Box::new(Self {
+            cx: Arc::clone(cx),
+            heard: Some(Follower { heard, catalogue }),
+        })
     }
 }
 
+/// Notes every workload whose account may have changed with an object it is read from.
+fn follow(cx: &Context, heard: &Heard) {
+    let noting = heard.clone();
+    cx.workloads
+        .listen(move |old, new| noting.note(old.or(new).map(Key::of)));
+    let noting = heard.clone();
+    cx.jobs.listen(move |old, new| {
+        noting.note(old.into_iter().chain(new).filter_map(owner_key));
+    });
+    let (noting, jobs) = (heard.clone(), cx.jobs.clone());
+    cx.pods.listen(move |old, new| {
+        let made = |pod: &Pod| maker_key(&jobs, pod);
+        let both = || old.into_iter().chain(new);
+        noting.note(both().filter_map(owner_key));
+        noting.note(both().filter_map(made));
+    });
+    let (noting, jobs) = (heard.clone(), cx.jobs.clone());
+    cx.refusals.listen(move |old, new| {
+        let events = old.into_iter().chain(new);
+        noting.note(events.filter_map(|event| event_key(&jobs, event)));
+    });
+    let (noting, pods) = (heard.clone(), cx.pods.clone());
+    cx.nodes.listen(move |old, new| {
+        if let Some(node) = new.or(old)
+            && ledger::node_matters(old, new)
+        {
+            noting.note(keys_on(&pods, node));
+        }
+    });
+    let (noting, all) = (heard.clone(), cx.workloads.clone());
+    cx.priorities.listen(move |old, new| {
+        if let Some(class) = new.or(old) {
+            noting.note(of_class(&all, class));
+        }
+    });
+    let (noting, all) = (heard.clone(), cx.workloads.clone());
+    cx.namespaces.listen(move |old, new| {
+        let forbidden = |space: Option<&Namespace>| space.is_some_and(forbids_root);
+        if let Some(space) = new.or(old)
+            && forbidden(old) != forbidden(new)
+        {
+            let here = all.in_namespace(&space.name_any());
+            noting.note(here.iter().map(|workload| Key::of(&**workload)));
+        }
+    });
+}
+
+/// The workload of the Job that made a pod, whatever the pod's labels say.
+fn maker_key(jobs: &Cache<Job>, pod: &Pod) -> Option<Key> {
+    let owner = pod.owner_references().first()?;
+    let job = jobs.get(&Key::new(&pod.namespace()?, &owner.name))?;
+    owner_key(&*job)
+}
+
 impl Claimants for Claims {
-    fn open(&self, now: Timestamp) -> Open {
-        let (cx, mut open) = (&self.cx, Open::default());
-        for workload in cx.workloads.all() {
-            let status = workload.status.as_ref();
-            if status
-                .and_then(|status| status.phase)
-                .is_some_and(Phase::is_final)
-            {
-                continue;
+    fn waking(&self) -> Waking {
+        let workloads = self.cx.workloads.clone();
+        // Whoever leaves the line, or stands elsewhere in it, makes way for others.
+        Box::new(move |scheduler| scheduler.watches(&workloads, line_matters))
+    }
+
+    fn keys(&self) -> Vec<Key> {
+        let all = self.cx.workloads.all();
+        all.iter().map(|workload| Key::of(&**workload)).collect()
+    }
+
+    fn changed(&self) -> Option<BTreeSet<Key>> {
+        let Follower { heard, catalogue } = self.heard.as_ref()?;
+        let known = self.cx.gpus.catalogue();
+        let renamed = !Arc::ptr_eq(&known, &catalogue.lock());
+        *catalogue.lock() = known;
+        heard.take().filter(|_| !renamed)
+    }
+
+    fn account(&self, key: &Key, now: Timestamp) -> Option<Account> {
+        let cx = &self.cx;
+        let workload = cx.workloads.get(key)?;
+        let uid = workload.uid()?;
+        let status = workload.status.as_ref();
+        let phase = status.and_then(|status| status.phase);
+        let finished = phase.is_some_and(Phase::is_final);
+        let seen = see(cx, &workload);
+        let kept = seen.jobs.iter().flat_map(|job| {
+            let uid = job.meta().uid.as_deref().unwrap_or_default();
+            let kept = promises(job, &cx.pods.by(BY_MAKER, uid));
+            let reserved = !kept.is_empty() && reserves(cx, job);
+            if reserved { kept } else { Vec::new() }
+        });
+        let promises: Vec<Promise> = kept.collect();
+        // What has ended holds nothing that could come free.
+        let jobs = seen.jobs.iter().chain(&seen.strays);
+        let jobs = jobs.filter(|job| !over(job));
+        let pods = seen.pods.iter().filter(|pod| !finished_pod(pod));
+        let class = class_of(cx, &workload);
+        let running = || Running::of(&workload, &seen.jobs, &seen.pods, class, now);
+        let running = (!seen.pods.is_empty()).then(running).flatten();
+        let saves = running.as_ref().and_then(|one| one.saves_at(now));
+        let mut account = Account {
+            open: !finished,
+            asks: Asks::No,
+            promises,
+            endings: ends_of(&workload, pods, jobs),
+            runner: running.map(|one| Arc::new(one) as Arc<dyn Runner>),
+            again: silence_ends(&seen, &cx.settings, now)
+                .into_iter()
+                .chain(saves)
+                .min(),
+            uid,
+        };
+        match placeable(&workload, status, &seen, &cx.settings, now) {
+            Placeable::No => {}
+            Placeable::From(at) => account.again = account.again.into_iter().chain([at]).min(),
+            Placeable::Held(until) => {
+                account.again = account.again.into_iter().chain([until]).min();
+                account.asks = Asks::HeldBack;
             }
-            open.uids.extend(workload.uid());
-            let seen = see(cx, &workload);
-            match placeable(&workload, status, &seen, &cx.settings, now) {
-                Placeable::No | Placeable::From(_) => {}
-                Placeable::Held(_) => open.held_back.extend(workload.uid()),
-                Placeable::Now => {
-                    // One whose spec is wrong is told so by its own pass.
-                    let namespace = workload.namespace().unwrap_or_default();
-                    let namespace = cx.namespaces.get(&Key::new("", &namespace));
-                    let asking = Asking::new(&cx.jobs, workload, seen, now)
-                        .map(|asking| asking.within(namespace.as_deref()));
-                    open.claimants
-                        .extend(asking.map(|asking| Arc::new(asking) as Arc<dyn Claimant>));
+            Placeable::Now => {
+                let refused = status.iter().flat_map(|status| &status.refused_nodes);
+                let passing = refused.map(|one| one.until.0).filter(|until| *until > now);
+                account.again = account.again.into_iter().chain(passing).min();
+                // One whose spec is wrong is told so by its own pass.
+                let namespace = cx.namespaces.get(&Key::new("", &key.namespace));
+                if let Some(asking) = Asking::new(&cx.jobs, workload, seen, now) {
+                    let asking = asking.within(namespace.as_deref());
+                    account.asks = Asks::Now(Arc::new(asking));
                 }
             }
         }
-        open
-    }
-
-    fn promises(&self) -> Vec<Promise> {
-        let jobs = self.cx.jobs.all().into_iter();
-        let kept = jobs.flat_map(|job| {
-            let uid = job.meta().uid.as_deref().unwrap_or_default();
-            let kept = promises(&job, &self.cx.pods.by(BY_MAKER, uid));
-            let reserved = !kept.is_empty() && reserves(&self.cx, &job);
-            if reserved { kept } else { Vec::new() }
-        });
-        kept.collect()
-    }
-
-    fn runners(&self, now: Timestamp) -> Vec<Arc<dyn Runner>> {
-        let cx = &self.cx;
-        let all = cx.workloads.all();
-        let running = all.iter().filter_map(|workload| {
-            let uid = workload.uid()?;
-            let pods = cx.pods.by(BY_OWNER, &uid);
-            if pods.is_empty() {
-                return None;
-            }
-            let jobs = cx.jobs.by(BY_OWNER, &uid);
-            Running::of(workload, &jobs, &pods, class_of(cx, workload), now)
-        });
-        running
-            .map(|one| Arc::new(one) as Arc<dyn Runner>)
-            .collect()
-    }
-
-    fn endings(&self) -> Endings {
-        let cx = &self.cx;
-        let mut endings = Endings::new();
-        for workload in cx.workloads.all() {
-            let uid = workload.uid().unwrap_or_default();
-            let pods = cx.pods.by(BY_OWNER, &uid);
-            let jobs = cx.jobs.by(BY_OWNER, &uid);
-            endings.extend(ends_of(&workload, &pods, &jobs));
-        }
-        endings
+        Some(account)
     }
 
     fn holders(&self) -> Vec<Holder> {
@@ -134,6 +224,10 @@ impl Claimants for Claims {
             holder(workload, &cx.pods.by(BY_OWNER, &uid), &jobs, class)
         });
         held.collect()
+    }
+
+    fn rents(&self, request: &GPURequest) -> Option<FirstUser> {
+        rents(request, |key| self.cx.workloads.get(key))
     }
 }
 

@@ -16,6 +16,7 @@ use warp_runtime::plan::{Action, Kind, Plan};
 use super::assess::over;
 use super::pod::{ended, made_by, started};
 use super::{Class, attempt, checkpoint, owns, rank};
+use crate::clock;
 use crate::ledger::node_of;
 use crate::placement::{self, Cause, Claim, Runner, Runs};
 
@@ -75,6 +76,14 @@ impl Running {
             job: Arc::clone(job),
             runs,
         })
+    }
+
+    /// When it saves what it does the next time, where that follows from its period.
+    pub(super) fn saves_at(&self, now: Timestamp) -> Option<Timestamp> {
+        let checkpoint = self.workload.spec.checkpoint.as_ref()?;
+        let (period, started) = (checkpoint.period_seconds()?, self.runs.started?);
+        let times = now.duration_since(started).as_secs() / period.max(1);
+        Some(clock::after(started, (times + 1).saturating_mul(period)))
     }
 }
 

@@ -47,7 +47,7 @@ pub(crate) struct Seen {
     pub(crate) arrived: Option<Timestamp>,
     /// When it is expected to start, once somebody has asked. Read for the workload's own pass only.
     pub(crate) forecast: Option<Forecast>,
-    /// What is rented for it.
+    /// What is rented for it. Read for the workload's own pass only.
     pub(crate) rented: Rented,
     /// The GPU models that are known.
     pub(crate) catalogue: Arc<Catalogue>,
@@ -61,11 +61,12 @@ pub(super) fn see_all(cx: &Context, workload: &GPUWorkload) -> Seen {
     let generation = workload.meta().generation.unwrap_or_default();
     Seen {
         forecast: cx.forecasts.get(uid, generation),
+        rented: rent::see(cx, workload),
         ..see(cx, workload)
     }
 }
 
-/// What placement looks at too, of every workload in every pass.
+/// What placement looks at too, of every workload whenever it changes.
 pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
     let uid = workload.uid().unwrap_or_default();
     let generation = workload.meta().generation.unwrap_or_default();
@@ -93,7 +94,7 @@ pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
         position: cx.verdicts.position(&uid, generation),
         arrived: cx.arrivals.of(&uid),
         forecast: None,
-        rented: rent::see(cx, workload),
+        rented: Rented::default(),
         catalogue: cx.gpus.catalogue(),
         levels: Arc::clone(&cx.settings.topology_levels),
         jobs,

@@ -33,6 +33,7 @@ use super::objects::owned_by;
 use super::say::note;
 use crate::clock;
 use crate::context::Context;
+use crate::placement::FirstUser;
 
 /// Waits that another machine would end.
 const CAPACITY: [&str; 6] = [
@@ -125,6 +126,21 @@ pub(crate) fn tenant_of(request: &GPURequest) -> Option<(Key, String)> {
     let ours = owner.kind == kind && owner.api_version == GPUWorkload::api_version(&());
     let key = Key::new(&request.namespace()?, &owner.name);
     ours.then(|| (key, owner.uid.clone()))
+}
+
+/// The workload a machine is rented for, of those that `find` finds.
+pub(crate) fn rents(
+    request: &GPURequest,
+    find: impl Fn(&Key) -> Option<Arc<GPUWorkload>>,
+) -> Option<FirstUser> {
+    let (key, uid) = tenant_of(request)?;
+    let found = find(&key).filter(|one| one.uid().as_deref() == Some(uid.as_str()));
+    let phase = found.and_then(|one| one.status.as_ref()?.phase);
+    Some(FirstUser {
+        served: phase.is_some_and(|phase| phase != Phase::Pending),
+        key,
+        uid,
+    })
 }
 
 /// Adds to a course what renting takes, and to its status how renting stands.

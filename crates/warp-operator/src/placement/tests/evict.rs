@@ -49,7 +49,7 @@ fn asked(priority: &str, gpus: u32, running: Vec<Runs>, tenancy: Tenancy) -> (De
         .into_iter()
         .map(|runs| Arc::new(Stands(runs)) as Arc<dyn Runner>);
     let settings = Settings::default();
-    let evictable = Evictable::new(runners.collect(), now(), settings.min_run_time);
+    let evictable = Evictable::new(runners.collect::<Vec<_>>(), now(), settings.min_run_time);
     let wanted = [claimant(&workload(
         "w",
         json!({"gpuCount": gpus, "priority": priority}),

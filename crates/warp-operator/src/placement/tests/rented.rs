@@ -16,7 +16,8 @@ fn rented_for(first: &Arc<GPUWorkload>) -> Rented {
         }]},
     });
     let request = Arc::new(serde_json::from_value(request).unwrap());
-    Rented::new(&[request], |_| Some(Arc::clone(first)), &[], &[])
+    let rents = |request: &_| crate::workload::rents(request, |_| Some(Arc::clone(first)));
+    Rented::new(&[request], rents, &[], &[])
 }
 
 #[test]

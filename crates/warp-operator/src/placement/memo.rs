@@ -1,0 +1,90 @@
+//! What was found out about those that wait, and on which ground: as long as nothing of that changes, nothing is looked at
+//! again, and claims of one shape are looked at once. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::shape::ShapeId;
+use super::tenancy::Reserved;
+use super::{Held, Verdict};
+
+/// What decisions depend on besides the claim.
+#[derive(Clone, Debug)]
+pub(super) struct Ground {
+    /// The state of the books.
+    pub(super) epoch: u64,
+    /// Who could be evicted.
+    pub(super) evictable: u64,
+    /// What was kept for those before it.
+    pub(super) held: Arc<Vec<Held>>,
+    /// What was kept of tenants' shares for those before it.
+    pub(super) reserved: Arc<Vec<Reserved>>,
+}
+
+impl Ground {
+    /// Whether a decision on one would be the same on the other.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.epoch == other.epoch
+            && self.evictable == other.evictable
+            && (Arc::ptr_eq(&self.held, &other.held) || self.held == other.held)
+            && (Arc::ptr_eq(&self.reserved, &other.reserved) || self.reserved == other.reserved)
+    }
+
+    /// Whether nothing was kept since for anybody.
+    pub(super) fn still(&self, held: &Arc<Vec<Held>>, reserved: &Arc<Vec<Reserved>>) -> bool {
+        Arc::ptr_eq(&self.held, held) && Arc::ptr_eq(&self.reserved, reserved)
+    }
+}
+
+/// What was found out about one claim, and holds for no other.
+#[derive(Debug)]
+pub(super) struct Own {
+    pub(super) ground: Arc<Ground>,
+    pub(super) verdict: Arc<Verdict>,
+    /// What was kept of its tenant's share for it.
+    pub(super) reserves: Option<Reserved>,
+}
+
+/// A shape of claims, and the namespace they are in where that matters.
+pub(super) type Sort = (ShapeId, usize);
+
+/// What was found out about sorts of claims, in the last pass and in this one.
+#[derive(Debug, Default)]
+pub(super) struct Memo {
+    last: BTreeMap<Sort, Vec<Found>>,
+    now: BTreeMap<Sort, Vec<Found>>,
+}
+
+#[derive(Clone, Debug)]
+struct Found {
+    ground: Arc<Ground>,
+    verdict: Arc<Verdict>,
+}
+
+impl Memo {
+    /// Begins a pass: what the last one did not use is forgotten.
+    pub(super) fn begin(&mut self) {
+        self.last = std::mem::take(&mut self.now);
+    }
+
+    /// Why claims of a sort wait on a ground, if that is known.
+    pub(super) fn get(&mut self, sort: Sort, ground: &Arc<Ground>) -> Option<Arc<Verdict>> {
+        let here = self.now.get(&sort).into_iter().flatten().rev();
+        let mut here = here.filter(|found| Arc::ptr_eq(&found.ground, ground));
+        if let Some(found) = here.next() {
+            return Some(Arc::clone(&found.verdict));
+        }
+        let before = self.last.get(&sort).into_iter().flatten();
+        let mut before = before.filter(|found| found.ground.is_same(ground));
+        let verdict = Arc::clone(&before.next()?.verdict);
+        self.put(sort, ground, &verdict);
+        Some(verdict)
+    }
+
+    pub(super) fn put(&mut self, sort: Sort, ground: &Arc<Ground>, verdict: &Arc<Verdict>) {
+        self.now.entry(sort).or_default().push(Found {
+            ground: Arc::clone(ground),
+            verdict: Arc::clone(verdict),
+        });
+    }
+}

@@ -1,0 +1,480 @@
+//! The roll: everybody who wants places, holds some or has been promised some, kept from pass to pass. What changes is
+//! read anew, the rest stays, so that a pass costs what has changed and not what there is. Tests and debug builds compare
+//! it with one read from nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use warp_core::schedule::Mix;
+use warp_runtime::cache::Key;
+
+use super::memo::Own;
+use super::shape::{ShapeId, Shapes};
+use super::verdict::{is_fresh, moved};
+use super::{
+    Account, Arrivals, Asks, Claimant, Claimants, Endings, Runner, Turn, Verdict, Verdicts,
+};
+use crate::ledger::{Ledger, Promise};
+
+/// An object, by its kind's place among the claimants.
+type Whose = (usize, Key);
+/// What an owner has been promised now; none when that is nothing.
+pub(super) type PromiseChange = (String, Option<Promise>);
+
+/// Everybody, as of the last look.
+#[derive(Debug, Default)]
+pub(super) struct Roll {
+    entries: BTreeMap<Whose, Entry>,
+    line: BTreeMap<Turn, Waiting>,
+    shapes: Shapes,
+    endings: Endings,
+    runners: Runners,
+    /// When accounts change by time alone.
+    due: BTreeSet<(Timestamp, Whose)>,
+    held_back: BTreeSet<String>,
+    namespaces: Namespaces,
+    /// Grows with every change of the line.
+    changes: u64,
+}
+
+/// What is known of one object.
+#[derive(Debug, Default, PartialEq)]
+struct Entry {
+    uid: String,
+    open: bool,
+    turn: Option<Turn>,
+    held_back: bool,
+    promises: Vec<Promise>,
+    endings: Endings,
+    again: Option<Timestamp>,
+}
+
+/// One in line.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    who: Whose,
+    pub(super) claimant: Arc<dyn Claimant>,
+    pub(super) shape: ShapeId,
+    pub(super) namespace: usize,
+    /// What was found out about this one and holds for no other.
+    pub(super) own: Option<Own>,
+    /// Room or shares were kept for it in the last pass.
+    pub(super) is_kept_for: bool,
+    /// Whether pods that are there keep it off their nodes, as of a state of those.
+    pub(super) repelled: Option<(u64, bool)>,
+    told: Option<Told>,
+}
+
+/// What one in line was last told.
+#[derive(Debug)]
+struct Told {
+    verdict: Arc<Verdict>,
+    position: usize,
+    generation: i64,
+    since: Timestamp,
+}
+
+/// Whether there is something to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    None,
+    /// It has moved since it was told, and that was a moment ago.
+    Later,
+    Now,
+}
+
+impl Waiting {
+    /// Whether a verdict is news to it.
+    pub(super) fn news(&self, verdict: &Arc<Verdict>, position: usize, now: Timestamp) -> News {
+        let generation = self.claimant.claim().generation;
+        let Some(told) = self
+            .told
+            .as_ref()
+            .filter(|told| told.generation == generation)
+        else {
+            return News::Now;
+        };
+        let same = Arc::ptr_eq(&told.verdict, verdict) || *told.verdict == **verdict;
+        if same && !moved(Some(told.position), Some(position)) {
+            News::None
+        } else if told.verdict.reason == verdict.reason && is_fresh(told.since, now) {
+            News::Later
+        } else {
+            News::Now
+        }
+    }
+
+    /// Notes what it has been told.
+    pub(super) fn tell(&mut self, verdict: Arc<Verdict>, position: usize, now: Timestamp) {
+        self.told = Some(Told {
+            verdict,
+            position,
+            generation: self.claimant.claim().generation,
+            since: now,
+        });
+    }
+
+    /// Somebody else has told it something.
+    pub(super) fn forget_told(&mut self) {
+        self.told = None;
+    }
+}
+
+/// Namespaces by number.
+#[derive(Debug, Default)]
+struct Namespaces {
+    numbers: BTreeMap<Arc<str>, usize>,
+    names: Vec<Arc<str>>,
+}
+
+impl Namespaces {
+    fn number(&mut self, name: &Arc<str>) -> usize {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        self.names.push(Arc::clone(name));
+        self.numbers.insert(Arc::clone(name), self.names.len() - 1);
+        self.names.len() - 1
+    }
+}
+
+/// What runs and could make room.
+#[derive(Debug, Default)]
+struct Runners {
+    all: BTreeMap<Whose, (Arc<dyn Runner>, bool)>,
+    /// Those that have not run for long enough yet.
+    young: BTreeSet<(Timestamp, Whose)>,
+    /// Changes when somebody may be evicted who could not before, or the other way round.
+    print: u64,
+    /// The same as a list; made when it is asked for.
+    list: Option<Arc<Vec<Arc<dyn Runner>>>>,
+}
+
+impl Runners {
+    fn remove(&mut self, who: &Whose, min_run: SignedDuration) {
+        if let Some((runner, due)) = self.all.remove(who) {
+            self.print = self.print.wrapping_sub(runner.runs().print(due));
+            if let Some(at) = runner.runs().due(min_run) {
+                self.young.remove(&(at, who.clone()));
+            }
+            self.list = None;
+        }
+    }
+
+    fn add(
+        &mut self,
+        who: &Whose,
+        runner: Arc<dyn Runner>,
+        min_run: SignedDuration,
+        now: Timestamp,
+    ) {
+        let at = runner.runs().due(min_run).filter(|at| *at > now);
+        self.young.extend(at.map(|at| (at, who.clone())));
+        self.print = self.print.wrapping_add(runner.runs().print(at.is_none()));
+        self.all.insert(who.clone(), (runner, at.is_none()));
+        self.list = None;
+    }
+
+    /// Those that have run for long enough by now may be evicted.
+    fn ripen(&mut self, now: Timestamp) {
+        while let Some((at, _)) = self.young.first()
+            && *at <= now
+            && let Some((_, who)) = self.young.pop_first()
+        {
+            if let Some((runner, due)) = self.all.get_mut(&who) {
+                let runs = runner.runs();
+                self.print = self.print.wrapping_sub(runs.print(*due));
+                self.print = self.print.wrapping_add(runs.print(true));
+                *due = true;
+            }
+        }
+    }
+}
+
+/// What accounts are read with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reader<'a> {
+    pub(super) claimants: &'a [Box<dyn Claimants>],
+    pub(super) arrivals: &'a Arrivals,
+    pub(super) verdicts: &'a Verdicts,
+    pub(super) min_run: Duration,
+}
+
+impl Roll {
+    /// Reads what has changed since the last look; what that changes in what is promised.
+    pub(super) fn catch_up(&mut self, reader: Reader<'_>, now: Timestamp) -> Vec<PromiseChange> {
+        let mut changed: BTreeSet<Whose> = BTreeSet::new();
+        let last = reader.arrivals.last();
+        let mut whole = false;
+        for (kind, claimants) in reader.claimants.iter().enumerate() {
+            if let Some(keys) = claimants.changed() {
+                changed.extend(keys.into_iter().map(|key| (kind, key)));
+                continue;
+            }
+            whole = true;
+            let known = self.entries.keys().filter(|(of, _)| *of == kind);
+            changed.extend(known.cloned());
+            changed.extend(claimants.keys().into_iter().map(|key| (kind, key)));
+        }
+        while let Some((at, _)) = self.due.first()
+            && *at <= now
+            && let Some((_, who)) = self.due.pop_first()
+        {
+            changed.insert(who);
+        }
+        let mut promises = Vec::new();
+        for who in changed {
+            let account = reader.claimants[who.0].account(&who.1, now);
+            self.set(who, account, reader, now, &mut promises);
+        }
+        self.runners.ripen(now);
+        if whole {
+            let open: BTreeSet<String> = self.open().cloned().collect();
+            reader.verdicts.keep_only(&open);
+            reader.arrivals.keep_only(&open, last);
+        }
+        promises
+    }
+
+    /// Reads everything there is.
+    pub(super) fn read_all(&mut self, reader: Reader<'_>, now: Timestamp) {
+        for (kind, claimants) in reader.claimants.iter().enumerate() {
+            for key in claimants.keys() {
+                let account = claimants.account(&key, now);
+                self.set((kind, key), account, reader, now, &mut Vec::new());
+            }
+        }
+        self.runners.ripen(now);
+    }
+
+    /// One in line is to be read again in the next pass.
+    pub(super) fn outdated(&mut self, turn: &Turn) {
+        if let Some(waiting) = self.line.get(turn) {
+            self.due.insert((Timestamp::MIN, waiting.who.clone()));
+        }
+    }
+
+    /// Uids of those that are not finished.
+    fn open(&self) -> impl Iterator<Item = &String> {
+        let open = self.entries.values().filter(|entry| entry.open);
+        open.map(|entry| &entry.uid)
+    }
+
+    fn set(
+        &mut self,
+        who: Whose,
+        account: Option<Account>,
+        reader: Reader<'_>,
+        now: Timestamp,
+        promises: &mut Vec<PromiseChange>,
+    ) {
+        let min_run = SignedDuration::try_from(reader.min_run).unwrap_or(SignedDuration::MAX);
+        let before = self.entries.remove(&who).unwrap_or_default();
+        if let Some(again) = before.again {
+            self.due.remove(&(again, who.clone()));
+        }
+        self.runners.remove(&who, min_run);
+        for id in before.endings.keys() {
+            self.endings.remove(id);
+        }
+        if before.held_back {
+            self.held_back.remove(&before.uid);
+        }
+        let account = account.unwrap_or_default();
+        if before.uid != account.uid || !account.open {
+            reader.verdicts.clear(&before.uid);
+            reader.arrivals.forget(&before.uid);
+        }
+        let mut entry = Entry {
+            uid: account.uid,
+            open: account.open,
+            held_back: matches!(account.asks, Asks::HeldBack),
+            promises: account.promises,
+            endings: account.endings,
+            again: account.again,
+            turn: None,
+        };
+        if !entry.open && !entry.uid.is_empty() {
+            reader.arrivals.forget(&entry.uid);
+        }
+        let now_asks = match account.asks {
+            Asks::Now(claimant) => Some(claimant),
+            _ => None,
+        };
+        entry.turn = self.stand(who.clone(), before.turn, now_asks, reader.arrivals);
+        let gone = before.promises.iter().filter(|had| {
+            let mut there = entry.promises.iter();
+            !there.any(|one| one.owner == had.owner)
+        });
+        promises.extend(gone.map(|had| (had.owner.clone(), None)));
+        let new = entry
+            .promises
+            .iter()
+            .filter(|one| !before.promises.contains(one));
+        promises.extend(new.map(|one| (one.owner.clone(), Some(one.clone()))));
+        self.endings.extend(entry.endings.clone());
+        if let Some(runner) = account.runner {
+            self.runners.add(&who, runner, min_run, now);
+        }
+        if entry.held_back {
+            self.held_back.insert(entry.uid.clone());
+        }
+        self.due.extend(entry.again.map(|at| (at, who.clone())));
+        let nothing = Entry {
+            uid: entry.uid.clone(),
+            ..Entry::default()
+        };
+        if entry != nothing {
+            self.entries.insert(who, entry);
+        }
+    }
+
+    /// Puts one in line, or takes it out, or leaves it where it stood.
+    fn stand(
+        &mut self,
+        who: Whose,
+        before: Option<Turn>,
+        claimant: Option<Arc<dyn Claimant>>,
+        arrivals: &Arrivals,
+    ) -> Option<Turn> {
+        let turn = claimant.as_ref().map(|claimant| {
+            let claim = claimant.claim();
+            Turn::of(claim, arrivals.of(&claim.uid))
+        });
+        let left = before.and_then(|turn| self.line.remove(&turn));
+        let Some((claimant, turn)) = claimant.zip(turn) else {
+            if let Some(left) = left {
+                self.changes += 1;
+                self.shapes.leave(left.shape);
+            }
+            return None;
+        };
+        // Before it leaves its old shape: that may be the same.
+        let shape = self.shapes.join(&claimant);
+        let namespace = self.namespaces.number(&claimant.claim().key.namespace);
+        let mut waiting = Waiting {
+            who,
+            shape,
+            namespace,
+            claimant,
+            own: None,
+            is_kept_for: false,
+            repelled: None,
+            told: None,
+        };
+        let mut stays = false;
+        if let Some(left) = left {
+            self.shapes.leave(left.shape);
+            let (old, new) = (left.claimant.claim(), waiting.claimant.claim());
+            if old.uid == new.uid && old.generation == new.generation {
+                stays = left.shape == shape;
+                waiting.told = left.told;
+                waiting.is_kept_for = left.is_kept_for;
+                waiting.own = left.own.filter(|_| stays);
+            }
+        }
+        self.changes += u64::from(!stays);
+        self.line.insert(turn.clone(), waiting);
+        Some(turn)
+    }
+
+    /// Grows with every change of the line.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    pub(super) fn held_back(&self) -> &BTreeSet<String> {
+        &self.held_back
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.line.is_empty()
+    }
+
+    /// Changes when somebody may be evicted who could not before, or the other way round.
+    pub(super) fn evictable(&self) -> u64 {
+        self.runners.print
+    }
+
+    /// What runs and could make room.
+    pub(super) fn runners(&mut self) -> Arc<Vec<Arc<dyn Runner>>> {
+        let all = self.runners.all.values();
+        let list = self.runners.list.get_or_insert_with(|| {
+            let runners = all.map(|(runner, _)| Arc::clone(runner));
+            Arc::new(runners.collect())
+        });
+        Arc::clone(list)
+    }
+
+    /// Adds what waits to what is expected.
+    pub(super) fn count(&mut self, mix: &mut Mix, ledger: &Ledger, structure: u64) {
+        self.shapes.count(mix, ledger, structure);
+    }
+
+    /// Whether the first in line, or anybody behind it, is of more than the lowest priority.
+    pub(super) fn is_urgent(&self) -> bool {
+        let first = self.line.first_key_value();
+        first.is_some_and(|(turn, _)| turn.is_urgent())
+    }
+
+    /// The namespaces of those that have been in line, by number.
+    pub(super) fn namespaces(&self) -> &[Arc<str>] {
+        &self.namespaces.names
+    }
+
+    /// Everybody in line, in the order they are served, with what decisions read of running work beside it.
+    pub(super) fn line(&mut self) -> (Vec<(&Turn, &mut Waiting)>, &Shapes, &Endings) {
+        let line = self.line.iter_mut().collect();
+        (line, &self.shapes, &self.endings)
+    }
+
+    /// One in line.
+    pub(super) fn at(&mut self, turn: &Turn) -> Option<&mut Waiting> {
+        self.line.get_mut(turn)
+    }
+
+    /// Everything that is promised.
+    pub(super) fn promises(&self) -> impl Iterator<Item = &Promise> {
+        self.entries.values().flat_map(|entry| &entry.promises)
+    }
+
+    /// Whether the same is read from nothing. What is heard while this looks is read first, and returned as what it
+    /// changes in what is promised; what stays different is a defect.
+    pub(super) fn agrees(
+        &mut self,
+        reader: Reader<'_>,
+        now: Timestamp,
+    ) -> (bool, Vec<PromiseChange>) {
+        let mut promises = Vec::new();
+        for _ in 0..100 {
+            let mut read = Self::default();
+            read.read_all(reader, now);
+            if self.is_same(&read) {
+                return (true, promises);
+            }
+            std::thread::yield_now();
+            promises.extend(self.catch_up(reader, now));
+        }
+        (false, promises)
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        let claims = |roll: &Self| -> Vec<super::Claim> {
+            let line = roll.line.values();
+            line.map(|waiting| waiting.claimant.claim().clone())
+                .collect()
+        };
+        let running = |roll: &Self| -> Vec<super::Runs> {
+            let all = roll.runners.all.values();
+            all.map(|(runner, _)| runner.runs().clone()).collect()
+        };
+        self.entries == other.entries
+            && self.endings == other.endings
+            && self.held_back == other.held_back
+            && self.runners.print == other.runners.print
+            && running(self) == running(other)
+            && claims(self) == claims(other)
+    }
+}

@@ -1,0 +1,241 @@
+//! One walk along the line: everybody in order, each seeing the ones before it. Claims of one shape are looked at once on
+//! each ground. Nothing is written here.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use warp_api::Tenant;
+use warp_core::fleet::Request;
+use warp_core::schedule::fit::Filter;
+
+use super::decide::work_id;
+use super::memo::{Ground, Own};
+use super::roll::{News as Told, Waiting};
+use super::{
+    Cause, Claimant, Decision, Desk, Evictable, Line, Place, Quotas, Runner, State, Tenancy, Turn,
+    Verdict, by_share,
+};
+use crate::context::Context;
+use crate::ledger::Books;
+
+/// What a pass found to be done.
+#[derive(Debug, Default)]
+pub(super) struct Decided {
+    pub(super) places: Vec<(Turn, Arc<dyn Claimant>, Vec<Place>)>,
+    pub(super) evictions: Vec<(Arc<dyn Claimant>, Vec<Arc<dyn Runner>>, Cause)>,
+    pub(super) news: Vec<News>,
+    /// Those that wait.
+    pub(super) waiting: usize,
+    /// Nothing is to be done as long as nothing changes.
+    pub(super) leaves_nothing: bool,
+}
+
+/// Something to tell to one that waits.
+#[derive(Debug)]
+pub(super) struct News {
+    pub(super) turn: Turn,
+    pub(super) claimant: Arc<dyn Claimant>,
+    pub(super) verdict: Arc<Verdict>,
+    pub(super) position: usize,
+}
+
+/// Tells a state that only this pass knows from those the books know.
+const TENTATIVE: u64 = 1 << 63;
+
+/// The walk of one pass.
+pub(super) struct Walk<'a> {
+    cx: &'a Context,
+    state: &'a mut State,
+    tenants: &'a [Arc<Tenant>],
+    now: Timestamp,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn over(
+        cx: &'a Context,
+        state: &'a mut State,
+        tenants: &'a [Arc<Tenant>],
+        now: Timestamp,
+    ) -> Self {
+        Self {
+            cx,
+            state,
+            tenants,
+            now,
+        }
+    }
+
+    pub(super) fn run(self) -> Decided {
+        let Self {
+            cx,
+            state,
+            tenants,
+            now,
+        } = self;
+        let State {
+            roll,
+            books,
+            memo,
+            held,
+            rented,
+            ..
+        } = state;
+        let quotas = Quotas::new(cx.quotas.all(), books.promises());
+        let tenancy = Tenancy::new(tenants, &cx.namespaces.all(), &books.ledger_mut().fleet);
+        let mut mix = books.mix().clone();
+        let structure = books.structure();
+        roll.count(&mut mix, books.ledger_mut(), structure);
+        // Nobody goes for work of the lowest priority, unless it borrows.
+        let evicts = tenancy.lends() || roll.is_urgent();
+        let (runners, evictable) = if evicts {
+            (roll.runners(), roll.evictable())
+        } else {
+            (Arc::default(), 0)
+        };
+        let limited =
+            |name: &Arc<str>| !rented.is_empty() || tenancy.rules(name) || quotas.limits(name);
+        // Where nothing is said of a namespace it is as good as any other such.
+        let realms: Vec<usize> = (1..)
+            .zip(roll.namespaces())
+            .map(|(number, name)| if limited(name) { number } else { 0 })
+            .collect();
+        let lends = tenancy.lends();
+        let (mut all, shapes, endings) = roll.line();
+        let order = lends.then(|| {
+            let wanted = all.iter().map(|(_, waiting)| Arc::clone(&waiting.claimant));
+            let wanted: Vec<_> = wanted.collect();
+            by_share(&wanted, &tenancy, books.ledger_mut())
+        });
+        let order = order.flatten().unwrap_or_else(|| (0..all.len()).collect());
+        let line = Line::knowing(cx.settings.queue_policy, now, endings, std::mem::take(held));
+        let evictables = Evictable::new(runners, now, cx.settings.min_run_time);
+        let mut desk = Desk::new(&[], quotas, tenancy, line, &cx.settings)
+            .evicting(evictables)
+            .expecting(mix)
+            .keeping(rented.clone());
+        memo.begin();
+        let mut decided = Decided {
+            leaves_nothing: true,
+            ..Decided::default()
+        };
+        let mut ground = ground_of(&desk, books, evictable);
+        // What is placed in this pass may keep others off its node.
+        let mut repelling = books.repelling();
+        for at in order {
+            let (turn, waiting) = &mut all[at];
+            let special = is_repelled(waiting, books, repelling)
+                || waiting.is_kept_for
+                || !shapes.is_shared(waiting.shape)
+                || (!rented.is_empty() && rented.is_first(&waiting.claimant.claim().uid));
+            let sort = (waiting.shape, realms[waiting.namespace]);
+            let known = if special {
+                let own = waiting.own.as_ref();
+                own.filter(|own| own.ground.is_same(&ground)).map(|own| {
+                    desk.still_waits(waiting.claimant.claim(), own.reserves.as_ref());
+                    Arc::clone(&own.verdict)
+                })
+            } else {
+                memo.get(sort, &ground)
+            };
+            let verdict = if let Some(verdict) = known {
+                verdict
+            } else {
+                let claimant = Arc::clone(&waiting.claimant);
+                let decision = desk.decide(books.ledger_mut(), &*claimant);
+                let still = ground.still(desk.held(), desk.reserved());
+                waiting.is_kept_for = !still;
+                waiting.own = None;
+                match decision {
+                    Decision::Place(places) => {
+                        for member in 0..places.len() {
+                            books.entered(work_id(claimant.claim(), member));
+                        }
+                        if !shapes.is_shared(waiting.shape) {
+                            repelling = TENTATIVE | books.epoch();
+                        }
+                        let turn = Turn::clone(turn);
+                        decided.places.push((turn, claimant, places));
+                        decided.leaves_nothing = false;
+                        ground = ground_of(&desk, books, evictable);
+                        continue;
+                    }
+                    Decision::Skip => {
+                        decided.leaves_nothing = false;
+                        ground = ground_of(&desk, books, evictable);
+                        continue;
+                    }
+                    Decision::Evict(going, cause, verdict) => {
+                        decided.evictions.push((claimant, going, cause));
+                        decided.leaves_nothing = false;
+                        Arc::new(verdict)
+                    }
+                    Decision::Wait(verdict) => {
+                        let verdict = Arc::new(verdict);
+                        if special || !still {
+                            let reserves = desk.reserved().get(ground.reserved.len());
+                            waiting.own = Some(Own {
+                                ground: Arc::clone(&ground),
+                                verdict: Arc::clone(&verdict),
+                                reserves: reserves.cloned(),
+                            });
+                        } else {
+                            memo.put(sort, &ground, &verdict);
+                        }
+                        verdict
+                    }
+                }
+            };
+            if !ground.still(desk.held(), desk.reserved()) {
+                ground = ground_of(&desk, books, evictable);
+            }
+            decided.waiting += 1;
+            let position = decided.waiting;
+            match waiting.news(&verdict, position, now) {
+                Told::None => {}
+                Told::Later => decided.leaves_nothing = false,
+                Told::Now => decided.news.push(News {
+                    turn: Turn::clone(turn),
+                    claimant: Arc::clone(&waiting.claimant),
+                    verdict,
+                    position,
+                }),
+            }
+        }
+        held.clone_from(desk.held());
+        drop(desk);
+        books.settle();
+        decided
+    }
+}
+
+/// What decisions depend on now.
+fn ground_of(desk: &Desk<'_>, books: &Books, evictable: u64) -> Arc<Ground> {
+    Arc::new(Ground {
+        epoch: books.epoch(),
+        evictable,
+        held: Arc::clone(desk.held()),
+        reserved: Arc::clone(desk.reserved()),
+    })
+}
+
+/// Whether a pod that is there or coming keeps a claim off its node: then claims of one shape are not alike. `version` is
+/// another when such pods have come or gone.
+fn is_repelled(waiting: &mut Waiting, books: &mut Books, version: u64) -> bool {
+    if version == 0 {
+        return false;
+    }
+    if let Some((_, repelled)) = waiting.repelled.filter(|(of, _)| *of == version) {
+        return repelled;
+    }
+    let pod = waiting.claimant.claim().pods.first();
+    let repelled = pod.is_some_and(|pod| {
+        let request = Request {
+            namespace: Arc::from(pod.meta.namespace.as_deref().unwrap_or_default()),
+            labels: warp_api::pod::labels(pod.meta.labels.as_ref()),
+            ..Request::default()
+        };
+        Filter::new(&books.ledger_mut().fleet, &request).watches_others()
+    });
+    waiting.repelled = Some((version, repelled));
+    repelled
+}
