@@ -40,7 +40,7 @@ use warp_runtime::sweep::{Hands, Sweep, SweepRegistration};
 
 use crate::context::Context;
 use crate::ledger::{self, Books, Reading, Sources};
-use crate::{queuedjob, workload};
+use crate::workload;
 
 use decide::work_id;
 use tenancy::Reserved;
@@ -149,11 +149,11 @@ pub(crate) fn register(
         storage_changed,
         quotas_changed,
     };
+    // Whoever leaves the line, or stands elsewhere in it, makes way for others.
+    let sweep = cx.queued.wake(SweepRegistration::of(sweep, SETTLE));
     runtime.sweep(
-        SweepRegistration::of(sweep, SETTLE)
-            // Whoever leaves the line, or stands elsewhere in it, makes way for others.
+        sweep
             .watches(&cx.workloads, workload::line_matters)
-            .watches(&cx.queued, queuedjob::line_matters)
             .reads(&cx.jobs)
             .watches(&cx.pods, ledger::pod_matters)
             .watches(&cx.nodes, ledger::node_matters)

@@ -4,37 +4,30 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::{Resource, ResourceExt};
+use serde_json::json;
 use warp_api::reason;
 use warp_api::workload::Priority;
 use warp_core::estimate::Features;
 use warp_core::random::Fingerprint;
 use warp_core::schedule::keep::Ending;
-use warp_runtime::cache::{Cache, Key};
+use warp_runtime::cache::Key;
 use warp_runtime::pass::Pass;
-use warp_runtime::plan::{Action, Note, Plan, about};
+use warp_runtime::plan::{Action, Note, Plan};
 
 use super::ask::{Ask, ask};
 use super::objects::{nodes, place, promise_id, promises, refused_nodes};
 use super::observe::{is_patient, pods, priority_of, refusal};
+use super::queued::Queued;
 use super::standing::{Standing, standing};
-use super::{NAME, Running, line_matters};
+use super::{Caches, Running, line_matters};
 use crate::context::Context;
-use crate::ledger::Promise;
+use crate::ledger::{Promise, finished};
 use crate::placement::{
-    self, Claim, Claimant, Claimants, Endings, Holder, Open, Place, PodClaim, Runner, Verdict,
+    Claim, Claimant, Claimants, Endings, Holder, Open, Place, PodClaim, Runner, Verdict,
 };
-use crate::workload::{over, providers, started};
-
-/// What of a Job decides that something is done on its behalf. As long as it shows the same to the API server, what was
-/// decided holds.
-const DECISIVE: [&str; 3] = [
-    "/metadata/generation",
-    "/metadata/deletionTimestamp",
-    "/spec/suspend",
-];
+use crate::workload::{providers, started};
 
 /// All queued Jobs, as those who ask for places.
 #[derive(Debug)]
@@ -51,7 +44,7 @@ impl Claims {
 impl Claimants for Claims {
     fn open(&self, now: Timestamp) -> Open {
         let (cx, mut open, mut unheld) = (&self.cx, Open::default(), 0);
-        for job in cx.queued.all().into_iter().filter(|job| !over(job)) {
+        for job in cx.queued.all().into_iter().filter(|job| !job.over()) {
             open.uids.extend(job.uid());
             match standing(&job, &pods(cx, &job)) {
                 Standing::Unheld => unheld += 1,
@@ -68,7 +61,8 @@ impl Claimants for Claims {
                         continue;
                     };
                     let patient = is_patient(cx, &job);
-                    let asking = Asking::new(&cx.queued, job, (priority, patient), now);
+                    let asking =
+                        Asking::new(Some(Arc::clone(&cx.queued)), job, (priority, patient), now);
                     let asking = asking.map(|asking| Arc::new(asking) as Arc<dyn Claimant>);
                     open.claimants.extend(asking);
                 }
@@ -122,38 +116,36 @@ impl Claimants for Claims {
 }
 
 /// What a placed Job holds, if it is not over.
-pub(crate) fn holder(job: &Job, pods: &[Arc<Pod>], priority: Priority) -> Option<Holder> {
+pub(crate) fn holder(job: &Queued, pods: &[Arc<Pod>], priority: Priority) -> Option<Holder> {
     if standing(job, pods) != Standing::Placed {
         return None;
     }
-    let status = job.status.as_ref();
-    let started = status.and_then(|status| status.start_time.as_ref());
     let made = job.meta().creation_timestamp.as_ref();
-    let places = nodes(job).map_or(0, |nodes| nodes.len());
-    let each = ask(job).map_or(0, |ask| ask.gpus.count);
+    let gpus = ask(job).map_or(0, |ask| ask.total_gpus());
     Some(Holder {
         key: Key::of(job),
         works: ends_of(job, pods).into_keys().collect(),
         priority,
         features: Features {
             tenant: job.namespace(),
-            gpus: each.saturating_mul(u32::try_from(places).unwrap_or(u32::MAX)),
+            gpus: u32::try_from(gpus).unwrap_or(u32::MAX),
             ..Features::default()
         },
-        since: started.or(made)?.0,
-        longest_seconds: longest(job),
+        since: job.started.or(made.map(|time| time.0))?,
+        longest_seconds: job.longest_seconds,
     })
 }
 
 /// When the pods of a Job end, and what it has been promised for others.
-pub(crate) fn ends_of(job: &Job, pods: &[Arc<Pod>]) -> Endings {
-    let longest = longest(job);
+pub(crate) fn ends_of(job: &Queued, pods: &[Arc<Pod>]) -> Endings {
+    let longest = job.longest_seconds;
     let end = |started: Option<Timestamp>| match (longest, started) {
         (Some(longest), Some(started)) => Ending::By(started.as_second().saturating_add(longest)),
         _ => Ending::Unknown,
     };
     let there = pods
         .iter()
+        .filter(|pod| !finished(pod))
         .filter_map(|pod| Some((pod.uid()?, end(started(pod)))));
     let uid = job.uid().unwrap_or_default();
     let places = nodes(job).map_or(0, |nodes| nodes.len());
@@ -161,46 +153,48 @@ pub(crate) fn ends_of(job: &Job, pods: &[Arc<Pod>]) -> Endings {
     there.chain(coming).collect()
 }
 
-/// The longest it may run.
-fn longest(job: &Job) -> Option<i64> {
-    let spec = job.spec.as_ref()?;
-    let pod = spec.template.spec.as_ref();
-    let of_pod = pod.and_then(|pod| pod.active_deadline_seconds);
-    spec.active_deadline_seconds.into_iter().chain(of_pod).min()
-}
-
 /// One Job that waits for its places.
 #[derive(Debug)]
 pub(crate) struct Asking {
-    jobs: Cache<Job>,
-    job: Arc<Job>,
+    /// Where what has changed since is looked up.
+    jobs: Option<Arc<Caches>>,
+    job: Arc<Queued>,
     ask: Ask,
     claim: Claim,
+    now: Timestamp,
 }
 
 impl Asking {
     /// None when its spec is wrong.
     pub(crate) fn new(
-        jobs: &Cache<Job>,
-        job: Arc<Job>,
+        jobs: Option<Arc<Caches>>,
+        job: Arc<Queued>,
         (priority, patient): (Priority, bool),
         now: Timestamp,
     ) -> Option<Self> {
         let ask = ask(&job).ok()?;
         Some(Self {
-            jobs: jobs.clone(),
+            jobs,
             claim: claim(&job, &ask, (priority, patient), now),
             job,
             ask,
+            now,
         })
     }
 
     /// The Job as it is known now, unless it has changed in what was decided on: its own pass may have said something
     /// about it meanwhile.
-    fn newest(&self) -> Arc<Job> {
-        let newest = self.jobs.get(&self.claim.key);
-        let same = |newest: &Arc<Job>| !line_matters(Some(&self.job), Some(newest));
+    fn newest(&self) -> Arc<Queued> {
+        let newest = self.known();
+        let same = |newest: &Arc<Queued>| !line_matters(Some(&self.job), Some(newest));
         newest.filter(same).unwrap_or_else(|| Arc::clone(&self.job))
+    }
+}
+
+impl Asking {
+    fn known(&self) -> Option<Arc<Queued>> {
+        let jobs = self.jobs.as_ref()?;
+        jobs.get(self.job.kind, &self.claim.key)
     }
 }
 
@@ -209,16 +203,18 @@ impl Claimant for Asking {
         &self.claim
     }
 
-    fn pod(&self, _: usize, _: &str) -> PodSpec {
-        self.ask.pod.clone()
+    fn pod(&self, member: usize, _: &str) -> PodSpec {
+        let group = self.ask.of_place(member);
+        group.map(|group| group.pod.clone()).unwrap_or_default()
     }
 
     fn plan(&self, places: &[Place]) -> Plan {
         let mut plan = Plan::default();
-        plan.merge(&*self.newest(), place(&self.ask.pod, places));
+        let newest = self.newest();
+        newest.merge(&mut plan, place(&newest, &self.ask, places, self.now));
         let why = places.first().map_or("", |place| place.why.as_str());
         plan.push(Action::Note(Note {
-            about: about(&*self.job),
+            about: self.job.about(),
             warning: false,
             reason: reason::EVENT_SCHEDULED.to_owned(),
             action: Some("Place"),
@@ -228,16 +224,18 @@ impl Claimant for Asking {
     }
 
     fn still_waits(&self, plan: &mut Plan) {
-        plan.only_if_shows(&*self.job, &DECISIVE);
+        // As long as it shows the same to the API server, what was decided holds.
+        let generation = json!(self.job.meta().generation);
+        let decisive = [("/metadata/generation", generation)];
+        self.job.only_if_shows(plan, &decisive);
     }
 
     fn pass(&self, correlation: String) -> Pass {
-        let (component, manager) = (placement::NAME, placement::MANAGER);
-        Pass::over(component, manager, &*self.job, correlation)
+        self.job.pass(correlation)
     }
 
     fn is_made(&self) -> bool {
-        let job = self.jobs.get(&self.claim.key);
+        let job = self.known();
         job.is_some_and(|job| job.uid() == self.job.uid() && nodes(&job).is_some())
     }
 
@@ -253,23 +251,27 @@ impl Claimant for Asking {
         Verdict {
             reason: reason::JOB_REJECTED,
             message: format!(
-                "the API server refused the change that resumes it at its place: {message}; correct the Job or the namespace's policy"
+                "the API server refused the change that resumes it at its place: {message}; correct it or the namespace's policy"
             ),
         }
     }
 }
 
-fn claim(job: &Job, ask: &Ask, (priority, patient): (Priority, bool), now: Timestamp) -> Claim {
+fn claim(job: &Queued, ask: &Ask, (priority, patient): (Priority, bool), now: Timestamp) -> Claim {
     let uid = job.uid().unwrap_or_default();
     let generation = job.meta().generation.unwrap_or_default();
-    let pod = PodClaim {
-        gpus: ask.gpus.clone(),
-        resource: Some(Arc::from(ask.resource)),
-        meta: ask.meta.clone(),
-        spec: ask.without_gpus(),
-    };
+    let resource: Arc<str> = Arc::from(ask.resource);
+    let pods = ask.groups.iter().flat_map(|group| {
+        let pod = PodClaim {
+            gpus: group.gpus.clone(),
+            resource: Some(Arc::clone(&resource)),
+            meta: group.meta.clone(),
+            spec: group.without_gpus(ask.resource),
+        };
+        std::iter::repeat_n(pod, group.pods)
+    });
     Claim {
-        controller: NAME,
+        controller: job.kind.controller,
         key: Key::of(job),
         dice: Fingerprint::default().text(&uid).signed(generation).get(),
         uid,
@@ -278,7 +280,7 @@ fn claim(job: &Job, ask: &Ask, (priority, patient): (Priority, bool), now: Times
         created: job.creation_timestamp().map(|time| time.0),
         priority,
         patient,
-        max_runtime_seconds: longest(job),
+        max_runtime_seconds: job.longest_seconds,
         strategy: None,
         providers: providers(job),
         avoided: refused_nodes(job, now)
@@ -286,7 +288,7 @@ fn claim(job: &Job, ask: &Ask, (priority, patient): (Priority, bool), now: Times
             .map(|(node, _)| Arc::from(node))
             .collect(),
         near: None,
-        pods: vec![pod; ask.pods],
+        pods: pods.collect(),
         makes_job: false,
     }
 }
