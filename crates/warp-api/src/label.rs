@@ -68,6 +68,12 @@ pub const QUEUE_REASON: &str = "gpu.warp.dev/queue-reason";
 pub const WAITING_FOR: &str = "gpu.warp.dev/waiting-for";
 /// Queued Job, annotation: when it came, finer than its creation time.
 pub const QUEUED_AT: &str = "gpu.warp.dev/queued-at";
+/// Queued Job, annotation: when it was given its place.
+pub const PLACED_AT: &str = "gpu.warp.dev/placed-at";
+/// Pod of a queued object that is no Job, label: the uid of that object.
+pub const QUEUED_UID: &str = "gpu.warp.dev/queued-uid";
+/// Beside it: which of the object's pod templates the pod was made from, from 0.
+pub const POD_GROUP: &str = "gpu.warp.dev/pod-group";
 /// Queued Job, annotation: why it was suspended again after it had been placed. Without it, somebody else suspended it.
 pub const REQUEUED: &str = "gpu.warp.dev/requeued";
 /// Queued Job, annotation: the nodes that did not take it, and until when each is left out.

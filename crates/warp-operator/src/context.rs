@@ -18,7 +18,8 @@ use crate::estimates::Forecasts;
 use crate::gpus::Gpus;
 use crate::metrics::Metrics;
 use crate::placement::{Arrivals, Verdicts};
-use crate::{queuedjob, shapes};
+use crate::queuedjob::Caches;
+use crate::shapes;
 
 /// Shared by the kinds and the scheduler.
 #[derive(Debug)]
@@ -29,8 +30,8 @@ pub(crate) struct Context {
     pub(crate) wakes: Wakes,
     pub(crate) workloads: Cache<GPUWorkload>,
     pub(crate) jobs: Cache<Job>,
-    /// Jobs of others that ask to be queued.
-    pub(crate) queued: Cache<Job>,
+    /// Work of others that asks to be queued.
+    pub(crate) queued: Arc<Caches>,
     /// What those may name as their priority.
     pub(crate) priorities: Cache<PriorityClass>,
     pub(crate) pods: Cache<Pod>,
@@ -82,15 +83,9 @@ impl Context {
                 noted.note(&uid, said.map(|said| said.0), at.now());
             }
         });
-        let asking = format!("{}=true", label::QUEUE);
-        let queued = Source::within::<Job>(namespace).labels(&asking);
-        let queued = runtime.cache(queued.with_managed_fields(), shapes::queued());
+        let queued = Arc::new(Caches::follow(runtime, namespace));
         let (noted, at) = (Arc::clone(&arrivals), clock.clone());
-        queued.listen(move |_, new: Option<&Job>| {
-            if let Some((new, uid)) = new.and_then(|new| Some((new, new.uid()?))) {
-                noted.note(&uid, queuedjob::queued_at(new), at.now());
-            }
-        });
+        queued.note_arrivals(move |uid, said| noted.note(uid, said, at.now()));
         Self {
             clock,
             settings,

@@ -32,6 +32,7 @@ use crate::placement::{
     Claim, Claimant, Decision, Desk, Endings, Evictable, Line, Place, Quotas, Rented, Runner,
     Tenancy, by_share,
 };
+pub use crate::queuedjob::{End, KINDS, Queued, QueuedKind, kind_named};
 use crate::workload::{
     Asking, Class, Running, Seen, attempt, class_name, ends_of, over, owns, promises, rank, rents,
     shell, suspended,
@@ -48,6 +49,8 @@ pub struct Cluster {
     pub nodes: Vec<Arc<Node>>,
     pub pods: Vec<Arc<Pod>>,
     pub jobs: Vec<Arc<Job>>,
+    /// Work of others that says anything of the queue, Jobs among it.
+    pub queued: Vec<Arc<Queued>>,
     pub workloads: Vec<Arc<GPUWorkload>>,
     pub namespaces: Vec<Arc<Namespace>>,
     pub claims: Vec<Arc<PersistentVolumeClaim>>,
@@ -441,7 +444,7 @@ struct Decided {
     /// With what was placed.
     ledger: Ledger,
     told: Vec<InLine>,
-    jobs: Vec<(Arc<Job>, Outlook)>,
+    jobs: Vec<(Arc<Queued>, Outlook)>,
     /// Nodes kept from the next one.
     kept: Vec<Arc<str>>,
 }

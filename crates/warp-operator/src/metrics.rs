@@ -16,11 +16,12 @@ use prometheus_client::registry::Registry;
 
 pub(crate) use self::clouds::Clouds;
 
-/// The controllers of kinds, by name: every kind of the table, and Jobs of others.
+/// The controllers of kinds, by name: every kind of the table, and those of others that can be queued.
 fn controllers() -> impl Iterator<Item = String> {
     let kinds = warp_api::kinds::KINDS.iter();
     let names = kinds.map(|entry| entry.kind.to_ascii_lowercase());
-    names.chain([crate::queuedjob::NAME.to_owned()])
+    let others = crate::queuedjob::KINDS.iter();
+    names.chain(others.map(|kind| kind.controller.to_owned()))
 }
 
 type Labels = Vec<(&'static str, String)>;

@@ -519,7 +519,7 @@ async fn place(
 ) -> Outcome {
     let claim = claimant.claim();
     let planned = || {
-        let mut plan = claimant.plan(places);
+        let mut plan = claimant.plan(places, now);
         if let Some(first) = places.first() {
             plan.why.clone_from(&first.why);
         }

@@ -64,8 +64,10 @@ fn files_that_decide_do_no_io() {
         ("queuedjob/ask.rs", include_str!("queuedjob/ask.rs")),
         ("queuedjob/claim.rs", include_str!("queuedjob/claim.rs")),
         ("queuedjob/evict.rs", include_str!("queuedjob/evict.rs")),
+        ("queuedjob/kinds.rs", include_str!("queuedjob/kinds.rs")),
         ("queuedjob/objects.rs", include_str!("queuedjob/objects.rs")),
         ("queuedjob/plan.rs", include_str!("queuedjob/plan.rs")),
+        ("queuedjob/queued.rs", include_str!("queuedjob/queued.rs")),
         ("queuedjob/say.rs", include_str!("queuedjob/say.rs")),
         (
             "queuedjob/standing.rs",

@@ -55,10 +55,8 @@ impl Rehearsal {
         let metrics = Arc::new(Metrics::default());
         let cx = Context::new(&mut runtime, None, "warp-system", clock, settings, metrics);
         let cx = Arc::new(cx);
-        let claimants = vec![
-            workload::Claims::following(&cx),
-            queuedjob::Claims::following(&cx),
-        ];
+        let mut claimants = vec![workload::Claims::following(&cx)];
+        claimants.extend(queuedjob::Claims::following(&cx));
         let scheduler = Placement::new(&cx, claimants);
         Self { cx, scheduler }
     }

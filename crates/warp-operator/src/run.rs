@@ -81,10 +81,8 @@ async fn run_parts(
     ));
     workload::register(&mut runtime, &cx);
     queuedjob::register(&mut runtime, &cx);
-    let claimants = vec![
-        workload::Claims::following(&cx),
-        queuedjob::Claims::following(&cx),
-    ];
+    let mut claimants = vec![workload::Claims::following(&cx)];
+    claimants.extend(queuedjob::Claims::following(&cx));
     placement::register(&mut runtime, &cx, claimants);
     let claimants = vec![workload::Claims::of(&cx)];
     let kept = config.home.as_deref().map(|name| (client.clone(), name));

@@ -17,6 +17,9 @@ pub(crate) const BY_NODE: usize = 1;
 /// Pods by the uid of the object that made them.
 pub(crate) const BY_MAKER: usize = 2;
 
+/// Pods by the uid of the queued object that they carry.
+pub(crate) const BY_QUEUED: usize = 3;
+
 /// Longest text that is taken for a time.
 const TIME_CHARACTERS: usize = 64;
 
@@ -60,36 +63,13 @@ pub(crate) fn job() -> Shape<Job> {
     }
 }
 
-/// Jobs of others: besides what their pods ask for, the volumes, which decide where they can run.
-pub(crate) fn queued() -> Shape<Job> {
-    Shape {
-        keep: |_| true,
-        trim: |job| {
-            let fields = job.managed_fields_mut();
-            fields.retain(|entry| entry.subresource.is_none());
-            for entry in fields.iter_mut() {
-                entry.fields_v1 = None;
-            }
-            let over = over(job);
-            if let Some(spec) = job.spec.as_mut() {
-                match spec.template.spec.as_mut() {
-                    Some(pod) if !over => {
-                        let volumes = pod.volumes.take();
-                        trim_pod(pod);
-                        pod.volumes = volumes;
-                    }
-                    _ => spec.template.spec = None,
-                }
-            }
-        },
-        indexes: &[],
-    }
-}
-
 pub(crate) fn pod() -> Shape<Pod> {
     Shape {
-        // Finished pods of others hold nothing.
-        keep: |pod| !finished(pod) || pod.labels().contains_key(label::WORKLOAD_UID),
+        // Finished pods of others hold nothing; of queued objects they tell which are still to come.
+        keep: |pod| {
+            let told = [label::WORKLOAD_UID, label::QUEUED_UID];
+            !finished(pod) || told.iter().any(|name| pod.labels().contains_key(*name))
+        },
         trim: |pod| {
             pod.managed_fields_mut().clear();
             keep_checkpoint(pod);
@@ -113,6 +93,7 @@ pub(crate) fn pod() -> Shape<Pod> {
                 let owner = pod.owner_references().first();
                 owner.map(|owner| owner.uid.clone())
             },
+            |pod| pod.labels().get(label::QUEUED_UID).cloned(),
         ],
     }
 }
@@ -167,6 +148,13 @@ pub(crate) fn as_it_is<K: ResourceExt>() -> Shape<K> {
         },
         indexes: &[],
     }
+}
+
+/// The same of a template of others, and its volumes, which decide where its pods can run.
+pub(crate) fn trim_template(spec: &mut PodSpec) {
+    let volumes = spec.volumes.take();
+    trim_pod(spec);
+    spec.volumes = volumes;
 }
 
 /// Keeps what placement reads: resources, ports, affinity, tolerations; and by which signal a container is asked to end.

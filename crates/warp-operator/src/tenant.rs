@@ -75,7 +75,7 @@ impl Tenants {
                     keys(&others)
                 })
                 .reads(&cx.workloads)
-                .reads(&cx.queued)
+                .reads(&cx.queued.jobs)
                 .reads(&cx.pods)
                 .reads(&cx.nodes),
         );

@@ -42,7 +42,7 @@ use crate::ledger;
 use crate::shapes::BY_NODE;
 
 pub(crate) use assess::attempt;
-pub(crate) use assess::{ending, over, suspended};
+pub(crate) use assess::{over, suspended};
 #[cfg(test)]
 pub(crate) use claim::promise;
 pub(crate) use claim::{Asking, Claims, ends_of, promises, providers};

@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde_json::Value;
 
@@ -38,9 +39,22 @@ impl Pass {
         object: &K,
         correlation: String,
     ) -> Self {
-        let meta = object.meta();
+        Self::about(
+            component,
+            manager,
+            (&K::kind(&()), object.meta()),
+            correlation,
+        )
+    }
+
+    /// The same for an object whose kind is known only when the program runs.
+    pub fn about(
+        component: &'static str,
+        manager: &'static str,
+        (kind, meta): (&str, &ObjectMeta),
+        correlation: String,
+    ) -> Self {
         let name = meta.name.as_deref().unwrap_or_default();
-        let kind = K::kind(&());
         Self {
             component,
             manager: Some(manager),
@@ -49,15 +63,15 @@ impl Pass {
                 None => format!("{kind}/{name}"),
             },
             generation: meta.generation.unwrap_or_default(),
-            cause: cause(object),
+            cause: cause(meta),
             correlation,
         }
     }
 }
 
 /// The field manager that wrote the object's spec last.
-fn cause<K: Resource>(object: &K) -> String {
-    let writers = object.meta().managed_fields.iter().flatten();
+fn cause(meta: &ObjectMeta) -> String {
+    let writers = meta.managed_fields.iter().flatten();
     let writers = writers.filter(|entry| entry.subresource.is_none());
     let last = writers.max_by_key(|entry| entry.time.as_ref().map(|time| time.0));
     last.and_then(|entry| entry.manager.clone())

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -110,10 +111,14 @@ pub struct Seen {
 
 impl Seen {
     pub fn of<K: Resource<DynamicType = ()>>(object: &K) -> Self {
-        let meta = object.meta();
+        Self::of_kind(Kind::of::<K>(), object.meta())
+    }
+
+    /// The same for an object whose kind is known only when the program runs.
+    pub fn of_kind(kind: Kind, meta: &ObjectMeta) -> Self {
         Self {
-            kind: Kind::of::<K>(),
-            key: Key::of(object),
+            kind,
+            key: Key::in_meta(meta),
             uid: meta.uid.clone().unwrap_or_default(),
             version: meta.resource_version.clone().unwrap_or_default(),
         }
@@ -299,10 +304,14 @@ impl Plan {
 
 /// A reference to `object` for events.
 pub fn about<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
-    let meta = object.meta();
+    about_kind(&Kind::of::<K>(), object.meta())
+}
+
+/// The same for an object whose kind is known only when the program runs.
+pub fn about_kind(kind: &Kind, meta: &ObjectMeta) -> ObjectReference {
     ObjectReference {
-        api_version: Some(K::api_version(&()).into_owned()),
-        kind: Some(K::kind(&()).into_owned()),
+        api_version: Some(kind.api_version.clone()),
+        kind: Some(kind.kind.clone()),
         namespace: meta.namespace.clone(),
         name: meta.name.clone(),
         uid: meta.uid.clone(),

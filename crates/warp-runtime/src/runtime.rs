@@ -278,9 +278,23 @@ impl Runtime {
     where
         K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Send + Sync + 'static,
     {
+        self.filled(source.must_be_served(), shape)
+    }
+
+    /// The same of a kind that may be installed or not: without its CRD it has no objects, and nothing waits for it.
+    pub fn cache_if_served<K>(&mut self, source: Source, shape: Shape<K>) -> Cache<K>
+    where
+        K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Send + Sync + 'static,
+    {
+        self.filled(source.if_served(), shape)
+    }
+
+    fn filled<K>(&mut self, source: Source, shape: Shape<K>) -> Cache<K>
+    where
+        K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Send + Sync + 'static,
+    {
         let cache = Cache::shaped(shape);
         self.followed.add(&cache);
-        let source = source.must_be_served();
         let (client, shutdown) = (self.client.clone(), self.shutdown.clone());
         let observer = Some(self.observer.clone());
         let feed = fill_observed(client, source, &cache, observer, shutdown);

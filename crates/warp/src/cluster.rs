@@ -5,6 +5,7 @@ mod kinds;
 pub(crate) mod live;
 mod manifest;
 pub(crate) mod operator;
+pub(crate) mod queued;
 
 use std::path::{Path, PathBuf};
 

@@ -6,26 +6,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use warp_api::GPUWorkload;
 use warp_api::workload::Priority;
-use warp_runtime::cache::Cache;
+use warp_api::{GPUWorkload, label};
 
 use super::{Cluster, Outlook, Turn, Whose, waiting};
 use crate::config::Settings;
 use crate::ledger::{Promise, finished};
 use crate::placement::{Claimant, Endings, Runner};
 use crate::queuedjob::{
-    Asking, Running, Standing, ask, ends_of, of_a_job, patient, priority, promises, queued_at,
-    standing,
+    Asking, Queued, Running, Standing, ask, ends_of, in_words_of, patient, priority, promises,
+    queued_at, standing,
 };
 
 /// A queued Job that has not ended.
 #[derive(Clone, Debug)]
 pub struct QueuedJob {
-    pub job: Arc<Job>,
+    pub job: Arc<Queued>,
     pub priority: Priority,
     /// Nobody is evicted for it.
     patient: bool,
@@ -61,9 +59,12 @@ pub fn everybody(cluster: &Cluster, now: Timestamp) -> Vec<Waiter> {
 /// Queued Jobs that have no place, in line or not.
 pub fn jobs_without_place(cluster: &Cluster) -> Vec<QueuedJob> {
     let pods = cluster.pods_by_maker();
-    let jobs = cluster.jobs.iter().filter_map(|job| {
+    let jobs = cluster.queued.iter().filter_map(|job| {
         let found = standing(job, pods.of(job));
-        let waits = !matches!(found, Standing::Aside | Standing::Placed | Standing::Unheld);
+        let waits = !matches!(
+            found,
+            Standing::Aside | Standing::Placed | Standing::Unheld | Standing::Mislabelled
+        );
         waits.then(|| cluster.described(job, found))
     });
     jobs.collect()
@@ -72,7 +73,7 @@ pub fn jobs_without_place(cluster: &Cluster) -> Vec<QueuedJob> {
 /// What would become of one queued Job now; none when it does not wait for a place.
 pub fn outlook_of_job(
     cluster: &Cluster,
-    job: &Job,
+    job: &Queued,
     settings: &Settings,
     now: Timestamp,
 ) -> Option<Outlook> {
@@ -84,7 +85,7 @@ pub fn outlook_of_job(
     Some(match outlook {
         Outlook::Waits { reason, message } => Outlook::Waits {
             reason,
-            message: of_a_job(&message),
+            message: in_words_of(job.kind, &message),
         },
         other => other,
     })
@@ -103,18 +104,17 @@ impl QueuedJob {
 
     pub(super) fn asking(&self, now: Timestamp) -> Option<Arc<dyn Claimant>> {
         // Nothing is changed here, so nothing changed is looked for.
-        let jobs = Cache::new(&[]);
         let asked = (self.priority, self.patient);
-        let asking = Asking::new(&jobs, Arc::clone(&self.job), asked, now)?;
+        let asking = Asking::new(None, Arc::clone(&self.job), asked, now)?;
         Some(Arc::new(asking))
     }
 }
 
-/// Pods that have not ended, by the object that made them.
+/// Pods by the queued object they belong to.
 pub(super) struct Made(BTreeMap<String, Vec<Arc<Pod>>>);
 
 impl Made {
-    pub(super) fn of(&self, job: &Job) -> &[Arc<Pod>] {
+    pub(super) fn of(&self, job: &Queued) -> &[Arc<Pod>] {
         let uid = job.metadata.uid.as_deref().unwrap_or_default();
         self.0.get(uid).map_or(&[], Vec::as_slice)
     }
@@ -123,9 +123,12 @@ impl Made {
 impl Cluster {
     fn pods_by_maker(&self) -> Made {
         let mut made: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
-        for pod in self.pods.iter().filter(|pod| !finished(pod)) {
-            if let Some(owner) = pod.owner_references().first() {
-                let pods = made.entry(owner.uid.clone()).or_default();
+        for pod in &self.pods {
+            let queued = pod.labels().get(label::QUEUED_UID);
+            let owner = pod.owner_references().first().filter(|_| !finished(pod));
+            // What others stand between is known by its label, also when it has ended.
+            if let Some(uid) = queued.or(owner.map(|owner| &owner.uid)) {
+                let pods = made.entry(uid.clone()).or_default();
                 pods.push(Arc::clone(pod));
             }
         }
@@ -133,7 +136,7 @@ impl Cluster {
     }
 
     /// Who may not read PriorityClasses takes every class for the usual one.
-    fn priority_of(&self, job: &Job) -> Priority {
+    fn priority_of(&self, job: &Queued) -> Priority {
         let class = |name: &str| {
             let mut classes = self.priorities.iter();
             let found = classes.find(|class| class.name_any() == name);
@@ -142,7 +145,7 @@ impl Cluster {
         priority(job, class).unwrap_or_default()
     }
 
-    fn is_patient(&self, job: &Job) -> bool {
+    fn is_patient(&self, job: &Queued) -> bool {
         patient(job, |name| {
             let mut classes = self.priorities.iter();
             let found = classes.find(|class| class.name_any() == name)?;
@@ -150,20 +153,14 @@ impl Cluster {
         })
     }
 
-    fn described(&self, job: &Arc<Job>, standing: Standing) -> QueuedJob {
+    fn described(&self, job: &Arc<Queued>, standing: Standing) -> QueuedJob {
         let asked = ask(job);
         QueuedJob {
             priority: self.priority_of(job),
             patient: self.is_patient(job),
-            gpus: asked.as_ref().map_or(0, crate::queuedjob::Ask::total_gpus),
+            gpus: asked.as_ref().map_or(0, |asked| asked.total_gpus()),
             in_line: standing == Standing::Queued && asked.is_ok(),
-            ask: asked.map_or_else(
-                |_| "-".to_owned(),
-                |asked| match asked.pods {
-                    1 => asked.gpus.describe(),
-                    pods => format!("{pods} × {}", asked.gpus.describe()),
-                },
-            ),
+            ask: asked.map_or_else(|_| "-".to_owned(), |asked| asked.describe()),
             job: Arc::clone(job),
         }
     }
@@ -179,21 +176,21 @@ impl Cluster {
     /// What queued Jobs have been promised for pods that are not there yet.
     pub(super) fn promised_to_jobs(&self) -> Vec<Promise> {
         let pods = self.pods_by_maker();
-        let jobs = self.jobs.iter();
+        let jobs = self.queued.iter();
         let placed = jobs.filter(|job| standing(job, pods.of(job)) == Standing::Placed);
         placed.flat_map(|job| promises(job, pods.of(job))).collect()
     }
 
     pub(super) fn endings_of_jobs(&self) -> Endings {
         let pods = self.pods_by_maker();
-        let jobs = self.jobs.iter();
+        let jobs = self.queued.iter();
         let ours = jobs.filter(|job| standing(job, pods.of(job)) == Standing::Placed);
         ours.flat_map(|job| ends_of(job, pods.of(job))).collect()
     }
 
     pub(super) fn running_jobs(&self) -> Vec<Arc<dyn Runner>> {
         let pods = self.pods_by_maker();
-        let running = self.jobs.iter().filter_map(|job| {
+        let running = self.queued.iter().filter_map(|job| {
             let running = Running::of(job, pods.of(job), self.priority_of(job))?;
             Some(Arc::new(running) as Arc<dyn Runner>)
         });

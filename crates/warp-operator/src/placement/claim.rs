@@ -85,7 +85,7 @@ pub(crate) trait Claimant: Debug + Send + Sync {
     fn pod(&self, member: usize, resource: &str) -> PodSpec;
     /// What placing it takes: what must still be so, and the writes. One place for each pod. Asked again after a conflict:
     /// it is for the version that is known by then.
-    fn plan(&self, places: &[Place]) -> Plan;
+    fn plan(&self, places: &[Place], now: Timestamp) -> Plan;
     /// Adds what must still be so for anything to be done on its behalf.
     fn still_waits(&self, plan: &mut Plan);
     /// On whose behalf the plan is carried out, as the scheduler.

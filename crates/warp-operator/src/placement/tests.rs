@@ -140,8 +140,8 @@ impl Claimant for Gang {
     fn pod(&self, _: usize, resource: &str) -> k8s_openapi::api::core::v1::PodSpec {
         self.0.pod(0, resource)
     }
-    fn plan(&self, places: &[Place]) -> warp_runtime::plan::Plan {
-        self.0.plan(places)
+    fn plan(&self, places: &[Place], now: Timestamp) -> warp_runtime::plan::Plan {
+        self.0.plan(places, now)
     }
     fn still_waits(&self, plan: &mut warp_runtime::plan::Plan) {
         self.0.still_waits(plan);

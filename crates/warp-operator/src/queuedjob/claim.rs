@@ -5,67 +5,72 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
+use serde_json::json;
 use warp_api::reason;
 use warp_api::workload::Priority;
 use warp_core::estimate::Features;
 use warp_core::random::Fingerprint;
 use warp_core::schedule::keep::Ending;
-use warp_runtime::cache::{Cache, Key};
+use warp_runtime::cache::Key;
 use warp_runtime::pass::Pass;
-use warp_runtime::plan::{Action, Note, Plan, about};
+use warp_runtime::plan::{Action, Note, Plan};
 
 use super::ask::{Ask, ask};
+use super::kinds::{KINDS, QueuedKind};
 use super::objects::{nodes, place, promise_id, promises, refused_nodes};
 use super::observe::{is_patient, pods, priority_of, refusal};
+use super::queued::Queued;
 use super::standing::{Standing, standing};
-use super::{NAME, Running, event_key, line_matters};
+use super::{Caches, Running, line_matters};
 use crate::context::Context;
+use crate::ledger::finished;
 use crate::placement::{
-    self, Account, Asks, Claim, Claimant, Claimants, Endings, Heard, Holder, Place, PodClaim,
-    Runner, Verdict, Waking,
+    Account, Asks, Claim, Claimant, Claimants, Endings, Heard, Holder, Place, PodClaim, Runner,
+    Verdict, Waking,
 };
-use crate::workload::{over, providers, started};
+use crate::workload::{providers, started};
 
-/// What of a Job decides that something is done on its behalf. As long as it shows the same to the API server, what was
-/// decided holds.
-const DECISIVE: [&str; 3] = [
-    "/metadata/generation",
-    "/metadata/deletionTimestamp",
-    "/spec/suspend",
-];
-
-/// All queued Jobs, as those who ask for places.
+/// All queued objects of one kind, as those who ask for places.
 #[derive(Debug)]
 pub(crate) struct Claims {
     cx: Arc<Context>,
+    kind: &'static QueuedKind,
     heard: Heard,
-    /// Those that run without having been placed.
-    unheld: Mutex<BTreeSet<Key>>,
+    unheld: Arc<Mutex<Unheld>>,
 }
 
+/// Those of all kinds that run without having been placed, by controller and key.
+type Unheld = BTreeSet<(&'static str, Key)>;
+
 impl Claims {
-    /// Claims of which the changes are told.
-    pub(crate) fn following(cx: &Arc<Context>) -> Box<dyn Claimants> {
-        let heard = Heard::default();
-        follow(cx, &heard);
-        Box::new(Self {
-            cx: Arc::clone(cx),
-            heard,
-            unheld: Mutex::default(),
-        })
+    /// Claims of every kind, of which the changes are told.
+    pub(crate) fn following(cx: &Arc<Context>) -> Vec<Box<dyn Claimants>> {
+        let unheld = Arc::<Mutex<Unheld>>::default();
+        let each = KINDS.iter().map(|kind| {
+            let heard = Heard::default();
+            follow(cx, kind, &heard);
+            let claims = Self {
+                cx: Arc::clone(cx),
+                kind,
+                heard,
+                unheld: Arc::clone(&unheld),
+            };
+            Box::new(claims) as Box<dyn Claimants>
+        });
+        each.collect()
     }
 
     /// Counts one that runs without having been placed.
     fn counts(&self, key: &Key, unheld: bool) {
         let mut all = self.unheld.lock();
+        let one = (self.kind.controller, key.clone());
         let changed = if unheld {
-            all.insert(key.clone())
+            all.insert(one)
         } else {
-            all.remove(key)
+            all.remove(&one)
         };
         if changed {
             self.cx.metrics.unheld(all.len());
@@ -73,44 +78,39 @@ impl Claims {
     }
 }
 
-/// Notes every Job whose account may have changed with an object it is read from.
-fn follow(cx: &Context, heard: &Heard) {
+/// Notes every object of a kind whose account may have changed with an object it is read from.
+fn follow(cx: &Context, kind: &'static QueuedKind, heard: &Heard) {
     let noting = heard.clone();
-    cx.queued
-        .listen(move |old, new| noting.note(old.or(new).map(Key::of)));
-    let (noting, jobs) = (heard.clone(), cx.queued.clone());
+    cx.queued.listen(move |old, new| {
+        let found = old.or(new).filter(|one| one.kind.kind == kind.kind);
+        noting.note(found.map(|one| Key::in_meta(&one.metadata)));
+    });
+    let (noting, jobs) = (heard.clone(), Arc::clone(&cx.queued));
     cx.pods.listen(move |old, new| {
         let pods = old.into_iter().chain(new);
-        noting.note(pods.filter_map(|pod| maker_key(&jobs, pod)));
+        noting.note(pods.filter_map(|pod| jobs.maker_of(kind, pod)));
     });
-    let (noting, jobs) = (heard.clone(), cx.queued.clone());
+    let (noting, jobs) = (heard.clone(), Arc::clone(&cx.queued));
     cx.refusals.listen(move |old, new| {
         let events = old.into_iter().chain(new);
-        noting.note(events.filter_map(|event| event_key(&jobs, event)));
+        noting.note(events.filter_map(|event| jobs.subject_of(kind, event)));
     });
-    let (noting, jobs) = (heard.clone(), cx.queued.clone());
+    let (noting, jobs) = (heard.clone(), Arc::clone(&cx.queued));
     cx.priorities.listen(move |_, _| {
-        let all = jobs.all();
-        noting.note(all.iter().map(|job| Key::of(&**job)));
+        let all = jobs.all_of(kind);
+        noting.note(all.iter().map(|job| Key::in_meta(&job.metadata)));
     });
-}
-
-/// The queued Job that made a pod.
-fn maker_key(jobs: &Cache<Job>, pod: &Pod) -> Option<Key> {
-    let owner = pod.owner_references().first()?;
-    let key = Key::new(&pod.namespace()?, &owner.name);
-    jobs.get(&key).map(|_| key)
 }
 
 impl Claimants for Claims {
     fn waking(&self) -> Waking {
-        let queued = self.cx.queued.clone();
-        Box::new(move |scheduler| scheduler.watches(&queued, line_matters))
+        let (queued, kind) = (Arc::clone(&self.cx.queued), self.kind);
+        Box::new(move |scheduler| queued.wake(kind, scheduler))
     }
 
     fn keys(&self) -> Vec<Key> {
-        let all = self.cx.queued.all();
-        all.iter().map(|job| Key::of(&**job)).collect()
+        let all = self.cx.queued.all_of(self.kind);
+        all.iter().map(|job| Key::in_meta(&job.metadata)).collect()
     }
 
     fn changed(&self) -> Option<BTreeSet<Key>> {
@@ -119,14 +119,14 @@ impl Claimants for Claims {
 
     fn account(&self, key: &Key, now: Timestamp) -> Option<Account> {
         let cx = &self.cx;
-        let job = cx.queued.get(key);
+        let job = cx.queued.get(self.kind, key);
         let Some((job, uid)) = job.and_then(|job| Some((Arc::clone(&job), job.uid()?))) else {
             self.counts(key, false);
             return None;
         };
         let pods = pods(cx, &job);
         let stands = standing(&job, &pods);
-        let open = !over(&job);
+        let open = !job.over();
         self.counts(key, open && stands == Standing::Unheld);
         let priority = priority_of(cx, &job);
         // Pods that are refused may never come; others may have the GPUs until they do.
@@ -158,7 +158,8 @@ impl Claimants for Claims {
                 let refused = refused_nodes(&job, now).into_iter();
                 account.again = refused.map(|(_, until)| until).min();
                 let asked = (priority, is_patient(cx, &job));
-                if let Some(asking) = Asking::new(&cx.queued, job, asked, now) {
+                let jobs = Some(Arc::clone(&cx.queued));
+                if let Some(asking) = Asking::new(jobs, job, asked, now) {
                     account.asks = Asks::Now(Arc::new(asking));
                 }
             }
@@ -169,45 +170,43 @@ impl Claimants for Claims {
 
     fn holders(&self) -> Vec<Holder> {
         let cx = &self.cx;
-        let all = cx.queued.all().into_iter();
+        let all = cx.queued.all_of(self.kind).into_iter();
         let held = all.filter_map(|job| holder(&job, &pods(cx, &job), priority_of(cx, &job).ok()?));
         held.collect()
     }
 }
 
 /// What a placed Job holds, if it is not over.
-pub(crate) fn holder(job: &Job, pods: &[Arc<Pod>], priority: Priority) -> Option<Holder> {
+pub(crate) fn holder(job: &Queued, pods: &[Arc<Pod>], priority: Priority) -> Option<Holder> {
     if standing(job, pods) != Standing::Placed {
         return None;
     }
-    let status = job.status.as_ref();
-    let started = status.and_then(|status| status.start_time.as_ref());
     let made = job.meta().creation_timestamp.as_ref();
-    let places = nodes(job).map_or(0, |nodes| nodes.len());
-    let each = ask(job).map_or(0, |ask| ask.gpus.count);
+    let gpus = ask(job).map_or(0, |ask| ask.total_gpus());
     Some(Holder {
         key: Key::of(job),
         works: ends_of(job, pods).into_keys().collect(),
         priority,
         features: Features {
             tenant: job.namespace(),
-            gpus: each.saturating_mul(u32::try_from(places).unwrap_or(u32::MAX)),
+            gpus: u32::try_from(gpus).unwrap_or(u32::MAX),
             ..Features::default()
         },
-        since: started.or(made)?.0,
-        longest_seconds: longest(job),
+        since: job.started.or(made.map(|time| time.0))?,
+        longest_seconds: job.longest_seconds,
     })
 }
 
 /// When the pods of a Job end, and what it has been promised for others.
-pub(crate) fn ends_of(job: &Job, pods: &[Arc<Pod>]) -> Endings {
-    let longest = longest(job);
+pub(crate) fn ends_of(job: &Queued, pods: &[Arc<Pod>]) -> Endings {
+    let longest = job.longest_seconds;
     let end = |started: Option<Timestamp>| match (longest, started) {
         (Some(longest), Some(started)) => Ending::By(started.as_second().saturating_add(longest)),
         _ => Ending::Unknown,
     };
     let there = pods
         .iter()
+        .filter(|pod| !finished(pod))
         .filter_map(|pod| Some((pod.uid()?, end(started(pod)))));
     let uid = job.uid().unwrap_or_default();
     let places = nodes(job).map_or(0, |nodes| nodes.len());
@@ -215,19 +214,12 @@ pub(crate) fn ends_of(job: &Job, pods: &[Arc<Pod>]) -> Endings {
     there.chain(coming).collect()
 }
 
-/// The longest it may run.
-fn longest(job: &Job) -> Option<i64> {
-    let spec = job.spec.as_ref()?;
-    let pod = spec.template.spec.as_ref();
-    let of_pod = pod.and_then(|pod| pod.active_deadline_seconds);
-    spec.active_deadline_seconds.into_iter().chain(of_pod).min()
-}
-
 /// One Job that waits for its places.
 #[derive(Debug)]
 pub(crate) struct Asking {
-    jobs: Cache<Job>,
-    job: Arc<Job>,
+    /// Where what has changed since is looked up.
+    jobs: Option<Arc<Caches>>,
+    job: Arc<Queued>,
     ask: Ask,
     claim: Claim,
 }
@@ -235,14 +227,14 @@ pub(crate) struct Asking {
 impl Asking {
     /// None when its spec is wrong.
     pub(crate) fn new(
-        jobs: &Cache<Job>,
-        job: Arc<Job>,
+        jobs: Option<Arc<Caches>>,
+        job: Arc<Queued>,
         (priority, patient): (Priority, bool),
         now: Timestamp,
     ) -> Option<Self> {
         let ask = ask(&job).ok()?;
         Some(Self {
-            jobs: jobs.clone(),
+            jobs,
             claim: claim(&job, &ask, (priority, patient), now),
             job,
             ask,
@@ -251,10 +243,17 @@ impl Asking {
 
     /// The Job as it is known now, unless it has changed in what was decided on: its own pass may have said something
     /// about it meanwhile.
-    fn newest(&self) -> Arc<Job> {
-        let newest = self.jobs.get(&self.claim.key);
-        let same = |newest: &Arc<Job>| !line_matters(Some(&self.job), Some(newest));
+    fn newest(&self) -> Arc<Queued> {
+        let newest = self.known();
+        let same = |newest: &Arc<Queued>| !line_matters(Some(&self.job), Some(newest));
         newest.filter(same).unwrap_or_else(|| Arc::clone(&self.job))
+    }
+}
+
+impl Asking {
+    fn known(&self) -> Option<Arc<Queued>> {
+        let jobs = self.jobs.as_ref()?;
+        jobs.get(self.job.kind, &self.claim.key)
     }
 }
 
@@ -263,16 +262,18 @@ impl Claimant for Asking {
         &self.claim
     }
 
-    fn pod(&self, _: usize, _: &str) -> PodSpec {
-        self.ask.pod.clone()
+    fn pod(&self, member: usize, _: &str) -> PodSpec {
+        let group = self.ask.of_place(member);
+        group.map(|group| group.pod.clone()).unwrap_or_default()
     }
 
-    fn plan(&self, places: &[Place]) -> Plan {
+    fn plan(&self, places: &[Place], now: Timestamp) -> Plan {
         let mut plan = Plan::default();
-        plan.merge(&*self.newest(), place(&self.ask.pod, places));
+        let newest = self.newest();
+        newest.merge(&mut plan, place(&newest, &self.ask, places, now));
         let why = places.first().map_or("", |place| place.why.as_str());
         plan.push(Action::Note(Note {
-            about: about(&*self.job),
+            about: self.job.about(),
             warning: false,
             reason: reason::EVENT_SCHEDULED.to_owned(),
             action: Some("Place"),
@@ -282,16 +283,18 @@ impl Claimant for Asking {
     }
 
     fn still_waits(&self, plan: &mut Plan) {
-        plan.only_if_shows(&*self.job, &DECISIVE);
+        // As long as it shows the same to the API server, what was decided holds.
+        let generation = json!(self.job.meta().generation);
+        let decisive = [("/metadata/generation", generation)];
+        self.job.only_if_shows(plan, &decisive);
     }
 
     fn pass(&self, correlation: String) -> Pass {
-        let (component, manager) = (placement::NAME, placement::MANAGER);
-        Pass::over(component, manager, &*self.job, correlation)
+        self.job.pass(correlation)
     }
 
     fn is_made(&self) -> bool {
-        let job = self.jobs.get(&self.claim.key);
+        let job = self.known();
         job.is_some_and(|job| job.uid() == self.job.uid() && nodes(&job).is_some())
     }
 
@@ -307,23 +310,27 @@ impl Claimant for Asking {
         Verdict {
             reason: reason::JOB_REJECTED,
             message: format!(
-                "the API server refused the change that resumes it at its place: {message}; correct the Job or the namespace's policy"
+                "the API server refused the change that resumes it at its place: {message}; correct it or the namespace's policy"
             ),
         }
     }
 }
 
-fn claim(job: &Job, ask: &Ask, (priority, patient): (Priority, bool), now: Timestamp) -> Claim {
+fn claim(job: &Queued, ask: &Ask, (priority, patient): (Priority, bool), now: Timestamp) -> Claim {
     let uid = job.uid().unwrap_or_default();
     let generation = job.meta().generation.unwrap_or_default();
-    let pod = PodClaim {
-        gpus: ask.gpus.clone(),
-        resource: Some(Arc::from(ask.resource)),
-        meta: ask.meta.clone(),
-        spec: ask.without_gpus(),
-    };
+    let resource: Arc<str> = Arc::from(ask.resource);
+    let pods = ask.groups.iter().flat_map(|group| {
+        let pod = PodClaim {
+            gpus: group.gpus.clone(),
+            resource: Some(Arc::clone(&resource)),
+            meta: group.meta.clone(),
+            spec: group.without_gpus(ask.resource),
+        };
+        std::iter::repeat_n(pod, group.pods)
+    });
     Claim {
-        controller: NAME,
+        controller: job.kind.controller,
         key: Key::of(job),
         dice: Fingerprint::default().text(&uid).signed(generation).get(),
         uid,
@@ -332,7 +339,7 @@ fn claim(job: &Job, ask: &Ask, (priority, patient): (Priority, bool), now: Times
         created: job.creation_timestamp().map(|time| time.0),
         priority,
         patient,
-        max_runtime_seconds: longest(job),
+        max_runtime_seconds: job.longest_seconds,
         strategy: None,
         providers: providers(job),
         avoided: refused_nodes(job, now)
@@ -340,7 +347,7 @@ fn claim(job: &Job, ask: &Ask, (priority, patient): (Priority, bool), now: Times
             .map(|(node, _)| Arc::from(node))
             .collect(),
         near: None,
-        pods: vec![pod; ask.pods],
+        pods: pods.collect(),
         makes_job: false,
     }
 }

@@ -3,22 +3,22 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
 use warp_api::workload::Priority;
 use warp_runtime::cache::Key;
 
 use super::ask::{patient, priority};
+use super::queued::Queued;
 use crate::context::Context;
 use crate::ledger::finished;
 use crate::placement::Verdict;
-use crate::shapes::{BY_MAKER, BY_OWNER};
+use crate::shapes::{BY_MAKER, BY_OWNER, BY_QUEUED};
 
 /// What is known about one Job.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
-    /// Its pods that have not ended.
+    /// Its pods. A Job counts those that have ended itself.
     pub(super) pods: Vec<Arc<Pod>>,
     /// Latest refusal to create a pod of it.
     pub(super) refusal: Option<String>,
@@ -34,7 +34,7 @@ pub(super) struct Seen {
     pub(super) arrived: Option<Timestamp>,
 }
 
-pub(super) fn see(cx: &Context, job: &Job) -> Seen {
+pub(super) fn see(cx: &Context, job: &Queued) -> Seen {
     let uid = job.uid().unwrap_or_default();
     let generation = job.meta().generation.unwrap_or_default();
     Seen {
@@ -48,16 +48,22 @@ pub(super) fn see(cx: &Context, job: &Job) -> Seen {
     }
 }
 
-/// Pods of a Job that have not ended, of its own namespace: anybody may write any owner on what is theirs.
-pub(super) fn pods(cx: &Context, job: &Job) -> Vec<Arc<Pod>> {
+/// Pods of an object, of its own namespace: anybody may write any owner or label on what is theirs.
+pub(super) fn pods(cx: &Context, job: &Queued) -> Vec<Arc<Pod>> {
     let uid = job.meta().uid.as_deref().unwrap_or_default();
-    let mut pods = cx.pods.by(BY_MAKER, uid);
-    pods.retain(|pod| pod.meta().namespace == job.meta().namespace && !finished(pod));
+    let mut pods = if job.kind.is_job() {
+        let mut pods = cx.pods.by(BY_MAKER, uid);
+        pods.retain(|pod| !finished(pod));
+        pods
+    } else {
+        cx.pods.by(BY_QUEUED, uid)
+    };
+    pods.retain(|pod| pod.meta().namespace == job.meta().namespace);
     pods
 }
 
 /// What an Event of its own namespace says against its pods.
-pub(super) fn refusal(cx: &Context, job: &Job) -> Option<String> {
+pub(super) fn refusal(cx: &Context, job: &Queued) -> Option<String> {
     let uid = job.meta().uid.as_deref().unwrap_or_default();
     let mut events = cx.refusals.by(BY_OWNER, uid);
     events.retain(|event| event.meta().namespace == job.meta().namespace);
@@ -66,14 +72,14 @@ pub(super) fn refusal(cx: &Context, job: &Job) -> Option<String> {
 }
 
 /// Whether the class of its pods evicts nobody.
-pub(super) fn is_patient(cx: &Context, job: &Job) -> bool {
+pub(super) fn is_patient(cx: &Context, job: &Queued) -> bool {
     patient(job, |name| {
         let class = cx.priorities.get(&Key::new("", name))?;
         class.preemption_policy.clone()
     })
 }
 
-pub(super) fn priority_of(cx: &Context, job: &Job) -> Result<Priority, String> {
+pub(super) fn priority_of(cx: &Context, job: &Queued) -> Result<Priority, String> {
     priority(job, |name| {
         let class = cx.priorities.get(&Key::new("", name))?;
         Some(class.value)

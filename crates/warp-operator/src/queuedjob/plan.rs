@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::json;
@@ -15,24 +14,21 @@ use warp_runtime::sweep;
 use super::ask::{ask, wanted};
 use super::objects::{leave, refusing, requeue, staying, to_let_go};
 use super::observe::Seen;
-use super::say::{Say, of_a_job, say};
+use super::queued::Queued;
+use super::say::{Say, in_words_of, say};
 use super::standing::{Standing, standing};
 use crate::config::Settings;
-use crate::ledger::{node_of, pinned_to, waits_for_volume};
+use crate::ledger::{finished, node_of, pinned_to, waits_for_volume};
 use crate::placement;
 use crate::workload::{is_gated, let_go};
 
 /// How long a node is left out whose room was taken by somebody else meanwhile.
 const ROOM: SignedDuration = SignedDuration::from_secs(10);
 
-/// What must still be so of a Job when its pods are let go.
-const GOES: [&str; 3] = [
-    "/metadata/deletionTimestamp",
-    "/spec/suspend",
-    "/metadata/annotations/gpu.warp.dev~1nodes",
-];
+/// Its places, as a JSON pointer.
+const NODES: &str = "/metadata/annotations/gpu.warp.dev~1nodes";
 
-pub(super) fn plan(job: &Job, seen: &Seen, settings: &Settings, now: Timestamp) -> Plan {
+pub(super) fn plan(job: &Queued, seen: &Seen, settings: &Settings, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     match standing(job, &seen.pods) {
         // Its pods, or the Job controller, are heard of when they have gone on.
@@ -58,13 +54,29 @@ pub(super) fn plan(job: &Job, seen: &Seen, settings: &Settings, now: Timestamp) 
                 waiting_for: None,
                 position: None,
                 told: Some(format!(
-                    "it asks to be queued ({}) and was not suspended when it came, or was resumed by hand: it runs wherever the cluster's scheduler puts it, and is not stopped; create it with spec.suspend: true to have it placed",
-                    label::QUEUE
+                    "it asks to be queued ({}) and was not suspended when it came, or was resumed by hand: it runs wherever the cluster's scheduler puts it, and is not stopped; create it with {}: true to have it placed",
+                    label::QUEUE,
+                    dotted(job.kind.suspend)
                 )),
             };
             say(&mut plan, job, held, None);
         }
         Standing::Placed => placed(&mut plan, job, seen, settings, now),
+        Standing::Mislabelled => {
+            let said = job.labels().get(label::QUEUE);
+            let message = format!(
+                "its label {} is '{}', which asks for nothing: write \"true\" to have it queued, \"false\" or no label to leave it alone",
+                label::QUEUE,
+                said.map_or("", String::as_str)
+            );
+            let told = Say {
+                reason: reason::INVALID_SPEC,
+                waiting_for: None,
+                position: None,
+                told: Some(message),
+            };
+            say(&mut plan, job, told, None);
+        }
     }
     if plan.why.is_empty() {
         "it is told how it stands in the queue".clone_into(&mut plan.why);
@@ -73,7 +85,7 @@ pub(super) fn plan(job: &Job, seen: &Seen, settings: &Settings, now: Timestamp) 
 }
 
 /// It waits for its place: says for what, and has the scheduler look at it.
-fn queued(plan: &mut Plan, job: &Job, seen: &Seen, now: Timestamp) {
+fn queued(plan: &mut Plan, job: &Queued, seen: &Seen, now: Timestamp) {
     let bad = ask(job).err().or_else(|| seen.priority.clone().err());
     if let Some(bad) = bad {
         return say(plan, job, Say::waits(reason::INVALID_SPEC, bad), None);
@@ -89,7 +101,7 @@ fn queued(plan: &mut Plan, job: &Job, seen: &Seen, now: Timestamp) {
     let Some(verdict) = &seen.verdict else { return };
     let waits = Say {
         position: seen.position,
-        ..Say::waits(verdict.reason, of_a_job(&verdict.message))
+        ..Say::waits(verdict.reason, in_words_of(job.kind, &verdict.message))
     };
     let came = seen.arrived.filter(|_| super::queued_at(job).is_none());
     let more =
@@ -98,27 +110,28 @@ fn queued(plan: &mut Plan, job: &Job, seen: &Seen, now: Timestamp) {
 }
 
 /// The start time of an earlier run is taken back, as the Job controller does it when it resumes a Job.
-fn begin_again(plan: &mut Plan, job: &Job) {
-    let before = job.status.clone().unwrap_or_default();
-    let after = JobStatus {
-        start_time: None,
-        ..before.clone()
-    };
-    plan.status(job, Some(&before), &after);
+fn begin_again(plan: &mut Plan, job: &Queued) {
+    plan.merge_seen(
+        job.seen(),
+        Some("status"),
+        json!({"status": {"startTime": null}}),
+    );
     "its pods can be told their node only before it has started".clone_into(&mut plan.why);
 }
 
-fn stopped(plan: &mut Plan, job: &Job) {
+fn stopped(plan: &mut Plan, job: &Queued) {
     let (namespace, name) = (job.namespace().unwrap_or_default(), job.name_any());
+    let kind = job.kind.singular;
     let message = format!(
-        "it was suspended by hand after it had been placed, and is left so; resume it where it was (kubectl patch job -n {namespace} {name} --type=merge -p '{{\"spec\":{{\"suspend\":false}}}}'), or have it queued again (kubectl annotate job -n {namespace} {name} {}=by-hand)",
+        "it was suspended by hand after it had been placed, and is left so; resume it where it was (kubectl patch {kind} -n {namespace} {name} --type=merge -p '{}'), or have it queued again (kubectl annotate {kind} -n {namespace} {name} {}=by-hand)",
+        job.hold(false),
         label::REQUEUED
     );
     say(plan, job, Say::waits(reason::JOB_SUSPENDED, message), None);
 }
 
 /// It has its places: its pods are let go when all are there; one that nobody takes gives its places back.
-fn placed(plan: &mut Plan, job: &Job, seen: &Seen, settings: &Settings, now: Timestamp) {
+fn placed(plan: &mut Plan, job: &Queued, seen: &Seen, settings: &Settings, now: Timestamp) {
     match given_back(job, seen, settings, now) {
         Some(Back::Now { why, node }) => {
             // As soon as the ledger sees room again, the node is as good as any; of other reasons it may know nothing.
@@ -132,7 +145,7 @@ fn placed(plan: &mut Plan, job: &Job, seen: &Seen, settings: &Settings, now: Tim
                 position: None,
                 told: Some(format!("{why}; it is suspended and queued again")),
             };
-            say(plan, job, waits, Some(requeue(&why, refused)));
+            say(plan, job, waits, Some(requeue(job, &why, refused)));
             plan.why = why;
             return;
         }
@@ -141,7 +154,8 @@ fn placed(plan: &mut Plan, job: &Job, seen: &Seen, settings: &Settings, now: Tim
     }
     let free = to_let_go(job, &seen.pods);
     if !free.is_empty() {
-        plan.only_if_shows(job, &GOES);
+        let nodes = job.annotations().get(label::NODES);
+        job.only_if_shows(plan, &[(NODES, json!(nodes))]);
         for (pod, node) in free {
             plan.merge(&**pod, let_go(pod, &node));
         }
@@ -168,7 +182,7 @@ enum Back {
 
 /// Whether a placed Job is to be queued again: a pod of it is refused by the cluster's scheduler while none of them runs,
 /// or does not come to its node in time.
-fn given_back(job: &Job, seen: &Seen, settings: &Settings, now: Timestamp) -> Option<Back> {
+fn given_back(job: &Queued, seen: &Seen, settings: &Settings, now: Timestamp) -> Option<Back> {
     let patience = seconds(settings.start_timeout);
     let pods = staying(&seen.pods);
     let bound = pods.iter().any(|pod| node_of(pod).is_some());
@@ -190,17 +204,23 @@ fn given_back(job: &Job, seen: &Seen, settings: &Settings, now: Timestamp) -> Op
         let why = format!("pod {} was not bound to node {on} in time", pod.name_any());
         (time, why, node)
     });
-    let status = job.status.as_ref();
-    let begun = status
-        .is_some_and(|status| status.succeeded.unwrap_or(0) > 0 || status.failed.unwrap_or(0) > 0);
-    let short = !begun && pods.len() < wanted(job, pods.len());
-    let resumed = status.and_then(|status| status.start_time.as_ref());
+    let begun = job.succeeded > 0 || job.failed > 0 || seen.pods.iter().any(|pod| finished(pod));
+    let wanted: usize = ask(job).map_or(0, |ask| {
+        let groups = ask.groups.iter();
+        groups
+            .map(|group| wanted(job, group.template, &seen.pods))
+            .sum()
+    });
+    let short = !begun && pods.len() < wanted;
+    let given = job.annotations().get(label::PLACED_AT);
+    let given = given.and_then(|time| time.parse().ok());
+    let resumed: Option<Timestamp> = job.started.max(given);
     let missing = short.then(|| {
         let why = match &seen.refusal {
             Some(refusal) => format!("its pods are refused: {refusal}"),
             None => "its pods were never created".to_owned(),
         };
-        (resumed.map(|time| time.0), why, None)
+        (resumed, why, None)
     });
     let all: Vec<_> = made.chain(missing).collect();
     let due = |since: Timestamp| later(since, patience);
@@ -225,6 +245,11 @@ fn refused(pod: &Pod) -> Option<String> {
     })?;
     let making_room = status.nominated_node_name.is_some();
     (!making_room && !waits_for_volume(pod)).then(|| found.message.clone().unwrap_or_default())
+}
+
+/// A JSON pointer as people write a field.
+fn dotted(pointer: &str) -> String {
+    pointer.trim_start_matches('/').replace('/', ".")
 }
 
 fn seconds(duration: std::time::Duration) -> SignedDuration {

@@ -1,10 +1,12 @@
 //! What is said about a queued Job: annotations, written when they change, and the Event of a new reason. Pure.
 
-use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 use warp_api::{label, reason};
-use warp_runtime::plan::{Action, Note, Plan, about};
+use warp_runtime::plan::{Action, Note, Plan};
+
+use super::kinds::QueuedKind;
+use super::queued::Queued;
 
 /// What one Job should be seen to say.
 #[derive(Debug)]
@@ -31,7 +33,7 @@ impl Say {
 
 /// Adds what has to be written for a Job to say this, and the Event of a new reason after it. `more` are further
 /// changes of the same write.
-pub(super) fn say(plan: &mut Plan, job: &Job, say: Say, more: Option<Value>) {
+pub(super) fn say(plan: &mut Plan, job: &Queued, say: Say, more: Option<Value>) {
     let has = |name: &str| job.annotations().get(name).map(String::as_str);
     let position = say.position.map(|position| position.to_string());
     let mut changed = Map::new();
@@ -57,14 +59,14 @@ pub(super) fn say(plan: &mut Plan, job: &Job, say: Say, more: Option<Value>) {
     if patch == json!({}) {
         return;
     }
-    plan.merge(job, patch);
+    job.merge(plan, patch);
     if let (true, Some(message)) = (new, say.told) {
         let quiet = matches!(
             say.reason,
             reason::WAITING_FOR_CAPACITY | reason::PREEMPTING
         );
         plan.push(Action::Note(Note {
-            about: about(job),
+            about: job.about(),
             warning: !quiet,
             reason: say.reason.to_owned(),
             action: Some("Wait"),
@@ -73,16 +75,25 @@ pub(super) fn say(plan: &mut Plan, job: &Job, say: Say, more: Option<Value>) {
     }
 }
 
-/// What the scheduler says of workloads, in the words of a Job.
-pub(crate) fn of_a_job(message: &str) -> String {
+/// What the scheduler says of workloads, in the words of another kind.
+pub(crate) fn in_words_of(kind: &QueuedKind, message: &str) -> String {
     let priority = format!("the annotation {}", label::PRIORITY);
+    let deadline = match kind.deadline {
+        Some(at) => at.trim_start_matches('/').replace('/', "."),
+        None => "how long it may run".to_owned(),
+    };
+    let selector = format!("by {}'s nodeSelector", kind.template);
+    let (requires, change) = (
+        format!("what the {} requires", kind.kind),
+        format!("change the {}'s", kind.kind),
+    );
     let words = [
-        ("spec.podTemplate", "spec.template"),
+        ("spec.podTemplate", kind.template),
         ("spec.priority", priority.as_str()),
-        ("spec.maxRuntime", "spec.activeDeadlineSeconds"),
-        ("in spec.gpu.models", "by spec.template's nodeSelector"),
-        ("what the workload requires", "what the Job requires"),
-        ("change the workload's", "change the Job's"),
+        ("spec.maxRuntime", deadline.as_str()),
+        ("in spec.gpu.models", selector.as_str()),
+        ("what the workload requires", requires.as_str()),
+        ("change the workload's", change.as_str()),
     ];
     let said = message.to_owned();
     words

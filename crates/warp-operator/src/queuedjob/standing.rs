@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
 use warp_api::label;
 
 use super::objects::nodes;
-use crate::workload::{ending, suspended};
+use super::queued::Queued;
+use crate::ledger::finished;
 
 /// What is to be done about a Job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,54 +29,46 @@ pub(crate) enum Standing {
     Placed,
     /// It runs without having been placed.
     Unheld,
+    /// The label that asks for the queue says neither yes nor no.
+    Mislabelled,
 }
 
-/// Whether a Job is to be queued: it asks for it, and belongs to no kind of ours.
-pub(crate) fn is_ours(job: &Job) -> bool {
-    let asks = job.labels().get(label::QUEUE).map(String::as_str) == Some("true");
-    let of_warp = job.owner_references().iter().any(|owner| {
-        let group = owner.api_version.split_once('/').map(|(group, _)| group);
-        owner.controller == Some(true) && group == Some(warp_api::GROUP)
-    });
-    let managed = job
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.managed_by.as_deref());
-    let elsewhere = managed.is_some_and(|manager| manager != "kubernetes.io/job-controller");
-    asks && !of_warp && !elsewhere && !job.labels().contains_key(label::WORKLOAD_UID)
-}
-
-/// Whether the Job controller says that it has suspended it.
-pub(super) fn is_seen_suspended(job: &Job) -> bool {
-    let status = job.status.as_ref();
-    let conditions = status.and_then(|status| status.conditions.as_ref());
-    let mut conditions = conditions.into_iter().flatten();
-    conditions.any(|found| found.type_ == "Suspended" && found.status == "True")
+/// Whether it is its owner's own to say whether it is queued: it belongs to no kind of ours, and its own controller runs
+/// it.
+pub(super) fn is_free(job: &Queued) -> bool {
+    !job.is_of_another()
+        && !job.managed_elsewhere
+        && !job.labels().contains_key(label::WORKLOAD_UID)
 }
 
 /// Whether a Job is in the queue and has no place, or leaves the one it had.
-pub(crate) fn waits(job: &Job) -> bool {
+pub(crate) fn waits(job: &Queued) -> bool {
     matches!(
         standing(job, &[]),
         Standing::Queued | Standing::Settling | Standing::Restarting | Standing::Leaving
     )
 }
 
-/// Where a Job stands whose pods that have not ended are `pods`.
-pub(crate) fn standing(job: &Job, pods: &[Arc<Pod>]) -> Standing {
-    if !is_ours(job) || job.meta().deletion_timestamp.is_some() || ending(job) {
+/// Where an object stands of which these pods are known.
+pub(crate) fn standing(job: &Queued, pods: &[Arc<Pod>]) -> Standing {
+    if job.meta().deletion_timestamp.is_some() || job.end.is_some() || !is_free(job) {
         return Standing::Aside;
+    }
+    match job.asks() {
+        Some(true) => {}
+        Some(false) => return Standing::Aside,
+        None => return Standing::Mislabelled,
     }
     let placed = nodes(job).is_some();
     let ours = job.annotations().contains_key(label::REQUEUED);
-    let started = job.status.as_ref();
-    let started = started.is_some_and(|status| status.start_time.is_some());
-    match (suspended(job), placed) {
+    let runs = pods.iter().any(|pod| !finished(pod));
+    match (job.suspended(), placed) {
         (false, true) => Standing::Placed,
         (false, false) => Standing::Unheld,
         (true, true) if !ours => Standing::Stopped,
-        (true, _) if !pods.is_empty() || !is_seen_suspended(job) => Standing::Settling,
-        (true, _) if started => Standing::Restarting,
+        (true, _) if runs || !job.seen_suspended => Standing::Settling,
+        // Only the API server's own Jobs are refused their places for it.
+        (true, _) if job.started.is_some() && job.kind.is_job() => Standing::Restarting,
         (true, true) => Standing::Leaving,
         (true, false) => Standing::Queued,
     }

@@ -1,18 +1,20 @@
-//! What is done about queued Jobs, from what is seen of them.
+//! What is done about queued objects, from what is seen of them.
+
+mod others;
 
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use warp_api::workload::Priority;
 use warp_api::{label, reason};
-use warp_runtime::cache::Cache;
 use warp_runtime::plan::{Action, Plan};
 
+use super::kinds::{JOB, QueuedKind};
 use super::observe::Seen;
-use super::standing::{Standing, is_ours, standing};
+use super::queued::Queued;
+use super::standing::{Standing, standing};
 use super::{Asking, Running, ask, objects, plan, priority, promises};
 use crate::config::Settings;
 use crate::placement::{Cause, Claimant, Place, Runner, Verdict};
@@ -31,8 +33,28 @@ fn over(base: &mut Value, more: &Value) {
     }
 }
 
+/// An object and the manifest it was read from.
+#[derive(Clone, Debug)]
+struct Object {
+    manifest: Value,
+    queued: Arc<Queued>,
+}
+
+impl std::ops::Deref for Object {
+    type Target = Queued;
+
+    fn deref(&self) -> &Queued {
+        &self.queued
+    }
+}
+
+fn object(kind: &'static QueuedKind, manifest: Value) -> Object {
+    let queued = Arc::new(kind.read(&manifest).unwrap());
+    Object { manifest, queued }
+}
+
 /// A Job of one pod with two GPUs that waits in the queue, changed by `more`.
-fn job(more: &Value) -> Job {
+fn job(more: &Value) -> Object {
     let mut base = json!({
         "metadata": {
             "name": "train", "namespace": "team", "uid": "u", "resourceVersion": "7", "generation": 1,
@@ -48,7 +70,7 @@ fn job(more: &Value) -> Job {
         "status": {"conditions": [{"type": "Suspended", "status": "True"}]},
     });
     over(&mut base, more);
-    serde_json::from_value(base).unwrap()
+    object(JOB, base)
 }
 
 fn pod(name: &str, more: &Value) -> Arc<Pod> {
@@ -99,7 +121,7 @@ fn at(nodes: &[&str]) -> Vec<Place> {
     nodes.iter().map(place).collect()
 }
 
-fn planned(job: &Job, seen: &Seen) -> Plan {
+fn planned(job: &Queued, seen: &Seen) -> Plan {
     plan::plan(job, seen, &Settings::default(), NOW)
 }
 
@@ -122,8 +144,8 @@ fn told(plan: &Plan) -> Vec<&str> {
     notes.collect()
 }
 
-/// The Job as the API server has it after a patch.
-fn patched(job: &Job, patch: &Value) -> Job {
+/// The object as the API server has it after a patch.
+fn patched(job: &Object, patch: &Value) -> Object {
     fn merge(base: &mut Value, patch: &Value) {
         let (Value::Object(fields), Value::Object(patch)) = (&mut *base, patch) else {
             base.clone_from(patch);
@@ -137,17 +159,17 @@ fn patched(job: &Job, patch: &Value) -> Job {
             }
         }
     }
-    let mut object = serde_json::to_value(job).unwrap();
-    merge(&mut object, patch);
-    serde_json::from_value(object).unwrap()
+    let mut manifest = job.manifest.clone();
+    merge(&mut manifest, patch);
+    object(job.kind, manifest)
 }
 
-fn asking(job: &Job) -> Asking {
-    let jobs = Cache::new(&[]);
-    Asking::new(&jobs, Arc::new(job.clone()), (Priority::Normal, false), NOW).unwrap()
+fn asking(job: &Object) -> Asking {
+    let asked = (Priority::Normal, false);
+    Asking::new(None, Arc::clone(&job.queued), asked, NOW).unwrap()
 }
 
-fn placed(job: &Job, nodes: &[&str]) -> Job {
+fn placed(job: &Object, nodes: &[&str]) -> Object {
     let plan = asking(job).plan(&at(nodes));
     patched(job, patch(&plan))
 }
@@ -212,26 +234,30 @@ fn a_job_stands_where_it_and_its_pods_say() {
 
 #[test]
 fn only_jobs_with_the_label_that_nobody_else_runs_are_queued() {
-    assert!(is_ours(&job(&json!({}))));
+    let is_queued = |more: &Value| standing(&job(more), &[]) == Standing::Queued;
+    assert!(is_queued(&json!({})));
     for more in [
         json!({"metadata": {"labels": {label::QUEUE: "false"}}}),
         json!({"metadata": {"labels": {label::WORKLOAD_UID: "w"}}}),
         json!({"spec": {"managedBy": "example.com/elsewhere"}}),
+        json!({"metadata": {"ownerReferences": [{
+            "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "s", "uid": "s", "controller": true,
+        }]}}),
     ] {
-        assert!(!is_ours(&job(&more)), "{more}");
+        assert!(!is_queued(&more), "{more}");
     }
     let cron = json!({"metadata": {"ownerReferences": [{
         "apiVersion": "batch/v1", "kind": "CronJob", "name": "c", "uid": "c", "controller": true,
     }]}});
-    assert!(is_ours(&job(&cron)), "a CronJob leaves suspend alone");
+    assert!(is_queued(&cron), "a CronJob leaves suspend alone");
 }
 
 #[test]
 fn what_a_job_asks_for_is_read_from_its_template() {
     let found = ask(&job(&json!({"spec": {"parallelism": 3, "completions": 2}}))).unwrap();
-    assert_eq!((found.pods, found.gpus.count), (2, 2));
+    assert_eq!((found.pods(), found.total_gpus()), (2, 4));
     assert_eq!(found.resource, "nvidia.com/gpu");
-    let left = found.without_gpus();
+    let left = found.groups[0].without_gpus(found.resource);
     let left = left.containers[0].resources.as_ref().unwrap();
     let left: Vec<&String> = left.limits.iter().flatten().map(|(name, _)| name).collect();
     assert_eq!(left, ["cpu"], "the GPUs are counted once");
@@ -288,17 +314,13 @@ fn one_pod_is_pinned_by_one_write_of_this_version_and_what_its_owner_requires_st
         assert_eq!(patch(&plan)["metadata"]["resourceVersion"], "7");
         let after = patched(&before, patch(&plan));
         assert_eq!(standing(&after, &[]), Standing::Placed);
-        let spec = after.spec.clone().unwrap();
-        let pinned = spec
-            .template
-            .spec
-            .as_ref()
-            .and_then(crate::ledger::pinned_to);
+        let pinned = crate::ledger::pinned_to(&after.groups[0].pod);
         assert_eq!(pinned.as_deref(), Some("n1"));
         assert_eq!(told(&plan), [reason::EVENT_SCHEDULED]);
         // Taken off its node, it is what it was.
         let back = patched(&after, &objects::leave(&after));
-        assert_eq!(back.spec.unwrap().template, before.spec.unwrap().template);
+        let pod = |job: &Object| job.groups[0].pod.clone();
+        assert_eq!(pod(&back), pod(&before));
     }
 }
 
@@ -307,9 +329,9 @@ fn pods_of_a_wide_job_are_let_go_together_each_to_its_own_place() {
     let wide =
         job(&json!({"spec": {"parallelism": 2, "completions": 2, "completionMode": "Indexed"}}));
     let after = placed(&wide, &["n1", "n2"]);
-    let gates = |job: &Job| {
-        let pod = job.spec.clone().unwrap().template.spec.unwrap();
-        pod.scheduling_gates.unwrap_or_default().len()
+    let gates = |job: &Object| {
+        let pod = &job.groups[0].pod;
+        pod.scheduling_gates.iter().flatten().count()
     };
     assert_eq!(gates(&after), 1);
     assert!(planned(&after, &seen(vec![gated("a")])).actions.is_empty());
@@ -355,8 +377,7 @@ fn a_place_is_kept_until_its_pod_has_it_and_no_longer() {
     let kept = promises(&wide, &[bound("a", "n1"), gated("b")]);
     let counted: Vec<bool> = kept.iter().map(|promise| promise.counted).collect();
     assert_eq!(counted, [true, false], "quotas count the gated pod already");
-    let mut done = wide.clone();
-    done.status.as_mut().unwrap().succeeded = Some(2);
+    let done = patched(&wide, &json!({"status": {"succeeded": 2}}));
     assert!(promises(&done, &[bound("a", "n1")]).is_empty());
     let suspended = patched(&wide, &json!({"spec": {"suspend": true}}));
     assert!(promises(&suspended, &[]).is_empty());
@@ -402,7 +423,9 @@ fn what_cannot_be_queued_and_what_was_never_held_is_told_once() {
     let bad = job(&json!({"spec": {"parallelism": 0}}));
     let free = job(&json!({"spec": {"suspend": false}}));
     let stopped = job(&json!({"metadata": {"annotations": {label::NODES: "n"}}}));
+    let typo = job(&json!({"metadata": {"labels": {label::QUEUE: "yes"}}}));
     for (job, reason) in [
+        (typo, reason::INVALID_SPEC),
         (bad, reason::INVALID_SPEC),
         (free, reason::NOT_HELD),
         (stopped, reason::JOB_SUSPENDED),
@@ -421,40 +444,39 @@ fn what_cannot_be_queued_and_what_was_never_held_is_told_once() {
 #[test]
 fn one_that_makes_room_is_suspended_ends_and_is_queued_as_it_was() {
     let before = job(&json!({}));
-    let mut running = placed(&before, &["n1"]);
-    running.metadata.resource_version = Some("9".to_owned());
-    let status = running.status.as_mut().unwrap();
-    status.conditions = None;
-    status.start_time = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(NOW));
+    let started = json!({
+        "metadata": {"resourceVersion": "9"},
+        "status": {"conditions": null, "startTime": NOW.to_string()},
+    });
+    let running = patched(&placed(&before, &["n1"]), &started);
     let pods = [bound("p", "n1")];
-    let runner = Running::of(&Arc::new(running.clone()), &pods, Priority::Low).unwrap();
+    let runner = Running::of(&running.queued, &pods, Priority::Low).unwrap();
     assert_eq!((runner.runs().gpus, runner.runs().works.len()), (2, 1));
-    assert!(Running::of(&Arc::new(running.clone()), &[], Priority::Low).is_none());
+    assert!(Running::of(&running.queued, &[], Priority::Low).is_none());
     let mut plan = Plan::default();
     runner.evict(&mut plan, asking(&before).claim(), Cause::Priority);
     assert_eq!(told(&plan), [reason::PREEMPTED]);
-    let mut going = patched(&running, patch(&plan));
+    let going = patched(&running, patch(&plan));
     assert_eq!(standing(&going, &pods), Standing::Settling);
     // Its pods still end: nobody else has to go for them.
-    let still = Running::of(&Arc::new(going.clone()), &pods, Priority::Low).unwrap();
+    let still = Running::of(&going.queued, &pods, Priority::Low).unwrap();
     assert!(still.runs().evicted_for.is_some());
     let suspended = json!([{"type": "Suspended", "status": "True"}]);
-    going.status.as_mut().unwrap().conditions = serde_json::from_value(suspended).unwrap();
+    let going = patched(&going, &json!({"status": {"conditions": suspended}}));
     let plan = planned(&going, &seen(vec![]));
     assert_eq!(patch(&plan)["status"], json!({"startTime": null}));
     let ended = patched(&going, patch(&plan));
     let plan = planned(&ended, &seen(vec![]));
     let back = patched(&ended, patch(&plan));
     assert_eq!(standing(&back, &[]), Standing::Queued);
-    assert_eq!(back.spec, before.spec);
+    assert_eq!(back.manifest["spec"], before.manifest["spec"]);
 }
 
 #[test]
 fn a_job_that_its_node_does_not_take_is_queued_again_elsewhere() {
-    let mut running = placed(&job(&json!({})), &["n1"]);
-    running.status.as_mut().unwrap().conditions = None;
-    let pinned =
-        serde_json::to_value(running.spec.as_ref().unwrap().template.spec.as_ref()).unwrap();
+    let settled = json!({"status": {"conditions": null}});
+    let running = patched(&placed(&job(&json!({})), &["n1"]), &settled);
+    let pinned = running.manifest["spec"]["template"]["spec"].clone();
     let refused = json!({"spec": {"affinity": pinned["affinity"]}, "status": {"conditions": [
         {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"},
     ]}});
@@ -468,7 +490,7 @@ fn a_job_that_its_node_does_not_take_is_queued_again_elsewhere() {
     let plan = planned(&running, &seen(vec![pod("p", &refused)]));
     assert_eq!(told(&plan), [reason::PLACEMENT_REFUSED]);
     let after = patched(&running, patch(&plan));
-    assert_eq!(after.spec.as_ref().unwrap().suspend, Some(true));
+    assert!(after.suspended());
     let back = patched(&after, &objects::leave(&after));
     assert_eq!(&*asking(&back).claim().avoided[0], "n1");
 }

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
@@ -153,11 +152,11 @@ pub(super) fn count(
 }
 
 /// Adds what a queued Job asks for that has no place.
-fn wait_for_job(all: &mut Counts, job: &Job) {
+fn wait_for_job(all: &mut Counts, job: &queuedjob::Queued) {
     let waits = queuedjob::waits(job);
     if let Some(ask) = waits.then(|| queuedjob::ask(job).ok()).flatten() {
         let usage = all.entry(job.namespace().unwrap_or_default()).or_default();
-        let model = ask.gpus.vendor.as_str().to_owned();
+        let model = ask.vendor.as_str().to_owned();
         let count = i64::try_from(ask.total_gpus()).unwrap_or(i64::MAX);
         *usage.waiting.entry(model).or_default() += count;
     }

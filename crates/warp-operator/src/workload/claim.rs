@@ -379,7 +379,7 @@ impl Claimant for Asking {
         self.shell.pod(resource)
     }
 
-    fn plan(&self, places: &[Place]) -> Plan {
+    fn plan(&self, places: &[Place], _: Timestamp) -> Plan {
         let mut plan = Plan::default();
         self.still_waits(&mut plan);
         if self.workload.spec.is_gang() {

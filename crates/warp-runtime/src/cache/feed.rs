@@ -30,6 +30,7 @@ pub struct Source {
     metadata_only: bool,
     managed_fields: bool,
     must_be_served: bool,
+    if_served: bool,
     field_selector: Option<String>,
     label_selector: Option<String>,
 }
@@ -68,6 +69,7 @@ impl Source {
             metadata_only: false,
             managed_fields: false,
             must_be_served: false,
+            if_served: false,
             field_selector: None,
             label_selector: None,
         }
@@ -91,6 +93,19 @@ impl Source {
     pub fn must_be_served(mut self) -> Self {
         self.must_be_served = true;
         self
+    }
+
+    /// A kind that may be installed or not: while it is not served it is one without objects, which is no trouble, and is
+    /// seldom asked for again.
+    #[must_use]
+    pub fn if_served(mut self) -> Self {
+        self.if_served = true;
+        self
+    }
+
+    /// Whether this failure is only that a kind that need not be there is not.
+    fn may_be_missing(&self, error: &kube::Error) -> bool {
+        self.if_served && missing(error)
     }
 
     /// The plural of the kind.
@@ -305,7 +320,8 @@ impl Reader {
                 Ok(None) => {}
                 Err(error) => {
                     self.tell_failure(&error);
-                    if let Some(observer) = &self.observer {
+                    let absent = self.source.may_be_missing(&error);
+                    if let Some(observer) = self.observer.as_ref().filter(|_| !absent) {
                         observer.watch_broke(self.source.resource(), &error);
                     }
                     let (path, delay) = (&self.source.path, self.rest(&error));
@@ -331,6 +347,7 @@ impl Reader {
     fn tell_failure(&self, error: &kube::Error) {
         let listing = matches!(self.place, Place::Nowhere(_));
         match error {
+            error if self.source.may_be_missing(error) => self.tell(Health::Current),
             kube::Error::Api(status) if status.code == 404 => self.tell(Health::Missing),
             kube::Error::Api(status) if refused(error) => {
                 self.tell(Health::Refused(status.message.clone()));
@@ -342,7 +359,8 @@ impl Reader {
 
     /// How long to leave the server alone after a failure: longer the sooner it came.
     fn rest(&self, error: &kube::Error) -> Duration {
-        if refused(error) || (missing(error) && self.source.must_be_served) {
+        let absent = self.source.must_be_served || self.source.if_served;
+        if refused(error) || (missing(error) && absent) {
             (self.delay * 3).clamp(FIRST_REFUSED, LAST_REFUSED)
         } else if self.began.elapsed() > LAST_RETRY {
             FIRST_RETRY

@@ -72,14 +72,18 @@ impl Plan {
     }
 
     /// Changes fields of exactly this version of `object`.
-    pub fn merge<K: Resource<DynamicType = ()>>(&mut self, object: &K, mut patch: Value) {
-        let seen = Seen::of(object);
+    pub fn merge<K: Resource<DynamicType = ()>>(&mut self, object: &K, patch: Value) {
+        self.merge_seen(Seen::of(object), None, patch);
+    }
+
+    /// The same for an object whose kind is known only when the program runs, or for a subresource of it.
+    pub fn merge_seen(&mut self, seen: Seen, sub: Option<&'static str>, mut patch: Value) {
         patch["metadata"]["uid"] = json!(seen.uid);
         patch["metadata"]["resourceVersion"] = json!(seen.version);
         self.push(Action::Patch {
             kind: seen.kind,
             key: seen.key,
-            sub: None,
+            sub,
             encoding: Encoding::Merge,
             patch,
         });

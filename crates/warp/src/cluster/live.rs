@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use warp_operator::Settings;
 use warp_operator::foresight::Cluster;
 
-use super::{gpus, operator, told};
+use super::{gpus, operator, queued, told};
 
 /// Objects asked for at once.
 const PAGE: u32 = 500;
@@ -29,10 +29,14 @@ impl Live {
     /// readable: without them any answer would be a guess.
     pub(crate) async fn read(client: &Client) -> anyhow::Result<Self> {
         let mut left_out = Vec::new();
+        let jobs = needed(client, "jobs").await?;
+        let (queued, refused) = queued::all(client, &jobs, None).await?;
+        left_out.extend(refused.into_iter().map(str::to_owned));
         let cluster = Cluster {
             nodes: needed(client, "nodes").await?,
             pods: needed(client, "pods").await?,
-            jobs: needed(client, "jobs").await?,
+            jobs,
+            queued,
             workloads: needed(client, "gpuworkloads").await?,
             namespaces: wanted(client, "namespaces", &mut left_out).await?,
             claims: wanted(client, "persistentvolumeclaims", &mut left_out).await?,

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use warp_api::GPUWorkload;
-use warp_operator::foresight::{Group, Look, Outlook, look};
+use warp_operator::foresight::{Group, Look, Outlook, Queued, look, outlook_of_job};
 
 use super::why::{Step, change_steps};
 use crate::cluster::live::Live;
@@ -18,7 +18,7 @@ use crate::workload::{self, dollars};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// A workload of the cluster
+    /// A workload of the cluster, or queued work of others as job/NAME, jobset/NAME, pytorchjob/NAME and so on
     #[arg(required_unless_present = "file", conflicts_with = "file")]
     name: Option<String>,
     /// A manifest that is not applied yet; - is standard input
@@ -48,6 +48,11 @@ async fn plan(args: Args) -> anyhow::Result<ExitCode> {
         (None, None) => bail!("name a workload, or a manifest with -f"),
     };
     let connection = args.target.connect().await?;
+    if let Some(name) = args.name.as_deref().filter(|name| name.contains('/'))
+        && let Some(job) = super::why::job::find(&connection, name).await?
+    {
+        return of_others(&connection, &job, args.output).await;
+    }
     let mut wanted = Vec::new();
     for object in asked {
         wanted.push(as_made(&connection, &object).await?);
@@ -76,6 +81,47 @@ async fn plan(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(code)
+}
+
+/// What the scheduler would do with queued work of others now.
+async fn of_others(
+    connection: &Connection,
+    job: &Queued,
+    format: Format,
+) -> anyhow::Result<ExitCode> {
+    let live = Live::read(&connection.client).await?;
+    if let Some(caveat) = live.caveat() {
+        output::note(&format!("note: {caveat}"));
+    }
+    let title = job.title();
+    let outlook = outlook_of_job(&live.cluster, job, &live.settings, Timestamp::now());
+    let Some(outlook) = outlook else {
+        bail!("{title} does not wait for a place; `warp why {title}` says how it stands");
+    };
+    let (starts, said) = match &outlook {
+        Outlook::Starts(start) => (
+            true,
+            format!("starts now on {}: {}", start.places(), start.why),
+        ),
+        Outlook::Waits { message, .. } => (false, format!("waits: {message}")),
+        Outlook::Invalid(problem) => (false, format!("cannot be placed as it is: {problem}")),
+    };
+    match format {
+        Format::Json => {
+            let nodes = match &outlook {
+                Outlook::Starts(start) => start.nodes.clone(),
+                _ => Vec::new(),
+            };
+            let told = json!({"name": title, "startsNow": starts, "nodes": nodes, "message": said});
+            output::line(&serde_json::to_string_pretty(&told)?);
+        }
+        Format::Text => output::line(&format!("{title} {said}")),
+    }
+    Ok(if starts {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// What the scheduler would do with a workload.

@@ -65,8 +65,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 async fn queue(args: Args) -> anyhow::Result<ExitCode> {
     let connection = args.target.connect().await?;
     let (workloads, everywhere) = workloads(&connection).await?;
+    let jobs = jobs(&connection, everywhere).await?;
+    let within = (!everywhere).then_some(connection.namespace.as_str());
+    let (queued, _) = cluster::queued::all(&connection.client, &jobs, within).await?;
     let cluster = Cluster {
-        jobs: jobs(&connection, everywhere).await?,
+        jobs,
+        queued,
         // Who may not read them sees Jobs of every class among the usual ones.
         priorities: live::everywhere(&connection.client)
             .await
@@ -187,7 +191,7 @@ fn job_entry(queued: &QueuedJob, position: Option<usize>) -> Entry {
     Entry {
         position,
         namespace: job.namespace().unwrap_or_default(),
-        name: format!("job/{}", job.name_any()),
+        name: job.title(),
         priority: queued.priority,
         gpus: i32::try_from(queued.gpus).unwrap_or(i32::MAX),
         ask: queued.ask.clone(),

@@ -4,7 +4,7 @@
 //! functions; what runs or has ended is told from its Jobs, pods and Events.
 
 mod change;
-mod job;
+pub(crate) mod job;
 mod service;
 mod tell;
 
@@ -25,7 +25,8 @@ pub(crate) use change::steps as change_steps;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The workload, a queued Job as job/NAME, or an InferenceService as isvc/NAME
+    /// The workload, queued work of others as job/NAME, jobset/NAME, pytorchjob/NAME, mpijob/NAME or rayjob/NAME, or an
+    /// InferenceService as isvc/NAME
     name: String,
     #[command(flatten)]
     target: Target,

@@ -1,75 +1,67 @@
-//! The answer about a Job of others that is queued: from what the operator wrote on it, and from the scheduler's own
+//! The answer about work of others that is queued, a Job or of another kind: from what the operator wrote on it, and from the scheduler's own
 //! functions on a snapshot while it waits.
+
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use jiff::Timestamp;
-use k8s_openapi::api::batch::v1::Job;
 use kube::{Api, ResourceExt};
 use warp_api::{GPUWorkload, Phase, label, reason};
 use warp_operator::Settings;
-use warp_operator::foresight::{Outlook, Waiter, everybody, outlook_of_job};
+use warp_operator::foresight::{
+    End, KINDS, Outlook, Queued, Waiter, everybody, kind_named, outlook_of_job,
+};
 
 use super::{Ahead, Evidence, Step, Why};
 use crate::cluster::live::Live;
-use crate::cluster::{Connection, Target, told};
+use crate::cluster::{Connection, Target, queued, told};
 use crate::output;
 
-/// Names of the kind that may stand before a Job's.
-const KINDS: [&str; 5] = ["job", "jobs", "jobs.batch", "job.batch", "job.v1.batch"];
-
-/// The queued Job a name stands for: `job/NAME`, or `NAME` where no workload has it.
-pub(super) async fn find(connection: &Connection, name: &str) -> anyhow::Result<Option<Job>> {
-    let (kind, bare) = match name.split_once('/') {
-        Some((kind, bare)) => (Some(kind), bare),
-        None => (None, name),
-    };
-    if kind.is_some_and(|kind| !KINDS.contains(&kind)) {
-        return Ok(None);
-    }
+/// The queued object a name stands for: `job/NAME`, `pytorchjob/NAME` and so on, or `NAME` where no workload has it.
+pub(crate) async fn find(
+    connection: &Connection,
+    name: &str,
+) -> anyhow::Result<Option<Arc<Queued>>> {
     let (client, namespace) = (connection.client.clone(), &connection.namespace);
-    if kind.is_none() {
+    let Some((kind, bare)) = name.split_once('/') else {
         let workloads: Api<GPUWorkload> = Api::namespaced(client.clone(), namespace);
-        if workloads.get_opt(bare).await.map_err(told)?.is_some() {
+        if workloads.get_opt(name).await.map_err(told)?.is_some() {
             return Ok(None);
         }
-    }
-    let jobs: Api<Job> = Api::namespaced(client, namespace);
-    let found = jobs.get_opt(bare).await;
-    // Who may not read Jobs hears about workloads.
-    if let (None, Err(kube::Error::Api(status))) = (kind, &found)
-        && status.code == 403
-    {
+        for kind in KINDS {
+            // Who may not read them hears about workloads.
+            let found = queued::get(&client, kind, namespace, name).await;
+            if let Some(found) = found.ok().flatten().filter(|one| one.asks() != Some(false)) {
+                return Ok(Some(found));
+            }
+        }
         return Ok(None);
-    }
+    };
+    let Some(kind) = kind_named(kind) else {
+        return Ok(None);
+    };
+    let singular = kind.singular;
+    let found = queued::get(&client, kind, namespace, bare).await;
     let found = found.map_err(told);
-    let found = found.with_context(|| format!("failed to look for the job {bare}"))?;
-    let queued = |job: &Job| job.labels().get(label::QUEUE).map(String::as_str) == Some("true");
-    match (kind, found) {
-        (_, Some(job)) if queued(&job) => Ok(Some(job)),
-        (None, _) => Ok(None),
-        (Some(_), Some(_)) => bail!(
-            "the job {bare} is not queued: give it the label {}=true before it starts",
+    let found = found.with_context(|| format!("failed to look for the {singular} {bare}"))?;
+    match found {
+        Some(found) if found.asks() != Some(false) => Ok(Some(found)),
+        Some(_) => bail!(
+            "the {singular} {bare} is not queued: give it the label {}=true before it starts",
             label::QUEUE
         ),
-        (Some(_), None) => bail!("no job \"{bare}\" in namespace {namespace}"),
+        None => bail!("no {singular} \"{bare}\" in namespace {namespace}"),
     }
 }
 
 /// Everything there is to say about it.
 pub(super) async fn tell(
     connection: &Connection,
-    job: &Job,
+    job: &Queued,
     target: &Target,
 ) -> anyhow::Result<Why> {
     let said = |name: &str| job.annotations().get(name).map(String::as_str);
-    let status = job.status.clone().unwrap_or_default();
-    let ended = |kind: &str| {
-        let mut conditions = status.conditions.iter().flatten();
-        let found = conditions.find(|found| found.type_ == kind && found.status == "True");
-        found.map(|found| found.message.clone().unwrap_or_default())
-    };
-    let suspended = job.spec.as_ref().and_then(|spec| spec.suspend) == Some(true);
-    let name = format!("job/{}", job.name_any());
+    let name = job.title();
     let mut why = Why {
         workload: name.clone(),
         namespace: job.namespace().unwrap_or_default(),
@@ -91,17 +83,24 @@ pub(super) async fn tell(
             detail: placement.to_owned(),
         });
     }
-    let own = kubectl(&why.namespace, &job.name_any());
-    if let Some(message) = ended("Failed") {
+    let own = kubectl(&why.namespace, &name);
+    if job.asks().is_none() {
+        let said = job.labels().get(label::QUEUE);
+        why.sentence = format!(
+            "{name} is not queued: its label {} is '{}', and only \"true\" asks for it.",
+            label::QUEUE,
+            said.map_or("", String::as_str)
+        );
+    } else if let Some(End::Badly(message)) = &job.end {
         (why.phase, why.sentence) = (Phase::Failed, format!("{name} failed: {message}."));
         why.next
             .push(Step::new("read what it printed", own("logs")));
-    } else if ended("Complete").is_some() {
+    } else if job.end == Some(End::Well) {
         (why.phase, why.sentence) = (Phase::Succeeded, format!("{name} finished well."));
         why.next
             .push(Step::new("read what it printed", own("logs")));
-    } else if !suspended {
-        let ready = status.ready.unwrap_or(0);
+    } else if !job.suspended() {
+        let ready = job.ready;
         why.phase = if ready > 0 {
             Phase::Running
         } else {
@@ -124,16 +123,16 @@ pub(super) async fn tell(
     Ok(why)
 }
 
-/// A command of kubectl's about the Job.
+/// A command of kubectl's about it.
 fn kubectl(namespace: &str, name: &str) -> impl Fn(&str) -> String + use<> {
-    let rest = format!("-n {namespace} job/{name}");
+    let rest = format!("-n {namespace} {name}");
     move |verb| format!("kubectl {verb} {rest}")
 }
 
 /// It is suspended: what keeps it so.
 async fn waits(
     connection: &Connection,
-    job: &Job,
+    job: &Queued,
     target: &Target,
     why: &mut Why,
 ) -> anyhow::Result<()> {
@@ -203,7 +202,7 @@ fn ahead_of(position: usize, waiter: &Waiter) -> Ahead {
         Waiter::Job(other) => Ahead {
             position,
             namespace: other.job.namespace().unwrap_or_default(),
-            name: format!("job/{}", other.job.name_any()),
+            name: other.job.title(),
             gpus: i32::try_from(other.gpus).unwrap_or(i32::MAX),
             outlook: "waits too".to_owned(),
         },
