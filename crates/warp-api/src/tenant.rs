@@ -257,7 +257,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         at: "spec.owners[]",
-        rule: "(self.kind == 'ServiceAccount') == has(self.namespace)",
+        rule: "(self.kind == 'ServiceAccount') == has(self.__namespace__)",
         message: "namespace is given for a ServiceAccount, and for nobody else",
     },
     Rule {
