@@ -11,7 +11,7 @@ use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use warp_testkit::audit::service_account;
-use warp_testkit::{Behaviour, Cluster, NodeShape, canary, until, wait_for};
+use warp_testkit::{Behaviour, Cluster, NodeShape, canary, wait_for};
 
 use crate::walks::hostile;
 
