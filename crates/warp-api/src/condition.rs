@@ -14,6 +14,8 @@ pub const SUCCEEDED: &str = "Succeeded";
 
 /// Tenant: no limit of its budget is reached.
 pub const WITHIN_BUDGET: &str = "WithinBudget";
+/// Tenant: its owners have their rights and its namespaces are shut off as asked.
+pub const ISOLATED: &str = "Isolated";
 
 /// One condition as a plan states it, without times.
 #[derive(Clone, Debug, PartialEq, Eq)]

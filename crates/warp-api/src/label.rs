@@ -78,3 +78,9 @@ pub const POD_GROUP: &str = "gpu.warp.dev/pod-group";
 pub const REQUEUED: &str = "gpu.warp.dev/requeued";
 /// Queued Job, annotation: the nodes that did not take it, and until when each is left out.
 pub const REFUSED_NODES: &str = "gpu.warp.dev/refused-nodes";
+/// Namespace, RoleBinding and NetworkPolicy: the tenant they are shut off or made for.
+pub const TENANT: &str = "gpu.warp.dev/tenant";
+/// Namespace: the Pod Security level that its tenant had enforced; another one in force is somebody else's.
+pub const TENANT_POD_SECURITY: &str = "gpu.warp.dev/tenant-pod-security";
+/// Namespace: the Pod Security level in force.
+pub const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";

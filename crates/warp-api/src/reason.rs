@@ -117,6 +117,10 @@ pub const NAMESPACE_CONTESTED: &str = "NamespaceContested";
 pub const INVALID_PARENT: &str = "InvalidParent";
 /// Tenant: the selector of its namespaces cannot be read.
 pub const INVALID_SELECTOR: &str = "InvalidSelector";
+/// Tenant: what its owners and its isolation ask for is in every namespace of it.
+pub const ISOLATION_IN_PLACE: &str = "IsolationInPlace";
+/// Tenant: some of that is not there yet.
+pub const ISOLATING: &str = "Isolating";
 
 /// InferenceService: all copies wanted answer.
 pub const SERVING: &str = "Serving";

@@ -7,6 +7,7 @@
 #![allow(clippy::duplicated_attributes)]
 
 mod budget;
+mod isolation;
 mod limits;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
@@ -18,6 +19,7 @@ use crate::crd::Rule;
 use crate::workload::{Priority, SchedulingStrategy};
 
 pub use budget::{AtLimit, BudgetStatus, TenantBudget};
+pub use isolation::{OwnerKind, OwnersRole, PodSecurity, TenantIsolation, TenantOwner, released};
 pub use limits::covers;
 
 /// Namespaces that belong together, and the GPUs they use and wait for.
@@ -101,6 +103,16 @@ pub struct TenantSpec {
     /// What its work gets where it does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub defaults: Option<TenantDefaults>,
+    /// Who may work in its namespaces: a RoleBinding in each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub owners: Vec<TenantOwner>,
+    /// What the owners may do there. Absent: `edit`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owners_role: Option<OwnersRole>,
+    /// How its namespaces are shut off from those of others. Absent: not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<TenantIsolation>,
 }
 
 /// GPUs promised to a tenant.
@@ -187,6 +199,7 @@ pub struct TenantStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// `Ready`: the tenant has namespaces and shares none of them. `WithinBudget`: no limit of its budget is reached.
+    /// `Isolated`: `owners` and `isolation` hold in every namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
@@ -241,6 +254,11 @@ pub const RULES: &[Rule] = &[
         at: "spec",
         rule: "!has(self.quota) || self.quota.all(line, self.quota.exists_one(other, other.gpu == line.gpu))",
         message: "a quota has one line for each gpu",
+    },
+    Rule {
+        at: "spec.owners[]",
+        rule: "(self.kind == 'ServiceAccount') == has(self.__namespace__)",
+        message: "namespace is given for a ServiceAccount, and for nobody else",
     },
     Rule {
         at: "spec.namespaces",

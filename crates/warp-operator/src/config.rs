@@ -105,6 +105,8 @@ pub struct Settings {
     pub topology_levels: Arc<TopologyLevels>,
     /// What fetches models.
     pub fetcher: Fetcher,
+    /// Whether owners of tenants are bound and their namespaces shut off, which takes rights of its own.
+    pub isolate_tenants: bool,
 }
 
 impl Default for Settings {
@@ -119,6 +121,7 @@ impl Default for Settings {
             min_run_time: Duration::from_mins(1),
             topology_levels: Arc::default(),
             fetcher: Fetcher::default(),
+            isolate_tenants: false,
         }
     }
 }

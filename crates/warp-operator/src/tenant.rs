@@ -1,8 +1,9 @@
-//! The Tenant controller: which namespaces belong to a tenant, which GPUs they use and wait for, and where it stands
-//! under its quota.
+//! The Tenant controller: which namespaces belong to a tenant, which GPUs they use and wait for, where it stands
+//! under its quota, who runs its namespaces and how these are shut off.
 //!
-//! It only says what is: nothing is created, placed or refused here. The scheduler keeps the limits.
+//! Nothing is placed or refused here: the scheduler keeps the limits.
 
+mod isolation;
 mod observe;
 mod plan;
 #[cfg(test)]
@@ -13,8 +14,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::ResourceExt;
-use warp_api::Tenant;
+use warp_api::{Tenant, label};
 use warp_runtime::cache::{Cache, Key, Shape, Source};
 use warp_runtime::plan::Plan;
 use warp_runtime::reconcile::Reconcile;
@@ -31,11 +34,30 @@ pub(crate) const NAME: &str = "tenant";
 /// Pods come and go in crowds; what they use is told once for all of them.
 pub(crate) const GATHER: Duration = Duration::from_secs(1);
 
+/// What shuts namespaces off, as the caches have it.
+#[derive(Clone, Debug)]
+struct Walls {
+    bindings: Cache<RoleBinding>,
+    policies: Cache<NetworkPolicy>,
+}
+
+impl Walls {
+    fn follow(runtime: &mut Runtime) -> Self {
+        let made = |source: Source| source.labels(label::TENANT);
+        Self {
+            bindings: runtime.cache(made(Source::all::<RoleBinding>()), whole()),
+            policies: runtime.cache(made(Source::all::<NetworkPolicy>()), whole()),
+        }
+    }
+}
+
 /// The kind as the runtime runs it.
 #[derive(Debug)]
 pub(crate) struct Tenants {
     all: Cache<Tenant>,
     usage: Arc<UsageByNamespace>,
+    /// What was made for tenants in their namespaces, where that is this operator's to do.
+    walls: Option<Walls>,
     cx: Arc<Context>,
 }
 
@@ -44,9 +66,12 @@ impl Tenants {
     pub(crate) fn register(runtime: &mut Runtime, cx: &Arc<Context>) {
         let tenants = runtime.cache(Source::all::<Tenant>().with_managed_fields(), shape());
         let usage = Arc::<UsageByNamespace>::default();
+        let isolates = cx.settings.isolate_tenants;
+        let walls = isolates.then(|| Walls::follow(runtime));
         let kind = Self {
             all: tenants.clone(),
             usage: usage.clone(),
+            walls: walls.clone(),
             cx: Arc::clone(cx),
         };
         let notice = Notice {
@@ -58,8 +83,12 @@ impl Tenants {
         cx.tenants.set(tenants.clone()).ok();
         let placing = runtime.wakes();
         let (everyone, others) = (tenants.clone(), tenants.clone());
+        let mut registration = Registration::of(kind, &tenants);
+        if let Some(Walls { bindings, policies }) = &walls {
+            registration = registration.owns(bindings).owns(policies);
+        }
         runtime.register(
-            Registration::of(kind, &tenants)
+            registration
                 .watches_changes(&cx.namespaces, move |old, new| {
                     if claimable(old) == claimable(new) {
                         return Vec::new();
@@ -116,6 +145,15 @@ fn shape() -> Shape<Tenant> {
                 entry.fields_v1 = None;
             }
         },
+        indexes: &[],
+    }
+}
+
+/// Children keep their annotations: what was applied last is told there.
+fn whole<K: ResourceExt>() -> Shape<K> {
+    Shape {
+        keep: |_| true,
+        trim: |object| object.managed_fields_mut().clear(),
         indexes: &[],
     }
 }

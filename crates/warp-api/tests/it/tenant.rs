@@ -46,6 +46,10 @@ fn every_rule_refuses_its_example_and_no_other() {
         limited(
             json!({"parent": "company", "quota": [{"gpu": "H100", "nominal": 8}, {"gpu": "amd", "nominal": 0}]}),
         ),
+        limited(json!({"owners": [
+            {"kind": "Group", "name": "g"},
+            {"kind": "ServiceAccount", "name": "bot", "namespace": "ci"},
+        ]})),
     ] {
         assert_eq!(refusals(&accepted), Vec::<String>::new(), "{accepted}");
     }
@@ -61,6 +65,14 @@ fn every_rule_refuses_its_example_and_no_other() {
                 json!({"quota": [{"gpu": "H100", "nominal": 8}, {"gpu": "H100", "nominal": 1}]}),
             ),
             "one line for each gpu",
+        ),
+        (
+            limited(json!({"owners": [{"kind": "ServiceAccount", "name": "bot"}]})),
+            "given for a ServiceAccount",
+        ),
+        (
+            limited(json!({"owners": [{"kind": "User", "name": "anna", "namespace": "ci"}]})),
+            "given for a ServiceAccount",
         ),
         (
             tenant("team", json!({"names": []})),

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
 use warp_api::{GPUWorkload, Tenant, label};
@@ -23,8 +25,17 @@ pub(crate) struct Seen {
     pub(crate) tenants: Vec<Arc<Tenant>>,
     pub(crate) namespaces: Vec<Arc<Namespace>>,
     pub(crate) usage: Arc<BTreeMap<String, Usage>>,
+    /// What was made for tenants in their namespaces; none where this operator may not make it.
+    pub(crate) walls: Option<Walls>,
     /// The money of tenants; nobody's where none of them has a budget.
     pub(crate) purse: Purse,
+}
+
+/// What shuts namespaces off.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Walls {
+    pub(crate) bindings: Vec<Arc<RoleBinding>>,
+    pub(crate) policies: Vec<Arc<NetworkPolicy>>,
 }
 
 /// GPUs of one namespace by model.
@@ -48,6 +59,10 @@ pub(super) fn see(kind: &Tenants) -> Seen {
         purse,
         tenants,
         namespaces: kind.cx.namespaces.all(),
+        walls: kind.walls.as_ref().map(|walls| Walls {
+            bindings: walls.bindings.all(),
+            policies: walls.policies.all(),
+        }),
         usage: kind.usage.get(&kind.cx),
     }
 }

@@ -15,6 +15,7 @@ use warp_api::{Tenant, TenantStatus, condition, reason};
 use warp_runtime::driver::later;
 use warp_runtime::plan::{Plan, about};
 
+use super::isolation::{self, Namespaces};
 use super::observe::{Seen, Usage};
 use super::{NAME, Tenants};
 use crate::budget::Purse;
@@ -22,6 +23,12 @@ use warp_runtime::reconcile::Reconcile;
 
 /// Namespaces a message names before it counts the rest.
 const NAMED: usize = 3;
+/// Conditions this controller sets.
+const OWN_CONDITIONS: [&str; 3] = [
+    condition::READY,
+    condition::WITHIN_BUDGET,
+    condition::ISOLATED,
+];
 /// How often it is looked whether what was spent is known.
 const NOT_YET: SignedDuration = SignedDuration::from_secs(1);
 
@@ -36,7 +43,9 @@ pub(super) fn plan(tenant: &Tenant, seen: &Seen, now: Timestamp) -> Plan {
         return plan;
     }
     let before = tenant.status.clone().unwrap_or_default();
-    let after = status(&mut plan, tenant, &before, seen, now);
+    // What is made comes after what is said: a refused child must not keep the status from being told.
+    let mut made = Plan::default();
+    let after = status(&mut plan, &mut made, tenant, &before, seen, now);
     let said = |status: &TenantStatus, kind: &str| {
         let found = condition::find(&status.conditions, kind);
         found.map(|said| (said.reason.clone(), said.message.clone()))
@@ -71,6 +80,7 @@ pub(super) fn plan(tenant: &Tenant, seen: &Seen, now: Timestamp) -> Plan {
     {
         plan.note(about(tenant), true, &reason, message);
     }
+    plan.actions.extend(made.actions);
     plan
 }
 
@@ -79,12 +89,13 @@ fn own(status: &TenantStatus) -> Value {
     let mut status = status.clone();
     status
         .conditions
-        .retain(|found| [condition::READY, condition::WITHIN_BUDGET].contains(&&*found.type_));
+        .retain(|found| OWN_CONDITIONS.contains(&&*found.type_));
     serde_json::to_value(status).unwrap_or_default()
 }
 
 fn status(
     plan: &mut Plan,
+    made: &mut Plan,
     tenant: &Tenant,
     before: &TenantStatus,
     seen: &Seen,
@@ -107,12 +118,25 @@ fn status(
     };
     let money = money::of(plan, tenant, before.budget.as_ref(), &seen.purse, now);
     let (budget, within) = money.map_or((None, None), |(figures, state)| (figures, Some(state)));
+    // A selector that cannot be read says nothing about what is to be taken back.
+    let isolated = claims.as_ref().ok().and_then(|claimed| {
+        let own = &namespaces;
+        isolation::plan(made, tenant, &Namespaces { own, claimed }, seen)
+    });
     let mut old = before.conditions.clone();
-    if within.is_none() {
-        old.retain(|found| found.type_ != condition::WITHIN_BUDGET);
+    let holds = [within.is_some(), isolated.is_some() || claims.is_err()];
+    for (kind, _) in [condition::WITHIN_BUDGET, condition::ISOLATED]
+        .into_iter()
+        .zip(holds)
+        .filter(|(_, holds)| !holds)
+    {
+        old.retain(|found| found.type_ != kind);
     }
     let message = (ready.status != "True").then(|| ready.message.clone());
-    let states: Vec<condition::State> = std::iter::once(ready).chain(within).collect();
+    let states: Vec<condition::State> = std::iter::once(ready)
+        .chain(within)
+        .chain(isolated)
+        .collect();
     let total = |of: fn(&TenantGpus) -> i64| gpus.iter().map(of).sum();
     TenantStatus {
         observed_generation: Some(generation),

@@ -1,6 +1,7 @@
 //! What a tenant says of its namespaces and their GPUs.
 
 mod budgets;
+mod isolation;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

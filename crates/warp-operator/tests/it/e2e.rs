@@ -124,6 +124,7 @@ const SHARED: &[Scenario] = &scenarios![
     serve::a_service_that_cannot_be_says_why,
     modelcache::a_cache_says_what_it_waits_for_and_goes_when_nobody_mounts_it,
     modelcache::a_service_waits_for_its_cache_and_keeps_it,
+    tenant::owners_and_walls_follow_their_tenant,
     tenant::a_quota_holds_until_it_is_raised,
     tenant::a_tenant_takes_back_what_it_lent,
     clouds::a_machine_is_rented_joins_and_is_given_back,
@@ -224,8 +225,13 @@ async fn shared(engine: Engine, wanted: Arc<Wanted>) -> Result<Used> {
         return Ok(Used::new());
     }
     let cluster = shared_cluster(Cluster::on(engine)).start().await?;
-    let world = Arc::new(World::install(cluster, &[]).await?);
-    let operator = world.operator(&["--leader-elect", "--log-format=json", "--min-run-time=2s"])?;
+    let world = Arc::new(World::install(cluster, &[role::ISOLATE]).await?);
+    let operator = world.operator(&[
+        "--leader-elect",
+        "--log-format=json",
+        "--min-run-time=2s",
+        role::ISOLATE,
+    ])?;
     let slots = Arc::new(Semaphore::new(AT_ONCE));
     let mut running = JoinSet::new();
     for (name, scenario) in chosen {

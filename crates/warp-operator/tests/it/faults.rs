@@ -63,6 +63,7 @@ async fn one(client: kube::Client, stop: CancellationToken, identity: &str, home
                 image: Some("warp".to_owned()),
                 ..Fetcher::default()
             },
+            isolate_tenants: true,
             ..Settings::default()
         },
     };

@@ -26,6 +26,9 @@ const ACCOUNT: [&str; 2] = [
 const USER_ROLES: &str = include_str!("../../../../deploy/rbac/account/user-roles.yaml");
 const CLUSTER_ROLE: &str = include_str!("../../../../deploy/rbac/cluster/role.yaml");
 const NAMESPACED_ROLE: &str = include_str!("../../../../deploy/rbac/namespaced/role.yaml");
+const ISOLATION_ROLE: &str = include_str!("../../../../deploy/isolation/role.yaml");
+/// The operator's flag that goes with it.
+const ISOLATE: &str = "--isolate-tenants";
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -38,6 +41,9 @@ pub(crate) struct Args {
     /// Serve the workloads of this namespace only, with a role for it instead of the whole cluster
     #[arg(long, value_name = "NAMESPACE")]
     namespaced: Option<String>,
+    /// Let the operator bind the owners of tenants and shut their namespaces off, with a role for it
+    #[arg(long, conflicts_with = "namespaced")]
+    isolate_tenants: bool,
     /// Image of the operator
     #[arg(long)]
     image: Option<String>,
@@ -68,9 +74,11 @@ fn manifests(args: &Args) -> anyhow::Result<String> {
             CLUSTER_ROLE
         };
         // The namespace comes first, what lives in it after, the Deployment last.
-        let files = [
-            MANAGER[0], ACCOUNT[0], ACCOUNT[1], role, USER_ROLES, MANAGER[1],
-        ];
+        let mut files = vec![MANAGER[0], ACCOUNT[0], ACCOUNT[1], role, USER_ROLES];
+        if args.isolate_tenants {
+            files.push(ISOLATION_ROLE);
+        }
+        files.push(MANAGER[1]);
         for file in files {
             for document in documents(file)? {
                 objects.push(adapted(document, args));
@@ -91,7 +99,13 @@ fn manifests(args: &Args) -> anyhow::Result<String> {
 
 /// The operator's identity and rights, as a cluster gets them, and the namespace they are in.
 pub(crate) fn rights() -> anyhow::Result<Vec<Value>> {
-    let files = [MANAGER[0], ACCOUNT[0], CLUSTER_ROLE, USER_ROLES];
+    let files = [
+        MANAGER[0],
+        ACCOUNT[0],
+        CLUSTER_ROLE,
+        ISOLATION_ROLE,
+        USER_ROLES,
+    ];
     let documents: Vec<Vec<Value>> = files.into_iter().map(documents).collect::<Result<_, _>>()?;
     Ok(documents.concat())
 }
@@ -122,6 +136,7 @@ pub(super) fn needed(namespace: &str, served: Option<&str>) -> anyhow::Result<Ve
         print: true,
         namespace: namespace.to_owned(),
         namespaced: served.map(str::to_owned),
+        isolate_tenants: false,
         image: None,
         crds_only: false,
     };
@@ -191,6 +206,9 @@ fn adapted(mut object: Value, args: &Args) -> Value {
         if let (Some(served), Some(flags)) = (&args.namespaced, container["args"].as_array_mut()) {
             flags.push(json!(format!("--namespace={served}")));
         }
+        if let (true, Some(flags)) = (args.isolate_tenants, container["args"].as_array_mut()) {
+            flags.push(json!(ISOLATE));
+        }
     }
     object
 }
@@ -204,6 +222,7 @@ mod tests {
             print: true,
             namespace: NAMESPACE.to_owned(),
             namespaced: None,
+            isolate_tenants: false,
             image: None,
             crds_only: false,
         }
@@ -304,6 +323,27 @@ mod tests {
                 );
                 assert!(found.is_empty(), "null: {found:?}");
             }
+        }
+    }
+
+    #[test]
+    fn rights_to_shut_tenants_off_come_with_the_flag_that_uses_them() {
+        let chosen = Args {
+            isolate_tenants: true,
+            ..args()
+        };
+        for (args, expected) in [(args(), false), (chosen, true)] {
+            let objects = read(&args);
+            let name = "warp-operator-isolation";
+            let roles = of_kind(&objects, "ClusterRole");
+            let granted = roles.iter().any(|role| role["metadata"]["name"] == name);
+            let deployment = of_kind(&objects, "Deployment")[0];
+            let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+            let flags = container["args"].as_array().unwrap();
+            assert_eq!(
+                (granted, flags.contains(&json!(ISOLATE))),
+                (expected, expected)
+            );
         }
     }
 

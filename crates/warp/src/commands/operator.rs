@@ -80,6 +80,10 @@ pub(crate) struct Args {
     /// by their labels topology.kubernetes.io/region, …
     #[arg(long, value_name = "LEVELS")]
     topology_levels: Option<TopologyLevels>,
+    /// Bind the owners of tenants and shut their namespaces off, for which `warp install --print --isolate-tenants` prints the
+    /// role
+    #[arg(long)]
+    isolate_tenants: bool,
     /// Image whose `warp fetch` brings the models of ModelCaches; default: the image this operator runs from
     #[arg(long, value_name = "IMAGE")]
     fetch_image: Option<String>,
@@ -189,6 +193,7 @@ fn config(args: Args, in_cluster: bool) -> Config {
                 program: None,
                 asks_progress: true,
             },
+            isolate_tenants: args.isolate_tenants,
         },
     }
 }

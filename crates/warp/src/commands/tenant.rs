@@ -1,35 +1,30 @@
-//! `warp tenant`: a team's namespaces with everything around them, made, shown and removed with the rights of
-//! whoever asks.
-//!
-//! Bindings, network policies and Pod Security labels are written here and not by the operator: its role must
-//! not be able to hand out rights.
+//! `warp tenant`: a team's namespaces, made, shown and removed with the rights of whoever asks. What surrounds them, rights
+//! and policies, the operator makes from the Tenant.
 
 mod objects;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Debug;
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::Namespace;
-use k8s_openapi::api::networking::v1::NetworkPolicy;
-use k8s_openapi::api::rbac::v1::RoleBinding;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy};
+use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use warp_api::tenant::{TenantQuota, TenantStanding};
-use warp_api::{GPUWorkload, Tenant};
+use warp_api::tenant::{self, OwnersRole, PodSecurity, TenantOwner, TenantQuota, TenantStanding};
+use warp_api::{GPURequest, GPUWorkload, InferenceService, Tenant};
 
 use crate::cluster::{self, Target, told};
 use crate::output::{self, Table};
 use crate::workload;
-use objects::{Owner, PodSecurity, Shape};
 
 /// Field manager of what this verb writes.
 const MANAGER: &str = "warp-tenant-verb";
+/// How long the operator may take before what is missing is told.
+const SETTLED: Duration = Duration::from_secs(30);
 /// How often what still runs is looked at.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -69,16 +64,16 @@ struct Create {
     #[arg(long = "of", value_name = "NAMESPACE", required = true)]
     namespaces: Vec<String>,
     /// Who may edit what is in its namespaces: user:NAME, group:NAME or account:NAMESPACE/NAME; may be repeated
-    #[arg(long = "owner", value_name = "WHO")]
-    owners: Vec<Owner>,
-    /// ClusterRole the owners are given in these namespaces
-    #[arg(long, default_value = "edit", value_name = "ROLE")]
-    role: String,
+    #[arg(long = "owner", value_name = "WHO", value_parser = objects::owner)]
+    owners: Vec<TenantOwner>,
+    /// What the owners may do in these namespaces: view, edit or admin
+    #[arg(long, value_name = "ROLE", value_parser = objects::role)]
+    role: Option<OwnersRole>,
     /// Let only pods of the tenant's own namespaces reach its pods
     #[arg(long)]
     isolate_network: bool,
     /// Pod Security level its namespaces enforce
-    #[arg(long, value_enum, value_name = "LEVEL")]
+    #[arg(long, value_name = "LEVEL", value_parser = objects::pod_security)]
     pod_security: Option<PodSecurity>,
     /// GPUs it can count on, as GPU=NUMBER with a model or a vendor; may be repeated
     #[arg(long, value_name = "GPU=N", value_parser = objects::quota)]
@@ -113,152 +108,91 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn create(client: &Client, asked: Create) -> anyhow::Result<()> {
-    let shape = Shape {
-        name: asked.name,
-        namespaces: asked.namespaces.into_iter().collect(),
-        owners: asked.owners,
-        role: asked.role,
-        isolate_network: asked.isolate_network,
-        pod_security: asked.pod_security,
-        parent: asked.parent,
-        quota: asked.quota,
-    };
-    let before = claimed(client, &shape.name).await?;
-    for name in &shape.namespaces {
-        apply(client, None, &shape.namespace(name)).await?;
+    let name = asked.name.clone();
+    let names: BTreeSet<String> = asked.namespaces.iter().cloned().collect();
+    for namespace in &names {
+        exists(client, namespace).await?;
     }
-    let tenant: Tenant = apply(client, None, &shape.tenant()).await?;
-    for name in &shape.namespaces {
-        inside(client, &shape, &tenant, name).await?;
-    }
-    // What an earlier answer gave and this one does not is taken back.
-    for name in before.difference(&shape.namespaces) {
-        leave(client, name).await?;
-        take_back::<RoleBinding>(client, name, &shape).await?;
-        take_back::<NetworkPolicy>(client, name, &shape).await?;
-    }
-    let names: Vec<&str> = shape.namespaces.iter().map(String::as_str).collect();
-    output::line(&format!("tenant {} has {}", shape.name, names.join(", ")));
-    Ok(())
-}
-
-/// The namespaces a tenant named until now.
-async fn claimed(client: &Client, name: &str) -> anyhow::Result<BTreeSet<String>> {
     let tenants: Api<Tenant> = Api::all(client.clone());
-    let found = tenants
-        .get_opt(name)
-        .await
-        .map_err(told)
-        .with_context(|| format!("failed to look for tenant {name}"))?;
-    let names = found.map(|tenant| tenant.spec.namespaces.names);
-    Ok(names.unwrap_or_default().into_iter().collect())
-}
-
-/// What belongs into one namespace of the tenant, and nothing else of ours.
-async fn inside(
-    client: &Client,
-    shape: &Shape,
-    tenant: &Tenant,
-    namespace: &str,
-) -> anyhow::Result<()> {
-    match shape.binding(tenant, namespace) {
-        Some(binding) => drop(apply(client, Some(namespace), &binding).await?),
-        None => take_back::<RoleBinding>(client, namespace, shape).await?,
-    }
-    match shape.policy(tenant, namespace) {
-        Some(policy) => drop(apply(client, Some(namespace), &policy).await?),
-        None => take_back::<NetworkPolicy>(client, namespace, shape).await?,
-    }
-    Ok(())
-}
-
-async fn apply<K>(client: &Client, namespace: Option<&str>, object: &K) -> anyhow::Result<K>
-where
-    K: Resource<DynamicType = ()> + Clone + Serialize + DeserializeOwned + Debug + Scoped,
-{
-    let api = K::api(client, namespace);
-    let name = object.name_any();
-    let sent = api
+    let tenant = objects::tenant(asked);
+    let applied = tenants
         .patch(
             &name,
-            &PatchParams::apply(MANAGER),
-            &Patch::Apply(&objects::typed(object)?),
+            &PatchParams::apply(MANAGER).force(),
+            &Patch::Apply(&objects::typed(&tenant)?),
         )
         .await;
-    sent.map_err(told).with_context(|| {
-        let place = namespace.map_or_else(String::new, |name| format!(" in namespace {name}"));
-        format!("failed to write {} {name}{place}", K::kind(&()))
-    })
-}
-
-/// Removes an object of ours; one somebody else made under the name stays.
-async fn take_back<K>(client: &Client, namespace: &str, shape: &Shape) -> anyhow::Result<()>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Scoped,
-{
-    let api = K::api(client, Some(namespace));
-    let name = shape.child_name();
-    let found = api.get_opt(&name).await.map_err(told);
-    let found = found.with_context(|| format!("failed to look at {} {name}", K::kind(&())))?;
-    if let Some(found) = found.filter(|found| shape.made(found)) {
-        let gone = api
-            .delete(&found.name_any(), &DeleteParams::default())
-            .await;
-        gone.map_err(told)
-            .with_context(|| format!("failed to remove {} {name}", K::kind(&())))?;
+    let applied = applied
+        .map_err(told)
+        .with_context(|| format!("failed to write tenant {name}"))?;
+    let generation = applied.metadata.generation.unwrap_or_default();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let done = in_place(&tenants, &name, generation, SETTLED).await?;
+    output::line(&format!("tenant {name} has {}", names.join(", ")));
+    if let Some(missing) = done {
+        output::note(&missing);
     }
     Ok(())
 }
 
-/// Takes back what this verb says of a namespace; labels of others stay.
-async fn leave(client: &Client, name: &str) -> anyhow::Result<()> {
+/// Makes a namespace that is not there.
+async fn exists(client: &Client, name: &str) -> anyhow::Result<()> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    let failed = || format!("failed to make namespace {name}");
+    let found = api.get_metadata_opt(name).await.map_err(told);
+    if found.with_context(failed)?.is_some() {
+        return Ok(());
+    }
+    let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+    match api.create(&PostParams::default(), &namespace).await {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+        made => made.map(drop).map_err(told).with_context(failed),
+    }
+}
+
+/// Waits until the operator has carried a generation of a tenant out; what it still says is missing after `longest`.
+async fn in_place(
+    tenants: &Api<Tenant>,
+    name: &str,
+    generation: i64,
+    longest: Duration,
+) -> anyhow::Result<Option<String>> {
+    let until = tokio::time::Instant::now() + longest;
+    loop {
+        let found = tenants.get(name).await.map_err(told);
+        let found = found.with_context(|| format!("failed to look at tenant {name}"))?;
+        let told = match objects::missing(&found, generation) {
+            None => return Ok(None),
+            Some(told) => told,
+        };
+        if tokio::time::Instant::now() >= until {
+            return Ok(Some(told));
+        }
+        tokio::select! {
+            () = tokio::time::sleep(PAUSE) => {}
+            _ = tokio::signal::ctrl_c() => return Ok(Some(told)),
+        }
+    }
+}
+
+/// Takes the Pod Security level of a tenant that goes off its namespace; one that somebody else set stays.
+async fn leave(client: &Client, tenant: &str, name: &str) -> anyhow::Result<()> {
     let api: Api<Namespace> = Api::all(client.clone());
     let failed = || format!("failed to take the labels off namespace {name}");
     let found = api.get_opt(name).await.map_err(told);
     let Some(found) = found.with_context(failed)? else {
         return Ok(());
     };
-    let ours = objects::labels_of(&found, MANAGER);
-    if ours.is_empty() {
+    let Some(labels) = tenant::released(tenant, &found) else {
         return Ok(());
-    }
-    let none: BTreeMap<String, Option<String>> = ours.into_iter().map(|key| (key, None)).collect();
-    let patch = json!({"metadata": {"uid": found.uid(), "labels": none}});
+    };
+    let patch = json!({"metadata": {"uid": found.uid(), "labels": labels}});
     let parameters = PatchParams {
         field_manager: Some(MANAGER.to_owned()),
         ..PatchParams::default()
     };
     let sent = api.patch(name, &parameters, &Patch::Merge(&patch)).await;
     sent.map(drop).map_err(told).with_context(failed)
-}
-
-/// How to reach objects of a kind.
-trait Scoped: Sized {
-    fn api(client: &Client, namespace: Option<&str>) -> Api<Self>;
-}
-
-impl Scoped for Namespace {
-    fn api(client: &Client, _: Option<&str>) -> Api<Self> {
-        Api::all(client.clone())
-    }
-}
-
-impl Scoped for Tenant {
-    fn api(client: &Client, _: Option<&str>) -> Api<Self> {
-        Api::all(client.clone())
-    }
-}
-
-impl Scoped for RoleBinding {
-    fn api(client: &Client, namespace: Option<&str>) -> Api<Self> {
-        Api::namespaced(client.clone(), namespace.unwrap_or_default())
-    }
-}
-
-impl Scoped for NetworkPolicy {
-    fn api(client: &Client, namespace: Option<&str>) -> Api<Self> {
-        Api::namespaced(client.clone(), namespace.unwrap_or_default())
-    }
 }
 
 async fn list(client: &Client) -> anyhow::Result<()> {
@@ -373,7 +307,7 @@ async fn remove(client: &Client, asked: &Remove) -> anyhow::Result<()> {
     namespaces.extend(found.spec.namespaces.names.iter().cloned());
     emptied(client, name, &namespaces, !asked.no_wait).await?;
     for namespace in &namespaces {
-        leave(client, namespace).await?;
+        leave(client, name, namespace).await?;
     }
     let gone = DeleteParams {
         // Bindings and policies belong to it and go first.
@@ -401,19 +335,20 @@ async fn emptied(
     loop {
         let mut open = Vec::new();
         for namespace in namespaces {
-            let api: Api<GPUWorkload> = Api::namespaced(client.clone(), namespace);
-            let found = api.list(&ListParams::default()).await.map_err(told);
-            let found =
-                found.with_context(|| format!("failed to list workloads of {namespace}"))?;
-            let still = found.iter().filter(|one| !workload::phase(one).is_final());
+            let work = all_in::<GPUWorkload>(client, namespace).await?;
+            let still = work.iter().filter(|one| !workload::phase(one).is_final());
             open.extend(still.map(|one| format!("{namespace}/{}", one.name_any())));
+            let services = all_in::<InferenceService>(client, namespace).await?;
+            open.extend(named("service", namespace, &services));
+            let machines = all_in::<GPURequest>(client, namespace).await?;
+            open.extend(named("rented machine", namespace, &machines));
         }
         if open.is_empty() {
             return Ok(());
         }
         let told = format!("tenant {name} still has {}", open.join(", "));
         if !wait {
-            bail!("{told}; `warp cancel` ends one");
+            bail!("{told}; `warp cancel` ends a workload, `warp delete` the rest");
         }
         if told != said {
             output::note(&format!("{told}; waiting until they have ended"));
@@ -424,4 +359,25 @@ async fn emptied(
             _ = tokio::signal::ctrl_c() => bail!("tenant {name} is not removed"),
         }
     }
+}
+
+async fn all_in<K>(client: &Client, namespace: &str) -> anyhow::Result<Vec<K>>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + DeserializeOwned
+        + std::fmt::Debug,
+{
+    let api: Api<K> = Api::namespaced(client.clone(), namespace);
+    let found = api.list(&ListParams::default()).await.map_err(told);
+    let found =
+        found.with_context(|| format!("failed to list {} of {namespace}", K::plural(&())))?;
+    Ok(found.items)
+}
+
+fn named<K: ResourceExt>(what: &str, namespace: &str, all: &[K]) -> Vec<String> {
+    let each = all
+        .iter()
+        .map(|one| format!("{what} {namespace}/{}", one.name_any()));
+    each.collect()
 }

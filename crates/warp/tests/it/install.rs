@@ -89,7 +89,7 @@ async fn what_is_printed_installs_in_every_way_and_a_second_time_changes_nothing
         }
         forget(&kubectl).await;
     }
-    for base in ["default", "namespaced"] {
+    for base in ["default", "isolation", "namespaced"] {
         let folder = root().join("deploy").join(base).display().to_string();
         let install = ["apply", strict, "-k", &folder];
         kubectl.run(&install).await.unwrap();
@@ -105,9 +105,4 @@ async fn what_is_printed_installs_in_every_way_and_a_second_time_changes_nothing
     let monitoring = root().join("deploy/monitoring").display().to_string();
     let built = kubectl.run(&["kustomize", &monitoring]).await.unwrap();
     assert!(built.contains("kind: ServiceMonitor"), "{built}");
-    let policy = root().join("deploy/policies/high-priority.yaml");
-    kubectl
-        .run(&["apply", strict, "-f", &policy.display().to_string()])
-        .await
-        .unwrap();
 }

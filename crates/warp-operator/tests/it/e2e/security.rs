@@ -11,7 +11,7 @@ use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use warp_testkit::audit::service_account;
-use warp_testkit::{Behaviour, Cluster, NodeShape, canary, until, wait_for};
+use warp_testkit::{Behaviour, Cluster, NodeShape, canary, wait_for};
 
 use crate::walks::hostile;
 
@@ -415,48 +415,24 @@ async fn refused_pods_hold_no_gpus(world: &World, team: &Scene<'_>) -> Result<()
     Ok(())
 }
 
-/// Priority is a field anybody may write; the shipped policy reserves `high` for namespaces an
-/// administrator has named.
+/// Priority is a field anybody may write; a tenant says which its namespaces may ask for.
 async fn priority_can_be_reserved(world: &World, mallory: &Client, namespace: &str) -> Result<()> {
-    let policy = warp_testkit::repository().join("deploy/policies/high-priority.yaml");
-    world.cluster.kubectl().apply_file(&policy).await?;
+    let tenant = json!({"apiVersion": "gpu.warp.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "modest"},
+        "spec": {"namespaces": {"names": [namespace]}, "priorities": ["low", "normal"]}});
+    let kubectl = world.cluster.kubectl();
+    kubectl
+        .run_with(&["apply", "-f", "-"], &tenant.to_string())
+        .await?;
+    let scene = world.scene_in(namespace);
     let own: Api<DynamicObject> =
         Api::namespaced_with(mallory.clone(), namespace, &workload_resource());
-    let attempt = |name: &str, priority: &str| {
-        let object = json!({"apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPUWorkload", "metadata": {"name": name},
-            "spec": with(spec(1, &Behaviour::succeed()), json!({"priority": priority}))});
-        let own = own.clone();
-        async move {
-            let params = PostParams {
-                dry_run: true,
-                ..PostParams::default()
-            };
-            own.create(&params, &serde_json::from_value(object)?)
-                .await
-                .map_err(anyhow::Error::from)
-        }
-    };
-    until("high priority is refused", DEADLINE, || async {
-        match attempt("pushy", "high").await {
-            Ok(_) => Ok(None),
-            Err(error) if format!("{error:#}").contains("gpu.warp.dev/high-priority") => {
-                Ok(Some(()))
-            }
-            Err(error) => Err(error),
-        }
-    })
-    .await?;
-    attempt("modest", "normal").await?;
-    let label = "gpu.warp.dev/high-priority=allowed";
-    world
-        .cluster
-        .kubectl()
-        .run(&["label", "namespace", namespace, label])
+    let pushy = json!({"apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPUWorkload", "metadata": {"name": "pushy"},
+        "spec": with(spec(1, &Behaviour::succeed()), json!({"priority": "high"}))});
+    own.create(&PostParams::default(), &serde_json::from_value(pushy)?)
         .await?;
-    until("high priority is allowed", DEADLINE, || async {
-        Ok(attempt("pushy", "high").await.ok())
-    })
-    .await?;
+    scene.until_reason("pushy", "TenantForbids").await?;
+    scene.delete("pushy").await?;
+    kubectl.run(&["delete", "tenant", "modest"]).await?;
     Ok(())
 }
 

@@ -104,6 +104,91 @@ pub(super) async fn the_example_waits_for_its_namespaces(world: &World) -> Resul
     Ok(())
 }
 
+/// Owners may work in their tenant's namespace and nobody else's pods reach it, until the tenant says otherwise.
+pub(super) async fn owners_and_walls_follow_their_tenant(world: &World) -> Result<()> {
+    let scene = world.scene("owned").await?;
+    let kubectl = world.cluster.kubectl();
+    let namespace = scene.namespace.as_str();
+    let kubectl = &kubectl;
+    let may = |verb: &'static str| async move {
+        let asked = [
+            "auth",
+            "can-i",
+            verb,
+            "configmaps",
+            "-n",
+            namespace,
+            "--as=anna",
+        ];
+        let said = kubectl.run(&asked).await;
+        said.is_ok_and(|said| said.trim() == "yes")
+    };
+    ensure!(!may("create").await, "anna has rights from elsewhere");
+    claim(world, "owned", json!({"names": [namespace]})).await?;
+    let change = |spec: Value| async move {
+        let patch = Patch::Merge(json!({"spec": spec}));
+        let params = PatchParams::default();
+        let changed = tenants(world).patch("owned", &params, &patch).await?;
+        let generation = changed.metadata.generation;
+        until(world, "owned", "in place", move |tenant| {
+            let conditions = tenant.data["status"]["conditions"].as_array();
+            let mut conditions = conditions.into_iter().flatten();
+            let isolated = conditions.find(|found| found["type"] == "Isolated");
+            tenant.data["status"]["observedGeneration"].as_i64() == generation
+                && isolated.is_none_or(|found| found["status"] == "True")
+        })
+        .await
+    };
+    let isolation = json!({"network": true, "podSecurity": "baseline"});
+    let owners = json!([{"kind": "User", "name": "anna"}]);
+    change(json!({"owners": owners, "isolation": isolation})).await?;
+    ensure!(may("create").await, "anna may not work in her namespace");
+    let walls = [
+        "get",
+        "rolebinding,networkpolicy",
+        "-n",
+        namespace,
+        "-o",
+        "name",
+    ];
+    let made = kubectl.run(&walls).await?;
+    ensure!(
+        made.contains("warp-tenant-owned-edit")
+            && made.contains("networkpolicies") | made.contains("networkpolicy"),
+        "{made}"
+    );
+    let host =
+        json!({"volumes": [{"name": "host", "mountPath": "/host", "hostPath": {"path": "/"}}]});
+    scene
+        .submit("mounts", with(spec(1, &Behaviour::succeed()), host))
+        .await?;
+    scene.until_reason("mounts", "PodsRefused").await?;
+    scene.delete("mounts").await?;
+    // Another role is another binding, and the first one goes.
+    change(json!({"ownersRole": "view"})).await?;
+    ensure!(
+        may("list").await && !may("create").await,
+        "anna has more than view"
+    );
+    change(json!({"owners": null, "ownersRole": null, "isolation": null})).await?;
+    ensure!(!may("list").await, "anna kept her rights");
+    let left = kubectl.run(&walls).await?;
+    ensure!(!left.contains("warp-tenant"), "{left}");
+    let labels = [
+        "get",
+        "namespace",
+        namespace,
+        "-o",
+        "jsonpath={.metadata.labels}",
+    ];
+    let labels = kubectl.run(&labels).await?;
+    ensure!(!labels.contains("pod-security"), "{labels}");
+    tenants(world)
+        .delete("owned", &DeleteParams::default())
+        .await?;
+    Ok(())
+}
+
 pub(super) async fn a_namespace_that_two_tenants_claim_is_said_on_both(
     world: &World,
 ) -> Result<()> {

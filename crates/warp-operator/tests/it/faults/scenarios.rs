@@ -58,7 +58,7 @@ use services::{
 use tenants::{
     counts_what_its_namespaces_use, gains_and_loses_a_namespace_by_its_label,
     holds_work_over_its_quota_until_there_is_room, is_contested_and_then_alone,
-    takes_back_what_it_lent,
+    is_shut_off_and_opened, takes_back_what_it_lent,
 };
 
 /// Two machines with four GPUs and one with two.
@@ -214,6 +214,7 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET counts_what_its_namespaces_use,
         FLEET gains_and_loses_a_namespace_by_its_label,
         FLEET is_contested_and_then_alone,
+        FLEET is_shut_off_and_opened,
         FLEET holds_work_over_its_quota_until_there_is_room,
         ONE takes_back_what_it_lent,
     ]);

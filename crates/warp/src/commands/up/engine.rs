@@ -252,6 +252,7 @@ impl Engine {
             metrics_addr: Some(pages),
             settings: warp_operator::Settings {
                 fetcher: fetcher(),
+                isolate_tenants: true,
                 ..warp_operator::Settings::default()
             },
         };

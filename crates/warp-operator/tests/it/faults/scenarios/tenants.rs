@@ -83,6 +83,37 @@ pub(super) async fn is_contested_and_then_alone(world: &World) -> Result<()> {
     until_reason(world, &one, "NamespacesFound").await
 }
 
+/// Its owners are bound and its namespace is shut off; with it, all of that goes.
+pub(super) async fn is_shut_off_and_opened(world: &World) -> Result<()> {
+    let mut it = tenant("team", &json!({"names": ["default"]}));
+    it["spec"]["owners"] = json!([{"kind": "User", "name": "anna"}]);
+    it["spec"]["isolation"] = json!({"network": true, "podSecurity": "baseline"});
+    world.create(it.clone()).await?;
+    let isolated = |object: Option<&Value>, status: &str| {
+        let conditions = object.and_then(|object| object["status"]["conditions"].as_array());
+        let mut conditions = conditions.into_iter().flatten();
+        let found = conditions.find(|found| found["type"] == "Isolated");
+        found.map_or(status.is_empty(), |found| found["status"] == status)
+    };
+    world
+        .until(&it, "shut off", |object| isolated(object, "True"))
+        .await?;
+    let open = json!({"spec": {"owners": null, "isolation": null}});
+    world.patch(&it, open).await?;
+    world
+        .until(&it, "open", |object| isolated(object, ""))
+        .await?;
+    let namespace =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}});
+    world
+        .until(&namespace, "without a level", |object| {
+            object.is_some_and(|object| {
+                object["metadata"]["labels"]["pod-security.kubernetes.io/enforce"].is_null()
+            })
+        })
+        .await
+}
+
 pub(super) async fn holds_work_over_its_quota_until_there_is_room(world: &World) -> Result<()> {
     let mut it = tenant("team", &json!({"names": ["default"]}));
     it["spec"]["quota"] = json!([{"gpu": "nvidia", "nominal": 1}]);
