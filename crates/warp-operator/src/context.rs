@@ -17,7 +17,7 @@ use crate::config::Settings;
 use crate::estimates::Forecasts;
 use crate::gpus::Gpus;
 use crate::metrics::Metrics;
-use crate::placement::{Arrivals, Verdicts};
+use crate::placement::{Arrivals, Order, Verdicts};
 use crate::{queuedjob, shapes};
 
 /// Shared by the kinds and the scheduler.
@@ -53,6 +53,8 @@ pub(crate) struct Context {
     pub(crate) verdicts: Verdicts,
     /// When workloads came.
     pub(crate) arrivals: Arc<Arrivals>,
+    /// In which order those that wait are served.
+    pub(crate) order: Order,
     /// When those that wait are expected to start.
     pub(crate) forecasts: Forecasts,
 }
@@ -93,6 +95,7 @@ impl Context {
         });
         Self {
             clock,
+            order: Order::new(settings.queue_policy),
             settings,
             metrics,
             wakes: runtime.wakes(),

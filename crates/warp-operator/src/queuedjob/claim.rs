@@ -333,6 +333,9 @@ fn claim(job: &Job, ask: &Ask, (priority, patient): (Priority, bool), now: Times
         priority,
         patient,
         max_runtime_seconds: longest(job),
+        saved_seconds: 0,
+        has_run: false,
+        saves: false,
         strategy: None,
         providers: providers(job),
         avoided: refused_nodes(job, now)

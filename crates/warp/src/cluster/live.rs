@@ -29,6 +29,7 @@ impl Live {
     /// readable: without them any answer would be a guess.
     pub(crate) async fn read(client: &Client) -> anyhow::Result<Self> {
         let mut left_out = Vec::new();
+        let settings = operator::settings(client).await;
         let cluster = Cluster {
             nodes: needed(client, "nodes").await?,
             pods: needed(client, "pods").await?,
@@ -43,10 +44,11 @@ impl Live {
             priorities: wanted(client, "priorityclasses", &mut left_out).await?,
             requests: wanted(client, "gpurequests", &mut left_out).await?,
             catalogue: Arc::new(gpus::added(client, &mut left_out).await?.catalogue),
+            learnt: operator::learnt(client, &settings).await,
         };
         Ok(Self {
             cluster,
-            settings: operator::settings(client).await,
+            settings,
             left_out,
         })
     }

@@ -6,7 +6,6 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use kube::{Api, ResourceExt};
 use warp_api::{GPUWorkload, Phase, label, reason};
-use warp_operator::Settings;
 use warp_operator::foresight::{Outlook, Waiter, everybody, outlook_of_job};
 
 use super::{Ahead, Evidence, Step, Why};
@@ -158,11 +157,11 @@ async fn waits(
         }
     };
     why.notes.extend(live.caveat());
-    let (settings, now) = (Settings::default(), Timestamp::now());
-    let Some(outlook) = outlook_of_job(&live.cluster, job, &settings, now) else {
+    let (settings, now) = (&live.settings, Timestamp::now());
+    let Some(outlook) = outlook_of_job(&live.cluster, job, settings, now) else {
         return Ok(());
     };
-    let line = everybody(&live.cluster, now);
+    let line = everybody(&live.cluster, settings, now);
     let ahead = line.iter().take_while(|waiter| match waiter {
         Waiter::Job(other) => other.job.uid() != job.uid(),
         Waiter::Workload(_) => true,
