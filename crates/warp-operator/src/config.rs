@@ -65,6 +65,19 @@ pub enum QueuePolicy {
     Fifo,
     /// Anybody: wide work may wait for ever.
     SkipAhead,
+    /// Anybody, those first that are expected to be done soonest: long and wide work may wait for ever.
+    Sjf,
+    /// Anybody, those first that have had least so far; they evict checkpointed work that has had far more.
+    Las,
+    /// Short and narrow work first, within limits: nobody waits for more than a week and what runs then.
+    Warp,
+}
+
+impl QueuePolicy {
+    /// Whether it goes by how long work has run so far.
+    pub fn learns(self) -> bool {
+        matches!(self, Self::Sjf | Self::Las | Self::Warp)
+    }
 }
 
 impl FromStr for QueuePolicy {
@@ -75,10 +88,12 @@ impl FromStr for QueuePolicy {
             "easy" => Ok(Self::Easy),
             "fifo" => Ok(Self::Fifo),
             "skipAhead" => Ok(Self::SkipAhead),
-            "sjf" | "las" | "warp" => Err(format!(
-                "{name} needs to know how long work runs, which only `warp simulate queue` does; pass easy, fifo or skipAhead"
+            "sjf" => Ok(Self::Sjf),
+            "las" => Ok(Self::Las),
+            "warp" => Ok(Self::Warp),
+            _ => Err(format!(
+                "there is no queue policy {name:?}; pass easy, fifo, skipAhead, sjf, las or warp"
             )),
-            _ => Err("pass easy, fifo or skipAhead".to_owned()),
         }
     }
 }
@@ -123,5 +138,23 @@ impl Default for Settings {
             fetcher: Fetcher::default(),
             isolate_tenants: false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_policy_of_the_core_can_be_asked_for_and_nothing_else() {
+        for name in warp_core::queue::NAMES {
+            let policy: QueuePolicy = name.parse().expect(name);
+            assert_eq!(crate::placement::policy(policy).name(), name);
+        }
+        let problem = "fastest".parse::<QueuePolicy>().unwrap_err();
+        assert!(
+            problem.contains("\"fastest\"") && problem.contains("easy, fifo"),
+            "{problem}"
+        );
     }
 }

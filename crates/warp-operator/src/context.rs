@@ -17,7 +17,7 @@ use crate::config::Settings;
 use crate::estimates::Forecasts;
 use crate::gpus::Gpus;
 use crate::metrics::Metrics;
-use crate::placement::{Arrivals, Verdicts};
+use crate::placement::{Arrivals, Order, Verdicts};
 use crate::queuedjob::Caches;
 use crate::shapes;
 
@@ -54,6 +54,8 @@ pub(crate) struct Context {
     pub(crate) verdicts: Verdicts,
     /// When workloads came.
     pub(crate) arrivals: Arc<Arrivals>,
+    /// In which order those that wait are served.
+    pub(crate) order: Order,
     /// When those that wait are expected to start.
     pub(crate) forecasts: Forecasts,
 }
@@ -88,6 +90,7 @@ impl Context {
         queued.note_arrivals(move |uid, said| noted.note(uid, said, at.now()));
         Self {
             clock,
+            order: Order::new(settings.queue_policy),
             settings,
             metrics,
             wakes: runtime.wakes(),

@@ -36,6 +36,7 @@ use self::runs::{Ended, Runs};
 use crate::context::Context;
 use crate::ledger::{self, Reading};
 use crate::placement::{Asks, Claimant, Claimants, in_order};
+pub(crate) use runs::known_by;
 pub(crate) use told::{Forecast, tell};
 
 /// Names the loop in logs, readiness and wake-ups.
@@ -43,7 +44,7 @@ const NAME: &str = "estimates";
 /// Field manager of what it keeps.
 const MANAGER: &str = "warp-estimates";
 /// The ConfigMap of what has been learnt, and the entry in it.
-const KEPT: &str = "warp-durations";
+pub const KEPT: &str = "warp-durations";
 const ENTRY: &str = "runs.json";
 /// What happens within this time is looked at together.
 const GATHER: Duration = Duration::from_secs(2);
@@ -63,6 +64,12 @@ const WRITE_AGAIN: SignedDuration = SignedDuration::from_mins(10);
 const READ_AGAIN: SignedDuration = SignedDuration::from_mins(1);
 /// Finished work that is remembered until the next look: a replica that does not act hears of it without end.
 const MOST_ENDED: usize = 4096;
+
+/// What has been learnt, by the ConfigMap it is kept in.
+pub(crate) fn learnt_in(kept: &ConfigMap) -> Durations {
+    let text = kept.data.as_ref().and_then(|data| data.get(ENTRY));
+    text.map_or_else(Durations::default, |text| Runs::read(text).durations())
+}
 
 /// What is to be told to those that wait, by uid.
 #[derive(Debug, Default)]
@@ -306,6 +313,7 @@ impl Estimates {
         }
         let (cx, claimants) = (Arc::clone(&self.cx), Arc::clone(&self.claimants));
         let durations = self.durations();
+        cx.order.learn(Arc::clone(&durations));
         let started = Instant::now();
         // It may take as long as a placement pass of thousands, and must hold up nobody.
         let asked = tokio::task::spawn_blocking(move || ask(&cx, &claimants, &durations, now));
@@ -396,7 +404,7 @@ fn ask(
     if line.is_empty() {
         return answer;
     }
-    in_order(&mut line, &cx.arrivals);
+    in_order(&mut line, &cx.order, &cx.arrivals, now);
     let behind = line.split_off(line.len().min(LINE));
     let storage = ledger::Storage {
         claims: cx.claims.all(),

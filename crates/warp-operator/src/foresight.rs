@@ -14,7 +14,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{
-    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota,
+    ConfigMap, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota,
 };
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -27,10 +27,11 @@ use warp_core::gpu::Catalogue;
 use warp_runtime::cache::{Cache, Key};
 
 use crate::config::Settings;
+use crate::estimates::learnt_in;
 use crate::ledger::{self, Ledger, Promise, Reading, provider_of};
 use crate::placement::{
-    Claim, Claimant, Decision, Desk, Endings, Evictable, Line, Place, Quotas, Rented, Runner,
-    Tenancy, by_share,
+    Claim, Claimant, Decision, Desk, Endings, Evictable, Line, Order, Place, Quotas, Rented,
+    Runner, Tenancy, by_share,
 };
 pub use crate::queuedjob::{End, KINDS, Queued, QueuedKind, kind_named};
 use crate::workload::{
@@ -63,6 +64,8 @@ pub struct Cluster {
     pub requests: Vec<Arc<GPURequest>>,
     /// The GPU models that are known.
     pub catalogue: Arc<Catalogue>,
+    /// What the operator has learnt about run times (`warp-durations` of its namespace), for policies that go by it.
+    pub learnt: Option<Arc<ConfigMap>>,
 }
 
 /// What would become of one workload now.
@@ -193,6 +196,12 @@ fn is_current(workload: &GPUWorkload, job: &Job) -> bool {
         && owns(workload, job)
         && !over(job)
         && job.meta().deletion_timestamp.is_none()
+}
+
+/// When the operator first saw a workload.
+fn queued_at(workload: &GPUWorkload) -> Option<Timestamp> {
+    let status = workload.status.as_ref()?;
+    Some(status.queued_at.as_ref()?.0)
 }
 
 /// A workload, its Jobs and its pods.
@@ -350,11 +359,18 @@ impl Cluster {
         };
         let workloads = line.iter().enumerate();
         let workloads =
-            workloads.map(|(at, one)| (self.turn(one), Whose::Workload(at), asking(one)));
+            workloads.map(|(at, one)| (queued_at(one), Whose::Workload(at), asking(one)));
         let others = jobs.iter().enumerate();
-        let others = others.map(|(at, one)| (one.turn(), Whose::Job(at), one.asking(now)));
+        let others = others.map(|(at, one)| (one.queued_at(), Whose::Job(at), one.asking(now)));
         let mut all: Vec<_> = workloads.chain(others).collect();
-        all.sort_by(|(one, ..), (other, ..)| one.cmp(other));
+        let wanted = all.iter().filter_map(|(_, _, claimant)| claimant.as_ref());
+        let order = self.order(wanted, settings, now);
+        // Whose spec is wrong is in nobody's way.
+        all.sort_by_cached_key(|(queued, _, claimant)| {
+            let turn = claimant.as_ref();
+            let turn = turn.map(|claimant| order.turn(&**claimant, *queued, now));
+            (turn.is_none(), turn)
+        });
         let all = all.into_iter().map(|(_, who, claimant)| (who, claimant));
         let (asking, wrong): (Vec<_>, Vec<_>) = all.partition(|(_, claimant)| claimant.is_some());
         let wanted = asking.iter().filter_map(|(_, claimant)| claimant.clone());
@@ -365,7 +381,37 @@ impl Cluster {
         ordered.chain(wrong).collect()
     }
 
-    /// Decides for a line, workloads and queued Jobs each in their turn; `next` is told which nodes are kept from it.
+    /// The order those that wait are served in.
+    fn order<'a>(
+        &self,
+        wanted: impl Iterator<Item = &'a Arc<dyn Claimant>>,
+        settings: &Settings,
+        now: Timestamp,
+    ) -> Order {
+        let learnt = self.learnt.as_deref();
+        let durations = learnt.map(learnt_in).unwrap_or_default();
+        let running = self.runners(now);
+        let held = running
+            .iter()
+            .map(|one| (one.runs().gpus, one.runs().saves));
+        let asked = wanted.map(|claimant| {
+            let claim = claimant.claim();
+            let gpus = claim.pods.iter().map(|pod| u64::from(pod.gpus.count));
+            (gpus.sum::<u64>(), claim.saves)
+        });
+        let (mut all, mut evictable) = (0, 0);
+        for (gpus, saves) in held.chain(asked) {
+            all += gpus;
+            evictable += if saves { gpus } else { 0 };
+        }
+        let share = if all == 0 {
+            0.0
+        } else {
+            evictable as f64 / all as f64
+        };
+        Order::at(settings.queue_policy, durations, share, now)
+    }
+
     /// The cluster as it would be if a workload were suspended.
     fn without(&self, holder: &Holder) -> Self {
         let is_of = |meta: &ObjectMeta| {
@@ -379,6 +425,7 @@ impl Cluster {
         without
     }
 
+    /// Decides for a line, workloads and queued Jobs each in their turn; `next` is told which nodes are kept from it.
     fn decide(
         &self,
         line: &[Arc<GPUWorkload>],
@@ -395,9 +442,12 @@ impl Cluster {
         let wanted = all.iter().filter_map(|(_, claimant)| claimant.clone());
         let wanted: Vec<Arc<dyn Claimant>> = wanted.collect();
         // Where nothing is remembered of earlier passes, room is kept where they would keep it now.
+        let order = self.order(wanted.iter(), settings, now);
         let kept = Line::new(settings.queue_policy, now, || self.endings(), Vec::new());
+        let kept = kept.ordered_by(&order);
         let evictable = Evictable::new(self.runners(now), now, settings.min_run_time);
         let mut desk = Desk::new(&wanted, quotas, tenancy, kept, settings)
+            .ordered_by(&order)
             .evicting(evictable)
             .keeping(self.rented());
         let (mut told, mut of_jobs) = (Vec::new(), Vec::new());

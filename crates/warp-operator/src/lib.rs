@@ -35,6 +35,7 @@ mod workload;
 
 pub use audit::TARGET as AUDIT_TARGET;
 pub use config::{Config, Endpoint, LeaderConfig, QueuePolicy, Settings};
+pub use estimates::KEPT as DURATIONS;
 pub use modelcache::Fetcher;
 pub use retry::client;
 pub use run::{RunError, run};

@@ -57,7 +57,7 @@ pub(crate) use evict::{Cause, Evictable, Runner, Runs};
 pub(crate) use explain::{KEPT, REFUSED};
 pub(crate) use kept::Kept;
 pub(crate) use line::{Endings, Held, Line};
-pub(crate) use order::{Turn, in_order};
+pub(crate) use order::{Order, Turn, in_order, policy};
 pub(crate) use quota::Quotas;
 pub(crate) use rented::Rented;
 pub(crate) use share::by_share;
@@ -251,6 +251,8 @@ impl Placement {
             return Look::Unlisted;
         };
         self.read(state, &tenants);
+        let order = cx.order.refresh(state.roll.evictable_share(), now);
+        state.roll.reorder(order, self.reader(), now);
         state.books.catch_up_with(promises);
         self.check(state, now);
         let unchanged = state.settled.filter(|settled| {
@@ -277,6 +279,7 @@ impl Placement {
             arrivals: &self.cx.arrivals,
             verdicts: &self.cx.verdicts,
             min_run: self.cx.settings.min_run_time,
+            order: &self.cx.order,
         }
     }
 
@@ -369,15 +372,18 @@ impl Placement {
 #[cfg(any(test, feature = "rehearsal"))]
 impl Placement {
     /// A pass but for its writes: what would be placed, and how many are told that they wait.
-    pub(crate) fn rehearse(&self, now: Timestamp) -> (Vec<(Arc<dyn Claimant>, Vec<Place>)>, usize) {
+    pub(crate) fn rehearse(
+        &self,
+        now: Timestamp,
+    ) -> Option<(Vec<(Arc<dyn Claimant>, Vec<Place>)>, usize)> {
         let Look::Decided(decided, _) = self.decide(now) else {
-            return (Vec::new(), 0);
+            return None;
         };
         let told = decided.news.len();
         self.tell(decided.news, true, now);
         let places = decided.places.into_iter();
         let places = places.map(|(_, claimant, places)| (claimant, places));
-        (places.collect(), told)
+        Some((places.collect(), told))
     }
 
     /// Forgets everything that is kept and reads it anew.

@@ -34,6 +34,8 @@ pub struct Looked {
     pub placed: Vec<(String, String, Vec<String>)>,
     /// Those that were told something.
     pub told: usize,
+    /// Somebody was looked at.
+    pub walked: bool,
     pub took: Duration,
 }
 
@@ -80,8 +82,10 @@ impl Rehearsal {
     /// One pass but for its writes. Those that wait are told.
     pub fn look(&self, now: Timestamp) -> Looked {
         let started = Instant::now();
-        let (places, told) = self.scheduler.rehearse(now);
+        let rehearsed = self.scheduler.rehearse(now);
         let took = started.elapsed();
+        let walked = rehearsed.is_some();
+        let (places, told) = rehearsed.unwrap_or_default();
         let placed = places.into_iter().map(|(claimant, places)| {
             let key = &claimant.claim().key;
             let nodes = places.into_iter().map(|place| place.node).collect();
@@ -90,8 +94,15 @@ impl Rehearsal {
         Looked {
             placed: placed.collect(),
             told,
+            walked,
             took,
         }
+    }
+
+    /// Why one waits, as it was last told.
+    pub fn verdict(&self, uid: &str, generation: i64) -> Option<(String, String)> {
+        let verdict = self.cx.verdicts.get(uid, generation)?;
+        Some((verdict.reason.to_owned(), verdict.message))
     }
 
     /// Forgets what earlier passes found out: the next one reads and decides everything.
@@ -99,3 +110,6 @@ impl Rehearsal {
         self.scheduler.forget();
     }
 }
+
+#[cfg(test)]
+mod tests;

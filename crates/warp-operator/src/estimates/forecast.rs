@@ -16,14 +16,14 @@ use warp_core::fleet::{Expression, Operator, Request};
 use warp_core::queue::job::Run;
 use warp_core::queue::live::{Ask, Live, held, view};
 use warp_core::queue::pool::ClassId;
-use warp_core::queue::{self, Job, NodeId, Placement, Policy, Seconds, State};
+use warp_core::queue::{Job, NodeId, Placement, Policy, Seconds, State};
 use warp_runtime::cache::Key;
 
 use super::runs::known_by;
 use super::told::Forecast;
 use crate::config::QueuePolicy;
 use crate::ledger::Ledger;
-use crate::placement::{Claim, Claimant, Holder, base_request, require};
+use crate::placement::{Claim, Claimant, Holder, base_request, policy, require};
 
 /// Finished work that must have been seen before anything is made of it.
 const LEAST_SEEN: u64 = 5;
@@ -348,13 +348,5 @@ fn rank(priority: Priority) -> i32 {
         Priority::Low => -1,
         Priority::Normal => 0,
         Priority::High => 1,
-    }
-}
-
-fn policy(policy: QueuePolicy) -> Box<dyn Policy> {
-    match policy {
-        QueuePolicy::Easy => Box::new(queue::easy::Easy),
-        QueuePolicy::Fifo => Box::new(queue::fifo::Fifo),
-        QueuePolicy::SkipAhead => Box::new(queue::skip_ahead::SkipAhead),
     }
 }

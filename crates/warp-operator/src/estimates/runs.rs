@@ -111,7 +111,7 @@ impl KindOfWork {
 }
 
 /// Work as the learnt knows it by.
-pub(super) fn known_by(features: &Features) -> Features {
+pub(crate) fn known_by(features: &Features) -> Features {
     KindOfWork::of(features).features()
 }
 

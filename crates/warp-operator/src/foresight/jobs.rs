@@ -43,12 +43,11 @@ pub enum Waiter {
 }
 
 /// Everybody in line, in the order they are served.
-pub fn everybody(cluster: &Cluster, now: Timestamp) -> Vec<Waiter> {
+pub fn everybody(cluster: &Cluster, settings: &Settings, now: Timestamp) -> Vec<Waiter> {
     let (line, jobs) = (waiting(cluster, now), cluster.jobs_in_line());
-    let settings = Settings::default();
-    let ledger = cluster.ledger(&cluster.promised(), &settings);
+    let ledger = cluster.ledger(&cluster.promised(), settings);
     let tenancy = cluster.tenancy(&ledger);
-    let order = cluster.in_turn(&line, &jobs, (&ledger, &tenancy), &settings, now);
+    let order = cluster.in_turn(&line, &jobs, (&ledger, &tenancy), settings, now);
     let waiter = |(who, _): (Whose, _)| match who {
         Whose::Workload(at) => Waiter::Workload(Arc::clone(&line[at])),
         Whose::Job(at) => Waiter::Job(jobs[at].clone()),
@@ -100,6 +99,11 @@ impl QueuedJob {
             self.job.namespace(),
             self.job.name_any(),
         )
+    }
+
+    /// When the operator first saw it.
+    pub(super) fn queued_at(&self) -> Option<Timestamp> {
+        queued_at(&self.job)
     }
 
     pub(super) fn asking(&self, now: Timestamp) -> Option<Arc<dyn Claimant>> {

@@ -37,6 +37,11 @@ pub(crate) struct Claim {
     pub(crate) patient: bool,
     /// The longest it may run; none when it does not say.
     pub(crate) max_runtime_seconds: Option<i64>,
+    /// Seconds of its last run that were saved, and whether it has run at all.
+    pub(crate) saved_seconds: i64,
+    pub(crate) has_run: bool,
+    /// It saves what it does, and may be interrupted for its equals.
+    pub(crate) saves: bool,
     /// The operator's own when it names none.
     pub(crate) strategy: Option<SchedulingStrategy>,
     /// For strategies that leave it to chance: reproducible, and not the same node for everybody.

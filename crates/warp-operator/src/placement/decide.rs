@@ -15,7 +15,8 @@ use super::gang::{self, alternatives};
 use super::quota::Quotas;
 use super::tenancy::{Reserved, Tenancy};
 use super::{
-    Cause, Claim, Claimant, Evictable, Held, Line, Place, PodClaim, Rented, Runner, Verdict,
+    Cause, Claim, Claimant, Evictable, Held, Line, Order, Place, PodClaim, Rented, Runner, Runs,
+    Verdict,
 };
 use crate::config::Settings;
 use crate::ledger::{Ledger, model_name, provider_of};
@@ -54,6 +55,8 @@ pub(crate) struct Desk<'a> {
     evictable: Evictable,
     /// Nodes that were rented for somebody.
     rented: Rented,
+    /// Whom work goes for that is of the same priority.
+    order: Option<&'a Order>,
     settings: &'a Settings,
 }
 
@@ -75,8 +78,15 @@ impl<'a> Desk<'a> {
             line,
             evictable: Evictable::default(),
             rented: Rented::default(),
+            order: None,
             settings,
         }
+    }
+
+    /// Lets running work be evicted for its equals where the order says so.
+    pub(crate) fn ordered_by(mut self, order: &'a Order) -> Self {
+        self.order = Some(order);
+        self
     }
 
     /// Lets running work be evicted.
@@ -183,7 +193,7 @@ impl<'a> Desk<'a> {
         }
         let mut verdict = fold(tried);
         if verdict.reason == reason::WAITING_FOR_CAPACITY {
-            let room = self.make_room(ledger, claim, &asked, &kept, &verdict);
+            let room = self.make_room(ledger, claimant, &asked, &kept, &verdict);
             let room = room.or_else(|| self.take_back(ledger, claim, &kept, &verdict));
             if let Some(decision) = room {
                 return decision;
@@ -225,19 +235,32 @@ impl<'a> Desk<'a> {
     fn make_room(
         &mut self,
         ledger: &Ledger,
-        claim: &Claim,
+        claimant: &dyn Claimant,
         asked: &[Request],
         kept: &[Arc<str>],
         verdict: &Verdict,
     ) -> Option<Decision> {
+        let claim = claimant.claim();
         let asked = by_provider(ledger, claim, asked);
         let left_out: Vec<_> = claim.avoided.iter().chain(kept).cloned().collect();
         let tenancy = &self.tenancy;
         let preemptible = |namespace: &str| tenancy.preemptible(namespace);
         let fleet = &ledger.fleet;
-        let room = self
-            .evictable
-            .make_room(fleet, claim, &asked, &left_out, &preemptible)?;
+        let now = self.evictable.now();
+        let equals = self
+            .order
+            .and_then(|order| Some((order, order.equals(claimant, now)?)));
+        let gives_way =
+            |runs: &Runs| equals.is_some_and(|(order, equals)| order.gives_way(runs, equals, now));
+        let evictable = &mut self.evictable;
+        let room =
+            evictable.make_room(fleet, claim, &asked, &left_out, &preemptible, &gives_way)?;
+        let equal = |one: &Arc<dyn Runner>| one.runs().priority == claim.priority;
+        let (cause, whose) = if room.going.iter().any(equal) {
+            (Cause::Rank, "ranked far worse by the queue policy")
+        } else {
+            (Cause::Priority, "of lower priority")
+        };
         let names = room.going.iter().map(|one| one.runs().key.to_string());
         let names = names.collect::<Vec<_>>().join(", ");
         let nodes = room.nodes.join(", ");
@@ -245,12 +268,12 @@ impl<'a> Desk<'a> {
         let fresh = |one: &Arc<dyn Runner>| one.runs().evicted_for.is_none();
         let going = room.going.into_iter().filter(fresh).collect();
         let message = format!(
-            "{}; it takes the place of {names} on {nodes}, of lower priority, as soon as that has ended",
+            "{}; it takes the place of {names} on {nodes}, {whose}, as soon as that has ended",
             verdict.message
         );
         let reason = reason::PREEMPTING;
         let verdict = Verdict { reason, message };
-        Some(Decision::Evict(going, Cause::Priority, verdict))
+        Some(Decision::Evict(going, cause, verdict))
     }
 
     /// Keeps room for a claim whose turn it is; says where.
@@ -284,7 +307,7 @@ impl<'a> Desk<'a> {
     /// Keeps what a claim waits for of its tenant's quota from later work of the tenant, or a stream of small work would
     /// hold wide work up for good.
     fn stand_in_line_of_tenant(&mut self, ledger: &Ledger, claim: &Claim, verdict: &Verdict) {
-        if verdict.reason != reason::TENANT_QUOTA_EXCEEDED || !self.line.keeps() {
+        if verdict.reason != reason::TENANT_QUOTA_EXCEEDED || !self.line.keeps_for(claim) {
             return;
         }
         let first = claim.pods.first().map(|pod| base_request(ledger, pod));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use warp_api::workload::Priority;
+use warp_core::estimate::Features;
 use warp_core::fleet::{Fleet, Request};
 use warp_core::random::Fingerprint;
 use warp_core::schedule::evict::{Victim, evict};
@@ -18,7 +19,7 @@ use warp_runtime::plan::Plan;
 use super::{Claim, Tenancy};
 
 /// Running work, in words that know no kind.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Runs {
     pub(crate) key: Key,
     /// Its pods, by their ids in the ledger.
@@ -33,6 +34,11 @@ pub(crate) struct Runs {
     pub(crate) unsaved_since: Option<Timestamp>,
     /// For whom it was asked to end already.
     pub(crate) evicted_for: Option<String>,
+    /// It saves what it does, and may be interrupted for its equals.
+    pub(crate) saves: bool,
+    /// What is known about how long it runs.
+    pub(crate) features: Features,
+    pub(crate) created: Option<Timestamp>,
 }
 
 impl Runs {
@@ -44,6 +50,11 @@ impl Runs {
         // What has not begun has run for nothing.
         let begun = self.started.unwrap_or(Timestamp::MAX);
         Some(begun.checked_add(min_run).unwrap_or(Timestamp::MAX))
+    }
+
+    /// GPUs of it that could be had by interrupting it for its equals.
+    pub(super) fn evictable_gpus(&self) -> u64 {
+        if self.saves { self.gpus } else { 0 }
     }
 
     /// A number of what decides whom it may be evicted for; `due` says whether it has run for long enough.
@@ -73,6 +84,8 @@ impl Runs {
 pub(crate) enum Cause {
     /// Work of higher priority.
     Priority,
+    /// Work of its own priority that the queue policy ranks far better.
+    Rank,
     /// Work within the share of its tenant, of which others borrow.
     Share,
 }
@@ -82,6 +95,7 @@ impl Cause {
     pub(crate) fn of_the_other(self) -> &'static str {
         match self {
             Self::Priority => "of higher priority",
+            Self::Rank => "which the queue policy ranks far better",
             Self::Share => "whose tenant takes back GPUs it had lent",
         }
     }
@@ -128,13 +142,17 @@ impl Evictable {
         }
     }
 
+    pub(super) fn now(&self) -> Timestamp {
+        self.now
+    }
+
     /// Whether it was asked to end already, or has run for long enough.
     fn is_due(&self, runs: &Runs) -> bool {
         runs.due(self.min_run).is_none_or(|due| due <= self.now)
     }
 
     /// The cheapest room for a claim, whose requests at each of its providers are `asked`, off the nodes `left_out`.
-    /// `preemptible` is what a namespace's tenant says. Whoever goes is not counted on again in this pass.
+    /// `preemptible` is what a namespace's tenant says, `gives_way` whether work goes for its equals. Whoever goes is not counted on again in this pass.
     pub(crate) fn make_room(
         &mut self,
         fleet: &Fleet,
@@ -142,6 +160,7 @@ impl Evictable {
         asked: &[Vec<Request>],
         left_out: &[Arc<str>],
         preemptible: &dyn Fn(&str) -> Option<bool>,
+        gives_way: &dyn Fn(&Runs) -> bool,
     ) -> Option<Room> {
         if claim.patient {
             return None;
@@ -150,10 +169,12 @@ impl Evictable {
             let runs = self.runners[*at].runs();
             let said = || preemptible(&runs.key.namespace);
             let lets = runs.preemptible.or_else(said);
-            runs.priority < claim.priority
-                && lets.unwrap_or(runs.priority == Priority::Low)
-                && self.is_due(runs)
-                && !self.taken.contains(at)
+            let goes = if runs.priority == claim.priority {
+                lets.unwrap_or(true) && gives_way(runs)
+            } else {
+                runs.priority < claim.priority && lets.unwrap_or(runs.priority == Priority::Low)
+            };
+            goes && self.is_due(runs) && !self.taken.contains(at)
         };
         let candidates: Vec<usize> = (0..self.runners.len()).filter(may_go).collect();
         let victims: Vec<Victim> = candidates.iter().map(|at| self.victim(*at)).collect();

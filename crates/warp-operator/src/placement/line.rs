@@ -11,7 +11,7 @@ use warp_core::fleet::{Fleet, Request, Work};
 use warp_core::schedule::fit::Filter;
 use warp_core::schedule::keep::{Ending, keep, waits_for_work};
 
-use super::Claim;
+use super::{Claim, Order};
 use crate::config::QueuePolicy;
 
 /// When running work ends, by its id in the ledger; work that is not named never does.
@@ -30,6 +30,8 @@ pub(crate) struct Held {
 /// The line of one pass.
 pub(crate) struct Line<'a> {
     policy: QueuePolicy,
+    /// Whom room is kept for, where the policy alone does not say.
+    order: Option<&'a Order>,
     now: Timestamp,
     /// Read when somebody is kept room for.
     endings: Box<dyn Fn() -> Endings + 'a>,
@@ -59,6 +61,7 @@ impl<'a> Line<'a> {
     ) -> Self {
         Self {
             policy,
+            order: None,
             now,
             endings: Box::new(endings),
             known: None,
@@ -81,9 +84,18 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Whether anything is kept for who waits.
-    pub(crate) fn keeps(&self) -> bool {
-        self.policy != QueuePolicy::SkipAhead
+    /// Asks the order for whom room is kept.
+    pub(crate) fn ordered_by(mut self, order: &'a Order) -> Self {
+        self.order = Some(order);
+        self
+    }
+
+    /// Whether anything is kept for a claim that waits.
+    pub(crate) fn keeps_for(&self, claim: &Claim) -> bool {
+        use QueuePolicy::{Easy, Fifo};
+        let usual = || matches!(self.policy, Easy | Fifo);
+        let order = self.order.map(|order| order.keeps_for(claim, self.now));
+        order.unwrap_or_else(usual)
     }
 
     /// What is kept so far in this pass.
@@ -133,7 +145,7 @@ impl<'a> Line<'a> {
         claim: &Claim,
         asked: &[Vec<Request>],
     ) -> Option<Vec<Arc<str>>> {
-        if !self.keeps() || self.is_behind(fleet, asked) {
+        if !self.keeps_for(claim) || self.is_behind(fleet, asked) {
             return None;
         }
         let held = match self.policy {

@@ -45,8 +45,8 @@ pub(super) struct Own {
     pub(super) reserves: Option<Reserved>,
 }
 
-/// A shape of claims, and the namespace they are in where that matters.
-pub(super) type Sort = (ShapeId, usize);
+/// A shape of claims, the namespace they are in where that matters, and how far they may go in evicting their equals.
+pub(super) type Sort = (ShapeId, usize, u64);
 
 /// What was found out about sorts of claims, in the last pass and in this one.
 #[derive(Debug, Default)]

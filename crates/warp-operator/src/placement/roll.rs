@@ -14,7 +14,7 @@ use super::memo::Own;
 use super::shape::{ShapeId, Shapes};
 use super::verdict::{is_fresh, moved};
 use super::{
-    Account, Arrivals, Asks, Claimant, Claimants, Endings, Runner, Turn, Verdict, Verdicts,
+    Account, Arrivals, Asks, Claimant, Claimants, Endings, Order, Runner, Turn, Verdict, Verdicts,
 };
 use crate::ledger::{Ledger, Promise};
 
@@ -37,6 +37,37 @@ pub(super) struct Roll {
     namespaces: Namespaces,
     /// Grows with every change of the line.
     changes: u64,
+    /// What is asked for.
+    demand: Demand,
+    /// The state of the order they stand in.
+    order: u64,
+}
+
+/// GPUs that are asked for, and those of them whose work could be interrupted.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Demand {
+    all: u64,
+    evictable: u64,
+}
+
+impl Demand {
+    fn of(waiting: &Waiting) -> (u64, u64) {
+        let claim = waiting.claimant.claim();
+        let gpus = claim.pods.iter().map(|pod| u64::from(pod.gpus.count)).sum();
+        (gpus, if claim.saves { gpus } else { 0 })
+    }
+
+    fn join(&mut self, waiting: &Waiting) {
+        let (all, evictable) = Self::of(waiting);
+        self.all += all;
+        self.evictable += evictable;
+    }
+
+    fn leave(&mut self, waiting: &Waiting) {
+        let (all, evictable) = Self::of(waiting);
+        self.all -= all;
+        self.evictable -= evictable;
+    }
 }
 
 /// What is known of one object.
@@ -148,6 +179,9 @@ struct Runners {
     young: BTreeSet<(Timestamp, Whose)>,
     /// Changes when somebody may be evicted who could not before, or the other way round.
     print: u64,
+    /// GPUs of all, and of those that save what they do.
+    gpus: u64,
+    evictable: u64,
     /// The same as a list; made when it is asked for.
     list: Option<Arc<Vec<Arc<dyn Runner>>>>,
 }
@@ -156,6 +190,8 @@ impl Runners {
     fn remove(&mut self, who: &Whose, min_run: SignedDuration) {
         if let Some((runner, due)) = self.all.remove(who) {
             self.print = self.print.wrapping_sub(runner.runs().print(due));
+            self.gpus -= runner.runs().gpus;
+            self.evictable -= runner.runs().evictable_gpus();
             if let Some(at) = runner.runs().due(min_run) {
                 self.young.remove(&(at, who.clone()));
             }
@@ -173,6 +209,8 @@ impl Runners {
         let at = runner.runs().due(min_run).filter(|at| *at > now);
         self.young.extend(at.map(|at| (at, who.clone())));
         self.print = self.print.wrapping_add(runner.runs().print(at.is_none()));
+        self.gpus += runner.runs().gpus;
+        self.evictable += runner.runs().evictable_gpus();
         self.all.insert(who.clone(), (runner, at.is_none()));
         self.list = None;
     }
@@ -200,6 +238,7 @@ pub(super) struct Reader<'a> {
     pub(super) arrivals: &'a Arrivals,
     pub(super) verdicts: &'a Verdicts,
     pub(super) min_run: Duration,
+    pub(super) order: &'a Order,
 }
 
 impl Roll {
@@ -303,7 +342,12 @@ impl Roll {
             Asks::Now(claimant) => Some(claimant),
             _ => None,
         };
-        entry.turn = self.stand(who.clone(), before.turn, now_asks, reader.arrivals);
+        let overdue = now_asks
+            .as_ref()
+            .and_then(|one| reader.order.overdue_at(one.claim()));
+        let overdue = overdue.filter(|at| *at > now);
+        entry.again = entry.again.into_iter().chain(overdue).min();
+        entry.turn = self.stand(who.clone(), before.turn, now_asks, reader, now);
         let gone = before.promises.iter().filter(|had| {
             let mut there = entry.promises.iter();
             !there.any(|one| one.owner == had.owner)
@@ -337,13 +381,18 @@ impl Roll {
         who: Whose,
         before: Option<Turn>,
         claimant: Option<Arc<dyn Claimant>>,
-        arrivals: &Arrivals,
+        reader: Reader<'_>,
+        now: Timestamp,
     ) -> Option<Turn> {
         let turn = claimant.as_ref().map(|claimant| {
-            let claim = claimant.claim();
-            Turn::of(claim, arrivals.of(&claim.uid))
+            let arrived = reader.arrivals.of(&claimant.claim().uid);
+            reader.order.turn(&**claimant, arrived, now)
         });
+        let moved = before != turn;
         let left = before.and_then(|turn| self.line.remove(&turn));
+        if let Some(left) = &left {
+            self.demand.leave(left);
+        }
         let Some((claimant, turn)) = claimant.zip(turn) else {
             if let Some(left) = left {
                 self.changes += 1;
@@ -375,14 +424,47 @@ impl Roll {
                 waiting.own = left.own.filter(|_| stays);
             }
         }
-        self.changes += u64::from(!stays);
+        self.changes += u64::from(!stays || moved);
+        self.demand.join(&waiting);
         self.line.insert(turn.clone(), waiting);
         Some(turn)
+    }
+
+    /// The share of the GPUs held or asked for whose work could be interrupted for its equals.
+    pub(super) fn evictable_share(&self) -> f64 {
+        let all = self.demand.all + self.runners.gpus;
+        let evictable = self.demand.evictable + self.runners.evictable;
+        if all == 0 {
+            0.0
+        } else {
+            evictable as f64 / all as f64
+        }
+    }
+
+    /// Puts everybody where the order says now, if that is another than before.
+    pub(super) fn reorder(&mut self, order: u64, reader: Reader<'_>, now: Timestamp) {
+        if std::mem::replace(&mut self.order, order) == order {
+            return;
+        }
+        self.changes += 1;
+        for (_, waiting) in std::mem::take(&mut self.line) {
+            let arrived = reader.arrivals.of(&waiting.claimant.claim().uid);
+            let turn = reader.order.turn(&*waiting.claimant, arrived, now);
+            if let Some(entry) = self.entries.get_mut(&waiting.who) {
+                entry.turn = Some(turn.clone());
+            }
+            self.line.insert(turn, waiting);
+        }
     }
 
     /// Grows with every change of the line.
     pub(super) fn changes(&self) -> u64 {
         self.changes
+    }
+
+    /// The state of the order they stand in.
+    pub(super) fn order(&self) -> u64 {
+        self.order
     }
 
     pub(super) fn held_back(&self) -> &BTreeSet<String> {
@@ -473,6 +555,11 @@ impl Roll {
         self.entries == other.entries
             && self.endings == other.endings
             && self.held_back == other.held_back
+            && self.demand == other.demand
+            && self
+                .evictable_share()
+                .total_cmp(&other.evictable_share())
+                .is_eq()
             && self.runners.print == other.runners.print
             && running(self) == running(other)
             && claims(self) == claims(other)

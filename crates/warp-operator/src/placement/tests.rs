@@ -1,6 +1,8 @@
 // `json!` at the call reads best by value.
 #![allow(clippy::needless_pass_by_value)]
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 use warp_api::GPUWorkload;
 use warp_api::workload::Priority;
@@ -9,6 +11,7 @@ use warp_runtime::cache::Cache;
 mod evict;
 mod gangs;
 mod line;
+mod order;
 mod reclaim;
 mod rented;
 mod tenancy;
@@ -44,7 +47,9 @@ fn workload(name: &str, spec: Value) -> Arc<GPUWorkload> {
     });
     for (key, value) in spec.as_object().into_iter().flatten() {
         match key.as_str() {
-            "annotations" | "labels" => object["metadata"][key] = value.clone(),
+            "annotations" | "labels" | "creationTimestamp" => {
+                object["metadata"][key] = value.clone();
+            }
             "status" => object["status"] = value.clone(),
             _ => object["spec"][key] = value.clone(),
         }
@@ -435,7 +440,7 @@ fn the_queue_serves_priority_first_and_then_age() {
         made("b-twin", "normal", "2026-11-15T11:00:00Z"),
     ];
     let mut order = |arrivals: &Arrivals| -> Vec<String> {
-        in_order(&mut queue, arrivals);
+        in_order(&mut queue, &Order::new(QueuePolicy::Easy), arrivals, now());
         let name = |one: &Arc<dyn Claimant>| one.claim().key.name.to_string();
         queue.iter().map(name).collect()
     };

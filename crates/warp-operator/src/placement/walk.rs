@@ -86,9 +86,9 @@ impl<'a> Walk<'a> {
         let structure = books.structure();
         roll.count(&mut mix, books.ledger_mut(), structure);
         // Nobody goes for work of the lowest priority, unless it borrows.
-        let evicts = tenancy.lends() || roll.is_urgent();
+        let evicts = tenancy.lends() || roll.is_urgent() || roll.evictable_share() > 0.0;
         let (runners, evictable) = if evicts {
-            (roll.runners(), roll.evictable())
+            (roll.runners(), roll.evictable().wrapping_add(roll.order()))
         } else {
             (Arc::default(), 0)
         };
@@ -107,9 +107,11 @@ impl<'a> Walk<'a> {
             by_share(&wanted, &tenancy, books.ledger_mut())
         });
         let order = order.flatten().unwrap_or_else(|| (0..all.len()).collect());
-        let line = Line::knowing(cx.settings.queue_policy, now, endings, std::mem::take(held));
+        let line = Line::knowing(cx.settings.queue_policy, now, endings, std::mem::take(held))
+            .ordered_by(&cx.order);
         let evictables = Evictable::new(runners, now, cx.settings.min_run_time);
         let mut desk = Desk::new(&[], quotas, tenancy, line, &cx.settings)
+            .ordered_by(&cx.order)
             .evicting(evictables)
             .expecting(mix)
             .keeping(rented.clone());
@@ -127,7 +129,8 @@ impl<'a> Walk<'a> {
                 || waiting.is_kept_for
                 || !shapes.is_shared(waiting.shape)
                 || (!rented.is_empty() && rented.is_first(&waiting.claimant.claim().uid));
-            let sort = (waiting.shape, realms[waiting.namespace]);
+            let level = cx.order.level(&*waiting.claimant, now);
+            let sort = (waiting.shape, realms[waiting.namespace], level);
             let known = if special {
                 let own = waiting.own.as_ref();
                 own.filter(|own| own.ground.is_same(&ground)).map(|own| {

@@ -340,6 +340,9 @@ fn claim(job: &Queued, ask: &Ask, (priority, patient): (Priority, bool), now: Ti
         priority,
         patient,
         max_runtime_seconds: job.longest_seconds,
+        saved_seconds: 0,
+        has_run: false,
+        saves: false,
         strategy: None,
         providers: providers(job),
         avoided: refused_nodes(job, now)

@@ -67,6 +67,9 @@ impl Running {
             started,
             unsaved_since: started,
             evicted_for: going.cloned(),
+            saves: false,
+            features: warp_core::estimate::Features::default(),
+            created: None,
         };
         Some(Self {
             job: Arc::clone(job),

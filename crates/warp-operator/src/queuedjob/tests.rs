@@ -170,7 +170,7 @@ fn asking(job: &Object) -> Asking {
 }
 
 fn placed(job: &Object, nodes: &[&str]) -> Object {
-    let plan = asking(job).plan(&at(nodes), now());
+    let plan = asking(job).plan(&at(nodes), NOW);
     patched(job, patch(&plan))
 }
 
@@ -310,7 +310,7 @@ fn one_pod_is_pinned_by_one_write_of_this_version_and_what_its_owner_requires_st
         json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": zone}});
     let own = json!({"spec": {"template": {"spec": {"affinity": {"nodeAffinity": required}}}}});
     for before in [job(&json!({})), job(&own)] {
-        let plan = asking(&before).plan(&at(&["n1"]), now());
+        let plan = asking(&before).plan(&at(&["n1"]), NOW);
         assert_eq!(patch(&plan)["metadata"]["resourceVersion"], "7");
         let after = patched(&before, patch(&plan));
         assert_eq!(standing(&after, &[]), Standing::Placed);

@@ -461,6 +461,9 @@ fn claim(
         priority: rank.priority,
         patient: rank.patient,
         max_runtime_seconds: workload.spec.max_runtime.as_deref().and_then(run_seconds),
+        saved_seconds: saved_seconds(workload),
+        has_run: attempt > 0,
+        saves: workload.spec.checkpoint.is_some(),
         strategy: workload.spec.scheduling_strategy,
         dice: dice.get(),
         providers: providers(workload),
@@ -472,6 +475,17 @@ fn claim(
         pods: vec![pod; workload.spec.members() as usize],
         makes_job: true,
     }
+}
+
+/// How long its last attempt had run when it last saved its work.
+fn saved_seconds(workload: &GPUWorkload) -> i64 {
+    let status = workload.status.as_ref();
+    let saved = status.and_then(|status| status.last_checkpoint.as_ref());
+    let begun = status.and_then(|status| status.last_schedule_time.as_ref());
+    let ran = saved
+        .zip(begun)
+        .map(|(saved, begun)| saved.time.0.duration_since(begun.0));
+    ran.map_or(0, |ran| ran.as_secs().max(0))
 }
 
 /// Nodes the cluster's scheduler refused lately.

@@ -15,13 +15,15 @@ use warp_runtime::plan::{Action, Kind, Plan};
 
 use super::assess::over;
 use super::pod::{ended, made_by, started};
-use super::{Class, attempt, checkpoint, owns, rank};
+use super::{Class, attempt, checkpoint, features, owns, rank};
 use crate::clock;
 use crate::ledger::node_of;
 use crate::placement::{self, Cause, Claim, Runner, Runs};
 
 /// What the annotation says of a Job that has to give back what its tenant borrows.
 const SHARE: &str = "share";
+/// The same of one that goes for work of its own priority.
+const RANK: &str = "rank";
 
 /// A workload whose pods are all on their nodes.
 #[derive(Debug)]
@@ -70,6 +72,9 @@ impl Running {
             started,
             unsaved_since,
             evicted_for: evicted_for(job).map(str::to_owned),
+            saves: checkpoint.is_some(),
+            features: features(workload),
+            created: workload.creation_timestamp().map(|time| time.0),
         };
         Some(Self {
             workload: Arc::clone(workload),
@@ -94,8 +99,10 @@ impl Runner for Running {
 
     fn evict(&self, plan: &mut Plan, by: &Claim, cause: Cause) {
         let mut annotations = json!({label::EVICTED_FOR: by.key.to_string()});
-        if cause == Cause::Share {
-            annotations[label::EVICTED_BECAUSE] = json!(SHARE);
+        match cause {
+            Cause::Priority => {}
+            Cause::Rank => annotations[label::EVICTED_BECAUSE] = json!(RANK),
+            Cause::Share => annotations[label::EVICTED_BECAUSE] = json!(SHARE),
         }
         let patch = json!({"metadata": {"annotations": annotations}});
         plan.merge(&*self.job, patch);
@@ -111,6 +118,7 @@ impl Runner for Running {
 fn cause(job: &Job) -> Cause {
     match job.annotations().get(label::EVICTED_BECAUSE) {
         Some(because) if because == SHARE => Cause::Share,
+        Some(because) if because == RANK => Cause::Rank,
         _ => Cause::Priority,
     }
 }

@@ -32,6 +32,7 @@ impl Live {
         let jobs = needed(client, "jobs").await?;
         let (queued, refused) = queued::all(client, &jobs, None).await?;
         left_out.extend(refused.into_iter().map(str::to_owned));
+        let settings = operator::settings(client).await;
         let cluster = Cluster {
             nodes: needed(client, "nodes").await?,
             pods: needed(client, "pods").await?,
@@ -47,10 +48,11 @@ impl Live {
             priorities: wanted(client, "priorityclasses", &mut left_out).await?,
             requests: wanted(client, "gpurequests", &mut left_out).await?,
             catalogue: Arc::new(gpus::added(client, &mut left_out).await?.catalogue),
+            learnt: operator::learnt(client, &settings).await,
         };
         Ok(Self {
             cluster,
-            settings: operator::settings(client).await,
+            settings,
             left_out,
         })
     }

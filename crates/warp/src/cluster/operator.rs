@@ -4,9 +4,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::ListParams;
 use kube::{Api, Client};
-use warp_operator::Settings;
+use warp_operator::{DURATIONS, Settings};
 
 use crate::commands::install;
 
@@ -52,6 +53,18 @@ pub(crate) fn flag(deployment: &Deployment, name: &str) -> Option<String> {
 pub(crate) async fn settings(client: &Client) -> Settings {
     let found = deployments(client).await.unwrap_or_default();
     found.first().map_or_else(Settings::default, said)
+}
+
+/// What the operator has learnt about run times, where its policy goes by that and it may be read.
+pub(crate) async fn learnt(client: &Client, settings: &Settings) -> Option<Arc<ConfigMap>> {
+    if !settings.queue_policy.learns() {
+        return None;
+    }
+    let found = deployments(client).await.unwrap_or_default();
+    let namespace = found.first().and_then(kube::ResourceExt::namespace);
+    let namespace = namespace.unwrap_or_else(|| install::NAMESPACE.to_owned());
+    let kept: Api<ConfigMap> = Api::namespaced(client.clone(), &namespace);
+    kept.get_opt(DURATIONS).await.ok().flatten().map(Arc::new)
 }
 
 fn said(deployment: &Deployment) -> Settings {

@@ -56,8 +56,10 @@ pub(crate) struct Args {
     /// Strategy of workloads that name none; see docs/concepts/placement.md for all of them
     #[arg(long, default_value = "warp")]
     default_strategy: SchedulingStrategy,
-    /// Who may start before work that came earlier and waits for room: easy (whoever does not take the room kept for the
-    /// first in line), fifo (nobody who could use the same nodes), skipAhead (anybody)
+    /// Who is served first, within a priority, and who may start before work that waits for room: easy (in order of age;
+    /// whoever does not take the room kept for the first in line), fifo (nobody who could use the same nodes), skipAhead
+    /// (anybody), sjf (anybody, shortest expected first), las (anybody, least GPU-time first), warp (short and narrow first,
+    /// nobody overdue); see docs/concepts/queueing.md
     #[arg(long, default_value = "easy", value_name = "POLICY")]
     queue_policy: QueuePolicy,
     /// How many GPUs of room for later work one dollar per GPU-hour is worth to the strategy `warp`; 0 ignores prices

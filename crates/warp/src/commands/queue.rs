@@ -10,9 +10,10 @@ use kube::api::ListParams;
 use serde::Serialize;
 use warp_api::workload::{EstimatedStart, Priority};
 use warp_api::{GPUWorkload, Phase, Tenant, label, reason};
+use warp_operator::Settings;
 use warp_operator::foresight::{Cluster, QueuedJob, Waiter, everybody, jobs_without_place};
 
-use crate::cluster::{self, Connection, Target, live};
+use crate::cluster::{self, Connection, Target, live, operator};
 use crate::output::{self, Table};
 use crate::workload;
 
@@ -65,10 +66,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 async fn queue(args: Args) -> anyhow::Result<ExitCode> {
     let connection = args.target.connect().await?;
     let (workloads, everywhere) = workloads(&connection).await?;
+    let settings = operator::settings(&connection.client).await;
     let jobs = jobs(&connection, everywhere).await?;
     let within = (!everywhere).then_some(connection.namespace.as_str());
     let (queued, _) = cluster::queued::all(&connection.client, &jobs, within).await?;
     let cluster = Cluster {
+        learnt: operator::learnt(&connection.client, &settings).await,
         jobs,
         queued,
         // Who may not read them sees Jobs of every class among the usual ones.
@@ -85,7 +88,7 @@ async fn queue(args: Args) -> anyhow::Result<ExitCode> {
         ));
     }
     let now = Timestamp::now();
-    let mut entries = entries(&cluster, now);
+    let mut entries = entries(&cluster, &settings, now);
     if !args.all_namespaces {
         entries.retain(|entry| entry.namespace == connection.namespace);
     }
@@ -151,8 +154,8 @@ async fn jobs(
 }
 
 /// Those in line, in order, then those that wait for something else.
-fn entries(cluster: &Cluster, now: Timestamp) -> Vec<Entry> {
-    let line = everybody(cluster, now);
+fn entries(cluster: &Cluster, settings: &Settings, now: Timestamp) -> Vec<Entry> {
+    let line = everybody(cluster, settings, now);
     let mut entries: Vec<Entry> = line
         .iter()
         .enumerate()

@@ -30,6 +30,9 @@ fn runs(name: &str, gpus: u64, priority: Priority, minutes: i64) -> Runs {
         started,
         unsaved_since: started,
         evicted_for: None,
+        saves: false,
+        features: warp_core::estimate::Features::default(),
+        created: None,
     }
 }
 
@@ -141,7 +144,7 @@ fn nobody_goes_for_work_whose_class_evicts_nobody() {
         .claim()
         .clone();
     claim.patient = true;
-    let room = evictable.make_room(&ledger.fleet, &claim, &[], &[], &|_| None);
+    let room = evictable.make_room(&ledger.fleet, &claim, &[], &[], &|_| None, &|_| false);
     assert!(room.is_none());
 }
 

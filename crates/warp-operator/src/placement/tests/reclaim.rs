@@ -62,6 +62,9 @@ fn scene(nodes: u32, running: &[Ran<'_>]) -> Scene {
             started,
             unsaved_since: started,
             evicted_for: None,
+            saves: false,
+            features: warp_core::estimate::Features::default(),
+            created: None,
         })));
     }
     let placed = decide(&mut ledger, &there);

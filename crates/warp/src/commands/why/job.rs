@@ -7,7 +7,6 @@ use anyhow::{Context, bail};
 use jiff::Timestamp;
 use kube::{Api, ResourceExt};
 use warp_api::{GPUWorkload, Phase, label, reason};
-use warp_operator::Settings;
 use warp_operator::foresight::{
     End, KINDS, Outlook, Queued, Waiter, everybody, kind_named, outlook_of_job,
 };
@@ -157,11 +156,11 @@ async fn waits(
         }
     };
     why.notes.extend(live.caveat());
-    let (settings, now) = (Settings::default(), Timestamp::now());
-    let Some(outlook) = outlook_of_job(&live.cluster, job, &settings, now) else {
+    let (settings, now) = (&live.settings, Timestamp::now());
+    let Some(outlook) = outlook_of_job(&live.cluster, job, settings, now) else {
         return Ok(());
     };
-    let line = everybody(&live.cluster, now);
+    let line = everybody(&live.cluster, settings, now);
     let ahead = line.iter().take_while(|waiter| match waiter {
         Waiter::Job(other) => other.job.uid() != job.uid(),
         Waiter::Workload(_) => true,
