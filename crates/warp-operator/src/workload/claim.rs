@@ -19,6 +19,7 @@ use warp_runtime::plan::Plan;
 
 use super::assess::{Placeable, placeable};
 use super::gang::{self, promise_id};
+use super::mpi;
 use super::objects::{Shell, job_name, shell};
 use super::observe::{Seen, class_of, reserves, see};
 use super::plan::only_if_lost;
@@ -219,7 +220,7 @@ pub(crate) fn promise(job: &Job) -> Option<Promise> {
 }
 
 /// One workload that waits for a place.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Asking {
     jobs: Cache<Job>,
     workload: Arc<GPUWorkload>,
@@ -291,6 +292,11 @@ impl Claimant for Asking {
         if self.workload.spec.is_gang() {
             plan.create_or_find(&gang::service(&self.workload));
         }
+        if self.workload.spec.mpi.is_some()
+            && let Some(secret) = mpi::secret(&self.workload)
+        {
+            plan.create_or_find(&secret);
+        }
         if let Some(job) = self.job(places) {
             plan.create_or_find(&job);
         }
@@ -330,6 +336,12 @@ impl Claimant for Asking {
                 "the API server refused the job made from it: {message}; correct the workload or the namespace's policy"
             ),
         }
+    }
+
+    fn narrowed(&self, members: usize) -> Option<Arc<dyn Claimant>> {
+        let mut narrowed = self.clone();
+        narrowed.claim.pods.truncate(members);
+        Some(Arc::new(narrowed))
     }
 
     fn features(&self) -> Features {
@@ -376,6 +388,7 @@ fn claim(
             .filter(|_| workload.spec.is_gang())
             .map(|topology| levels.level(topology)),
         pods: vec![pod; workload.spec.members() as usize],
+        least: workload.spec.least_members() as usize,
         makes_job: true,
     }
 }
