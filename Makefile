@@ -36,6 +36,14 @@ test-docker: ## The Docker node against the engine of this machine (needs a runn
 test-vllm: ## A real vLLM under Warp on this machine's processors (installs it once: 7 GB into the user's cache)
 	testbed/vllm/run
 
+.PHONY: test-mpi
+test-mpi: ## A gang that starts by mpirun over SSH on this machine (installs Debian's Open MPI and OpenSSH where they are missing)
+	testbed/mpi/run
+
+.PHONY: test-torch
+test-torch: ## A real torch.distributed in a gang on this machine's processors (installs PyTorch once: 5 GB into the user's cache)
+	testbed/torch/run
+
 .PHONY: test-cloud
 test-cloud: ## Rent one machine for real and give it back: PROVIDER=lambda CAP=1.50, credentials in WARP_CLOUD_<key>
 	cargo run --locked --quiet -p warp-cloud --example rent -- "$(PROVIDER)" "$(CAP)"

@@ -26,7 +26,7 @@ use warp_core::schedule::{Policy, strategy::UnknownPolicy};
 
 pub use ask::{BadSpec, GpuAsk, Name, run_seconds};
 pub use checkpoint::{Checkpoint, CheckpointEvidence, CheckpointSignal, LastCheckpoint};
-pub use gang::{AssignedNode, Closeness, Topology, fold_nodes, fold_ranks, nodes_in_words};
+pub use gang::{AssignedNode, Closeness, Mpi, Topology, fold_nodes, fold_ranks, nodes_in_words};
 pub use levels::{BadLevels, TopologyLevel, TopologyLevels};
 pub use rent::{Rent, RentStatus};
 pub use rules::{PLACED_FIELDS, RULES};
@@ -100,9 +100,19 @@ pub struct GPUWorkloadSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 512))]
     pub replicas: Option<i32>,
+    /// Makes the gang elastic: each attempt starts with as many members as fit at that moment, from this many up to
+    /// `replicas`, instead of waiting for all of them; `WORLD_SIZE` says how many they are. One that runs does not change
+    /// its size. Absent: all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 512))]
+    pub min_replicas: Option<i32>,
     /// How close together the members of a gang are. Absent: anywhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<Topology>,
+    /// Has the gang start by MPI: the first member runs the command, such as `mpirun ./train`, once every other answers over
+    /// SSH, with keys of this gang alone and a hostfile of all members. The image needs `ssh`, `sshd` and an MPI.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mpi: Option<Mpi>,
     /// Order among waiting workloads: higher first, then older first. Running work is stopped for it only where that is
     /// `preemptible` and of lower priority.
     #[serde(default)]
@@ -299,6 +309,20 @@ pub struct RetryPolicy {
     #[serde(default = "default_disruptions")]
     #[schemars(range(min = 0, max = 1000))]
     pub max_disruptions: i32,
+    /// What a member that fails by itself (it ends badly, or for want of memory) does to the gang; of a workload of one
+    /// pod, that pod to the workload. Absent: `restart`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_member_failure: Option<MemberFailure>,
+}
+
+/// What a member that ends badly does to its gang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum MemberFailure {
+    /// All members end and the gang is tried again, which uses a retry.
+    Restart,
+    /// All members end and the gang has failed, whatever retries are left. What the cluster does to it is still no failure.
+    Fail,
 }
 
 impl Default for RetryPolicy {
@@ -307,6 +331,7 @@ impl Default for RetryPolicy {
             max_retries: default_retries(),
             backoff_seconds: default_backoff(),
             max_disruptions: default_disruptions(),
+            on_member_failure: None,
         }
     }
 }

@@ -405,6 +405,12 @@ fn ask(
         return answer;
     }
     in_order(&mut line, &cx.order, &cx.arrivals, now);
+    // One that is elastic waits for the fewest places it starts with.
+    for claimant in line.iter_mut().filter(|one| one.claim().is_elastic()) {
+        if let Some(least) = claimant.narrowed(claimant.claim().least) {
+            *claimant = least;
+        }
+    }
     let behind = line.split_off(line.len().min(LINE));
     let storage = ledger::Storage {
         claims: cx.claims.all(),

@@ -10,6 +10,7 @@ mod evict;
 mod failure;
 mod gang;
 mod members;
+mod mpi;
 mod objects;
 mod observe;
 mod plan;

@@ -32,6 +32,27 @@ pub enum Closeness {
     Preferred,
 }
 
+/// How a gang starts by MPI.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Mpi {
+    /// Processes that may run in each member, as the hostfile says it. Absent: one for each GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub slots: Option<i32>,
+    /// Where the members' SSH servers listen. Absent: 2222.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1024, max = 65535))]
+    pub port: Option<i32>,
+}
+
+impl Mpi {
+    /// Where the members' SSH servers listen.
+    pub fn port(&self) -> i32 {
+        self.port.unwrap_or(2222)
+    }
+}
+
 /// A node and the members of a gang it has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -49,6 +70,15 @@ impl GPUWorkloadSpec {
         asked.filter(|count| *count > 0).unwrap_or(1)
     }
 
+    /// The fewest members it starts with.
+    pub fn least_members(&self) -> u32 {
+        let least = self
+            .min_replicas
+            .and_then(|count| u32::try_from(count).ok());
+        let least = least.filter(|count| *count > 0);
+        least.map_or(self.members(), |least| least.min(self.members()))
+    }
+
     /// Whether it is several pods that start together.
     pub fn is_gang(&self) -> bool {
         self.members() > 1
@@ -63,9 +93,10 @@ impl GPUWorkloadSpec {
     /// What it asks for, in words: `2 nvidia GPUs`, or `4 × 2 nvidia GPUs` for a gang.
     pub fn describe_ask(&self) -> String {
         let each = GpuAsk::of(self).map_or_else(|problem| problem.0, |ask| ask.describe());
-        match self.members() {
-            1 => each,
-            many => format!("{many} × {each}"),
+        match (self.least_members(), self.members()) {
+            (_, 1) => each,
+            (least, many) if least < many => format!("{least}-{many} × {each}"),
+            (_, many) => format!("{many} × {each}"),
         }
     }
 }
@@ -79,6 +110,12 @@ impl GPUWorkloadStatus {
         let names = self.assigned_nodes.iter();
         let named = names.map(|node| (node.name.as_str(), ranks(&node.ranks)));
         Some(in_words(named))
+    }
+
+    /// Members of the current attempt of a gang that were given a node; none when it has no places.
+    pub fn placed_members(&self) -> Option<usize> {
+        let members = self.assigned_nodes.iter().map(|node| ranks(&node.ranks));
+        Some(members.sum()).filter(|members| *members > 0)
     }
 
     /// Whether the current attempt was given a node.

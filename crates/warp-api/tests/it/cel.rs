@@ -101,6 +101,12 @@ fn value_examples() -> Vec<Example> {
             refused: workload(&json!({"image": "a", "replicas": 2, "rent": {"maxPrice": "3"}})),
         },
         Example {
+            message: "the fewest members a gang starts with",
+            old: None,
+            accepted: workload(&json!({"image": "a", "replicas": 4, "minReplicas": 2})),
+            refused: workload(&json!({"image": "a", "replicas": 4, "minReplicas": 5})),
+        },
+        Example {
             message: "the key of a node label",
             old: None,
             accepted: workload(
@@ -222,6 +228,14 @@ fn transition_examples() -> Vec<Example> {
         ),
         frozen("replicas may not", changed("replicas", json!(2))),
         Example {
+            message: "minReplicas may not",
+            old: Some(changed("replicas", json!(2))),
+            accepted: changed("replicas", json!(2)),
+            refused: placed(
+                &json!({"image": "a", "command": ["run"], "replicas": 2, "minReplicas": 1}),
+            ),
+        },
+        Example {
             message: "topology may not",
             old: Some(changed("replicas", json!(2))),
             accepted: changed("replicas", json!(2)),
@@ -229,6 +243,7 @@ fn transition_examples() -> Vec<Example> {
                 &json!({"image": "a", "command": ["run"], "replicas": 2, "topology": {"level": "zone"}}),
             ),
         },
+        frozen("mpi may not", changed("mpi", json!({"slots": 2}))),
         frozen("gpu may not", changed("gpu", json!({"vendor": "amd"}))),
         frozen("image may not", changed("image", json!("b"))),
         frozen("command may not", placed(&json!({"image": "a"}))),

@@ -53,6 +53,8 @@ pub(crate) struct Claim {
     /// How close together its pods are.
     pub(crate) near: Option<TopologyLevel>,
     pub(crate) pods: Vec<PodClaim>,
+    /// The fewest pods it starts with: fewer than all where it is elastic.
+    pub(crate) least: usize,
     /// A Job is made when it is placed, which quotas count; one that is there is counted already.
     pub(crate) makes_job: bool,
 }
@@ -83,6 +85,13 @@ pub(crate) struct Place {
     pub(crate) why: String,
 }
 
+impl Claim {
+    /// Whether fewer places than it has pods will do.
+    pub(crate) fn is_elastic(&self) -> bool {
+        self.least < self.pods.len()
+    }
+}
+
 /// A claim and how an answer to it is carried out.
 pub(crate) trait Claimant: Debug + Send + Sync {
     fn claim(&self) -> &Claim;
@@ -101,6 +110,10 @@ pub(crate) trait Claimant: Debug + Send + Sync {
     fn taken(&self) -> Verdict;
     /// The API server refuses what the plan makes or changes.
     fn rejected(&self, message: &str) -> Verdict;
+    /// The same claim for its first `members` pods only, where it is elastic.
+    fn narrowed(&self, _members: usize) -> Option<Arc<dyn Claimant>> {
+        None
+    }
     /// What is known about how long it will run.
     fn features(&self) -> Features {
         let claim = self.claim();

@@ -152,8 +152,63 @@ impl<'a> Desk<'a> {
         &self.settings.topology_levels
     }
 
-    /// Decides for one claim. A placement is entered into the ledger.
+    /// Decides for one claim. A placement is entered into the ledger. One that is elastic gets as many places as there are
+    /// now, and waits for the fewest it starts with.
     pub(crate) fn decide(&mut self, ledger: &mut Ledger, claimant: &dyn Claimant) -> Decision {
+        let claim = claimant.claim();
+        if !claim.is_elastic() || self.fits(ledger, claimant) {
+            return self.decide_whole(ledger, claimant);
+        }
+        // Fits, and does not.
+        let (mut fits, mut too_many) = (claim.least, claim.pods.len());
+        let mut found = claimant.narrowed(claim.least);
+        if !(found.as_ref()).is_some_and(|found| self.fits(ledger, &**found)) {
+            return match found {
+                Some(least) => self.decide_whole(ledger, &*least),
+                None => self.decide_whole(ledger, claimant),
+            };
+        }
+        while too_many - fits > 1 {
+            let middle = fits.midpoint(too_many);
+            match claimant.narrowed(middle) {
+                Some(wider) if self.fits(ledger, &*wider) => {
+                    (fits, found) = (middle, Some(wider));
+                }
+                _ => too_many = middle,
+            }
+        }
+        match found {
+            Some(found) => self.decide_whole(ledger, &*found),
+            None => self.decide_whole(ledger, claimant),
+        }
+    }
+
+    /// Whether a claim would be placed now, with nothing done about it.
+    fn fits(&mut self, ledger: &mut Ledger, claimant: &dyn Claimant) -> bool {
+        let claim = claimant.claim();
+        let barred = self.tenancy.bars(claim).or_else(|| self.barred(claimant));
+        let Ok((asked, _)) = self.asked(ledger, claim) else {
+            return false;
+        };
+        if barred.is_some() {
+            return false;
+        }
+        let mut kept = self.line.off_limits(claim);
+        kept.extend(self.rented.off_limits(claim));
+        claim.providers.iter().any(|provider| {
+            let found = match asked.as_slice() {
+                [_] => self.choose_all(ledger, claim, &asked, provider.as_deref(), &kept),
+                _ => self.choose_gang(ledger, claim, &asked, provider.as_deref(), &kept),
+            };
+            if let Ok(chosen) = &found {
+                release(ledger, claim, chosen.len());
+            }
+            found.is_ok()
+        })
+    }
+
+    /// Decides for all pods of a claim.
+    fn decide_whole(&mut self, ledger: &mut Ledger, claimant: &dyn Claimant) -> Decision {
         let claim = claimant.claim();
         let barred = self.tenancy.bars(claim).or_else(|| self.barred(claimant));
         if let Some(verdict) = barred {

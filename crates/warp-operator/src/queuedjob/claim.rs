@@ -350,6 +350,7 @@ fn claim(job: &Queued, ask: &Ask, (priority, patient): (Priority, bool), now: Ti
             .map(|(node, _)| Arc::from(node))
             .collect(),
         near: None,
+        least: ask.pods(),
         pods: pods.collect(),
         makes_job: false,
     }

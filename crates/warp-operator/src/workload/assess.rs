@@ -357,7 +357,9 @@ fn of_orphan(
     let name = pod.name_any();
     let node = node_of(pod).unwrap_or_default().to_owned();
     if pod_phase(pod) == Some("Succeeded") {
-        let members = workload.spec.members() as usize;
+        let placed = workload.status.as_ref();
+        let placed = placed.and_then(warp_api::GPUWorkloadStatus::placed_members);
+        let members = placed.unwrap_or(workload.spec.members() as usize);
         let same = |other: &&Arc<Pod>| other.labels().get(JOB_NAME) == pod.labels().get(JOB_NAME);
         let well = seen.pods.iter().filter(same);
         let well = well

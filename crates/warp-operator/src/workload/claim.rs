@@ -22,6 +22,7 @@ use warp_runtime::plan::Plan;
 
 use super::assess::{Placeable, placeable, silence_ends};
 use super::gang::{self, promise_id};
+use super::mpi;
 use super::objects::{Shell, job_name, shell};
 use super::observe::{Seen, class_of, reserves, see};
 use super::plan::only_if_lost;
@@ -313,7 +314,7 @@ pub(crate) fn promise(job: &Job) -> Option<Promise> {
 }
 
 /// One workload that waits for a place.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Asking {
     jobs: Cache<Job>,
     workload: Arc<GPUWorkload>,
@@ -385,6 +386,11 @@ impl Claimant for Asking {
         if self.workload.spec.is_gang() {
             plan.create_or_find(&gang::service(&self.workload));
         }
+        if self.workload.spec.mpi.is_some()
+            && let Some(secret) = mpi::secret(&self.workload)
+        {
+            plan.create_or_find(&secret);
+        }
         if let Some(job) = self.job(places) {
             plan.create_or_find(&job);
         }
@@ -424,6 +430,12 @@ impl Claimant for Asking {
                 "the API server refused the job made from it: {message}; correct the workload or the namespace's policy"
             ),
         }
+    }
+
+    fn narrowed(&self, members: usize) -> Option<Arc<dyn Claimant>> {
+        let mut narrowed = self.clone();
+        narrowed.claim.pods.truncate(members);
+        Some(Arc::new(narrowed))
     }
 
     fn features(&self) -> Features {
@@ -473,6 +485,7 @@ fn claim(
             .filter(|_| workload.spec.is_gang())
             .map(|topology| levels.level(topology)),
         pods: vec![pod; workload.spec.members() as usize],
+        least: workload.spec.least_members() as usize,
         makes_job: true,
     }
 }

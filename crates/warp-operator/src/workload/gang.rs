@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use warp_api::workload::BadSpec;
 use warp_api::{GPUWorkload, label};
 
+use super::mpi;
 use super::objects::{Shell, attempt_job, job_name, owned_by};
 use super::pod::ended;
 use crate::ledger::{Promise, node_of, pin, pinned_to};
@@ -50,7 +51,7 @@ pub(super) fn host_name(name: &str, tail: &str) -> String {
 }
 
 /// The Service whose name the members' host names end with: one for all attempts.
-fn service_name(workload: &GPUWorkload) -> String {
+pub(super) fn service_name(workload: &GPUWorkload) -> String {
     let uid: String = workload.uid().unwrap_or_default().chars().take(8).collect();
     host_name(&workload.name_any(), &format!("-{uid}"))
 }
@@ -102,7 +103,12 @@ impl Shell {
         pin(pod, None, models(places));
         let name = job_name(workload, attempt);
         let service = service_name(workload);
-        add_variables(pod, workload, &format!("{name}-0.{service}"));
+        let master = format!("{name}-0.{service}");
+        add_variables(pod, workload, places.len(), &master);
+        if let Some(mpi) = &workload.spec.mpi {
+            let hosts = (0..places.len()).map(|rank| format!("{name}-{rank}.{service}"));
+            mpi::equip(pod, self.main, workload, mpi, hosts);
+        }
         pod.subdomain = Some(service);
         let gates = pod.scheduling_gates.get_or_insert_default();
         gates.push(PodSchedulingGate {
@@ -136,8 +142,8 @@ fn models(places: &[Place]) -> Option<(String, Vec<String>)> {
 
 /// Tells every container of a member who it is and where the first one is. A container is one process of the gang, so
 /// `RANK` counts pods; a launcher that starts one process for each GPU reads the `PET_` variables and counts anew.
-fn add_variables(pod: &mut PodSpec, workload: &GPUWorkload, master: &str) {
-    let members = workload.spec.members().to_string();
+fn add_variables(pod: &mut PodSpec, workload: &GPUWorkload, members: usize, master: &str) {
+    let members = members.to_string();
     let gpus = workload.spec.gpu_count.to_string();
     let port = MASTER_PORT.to_string();
     let said: [(&str, Option<&str>); 13] = [

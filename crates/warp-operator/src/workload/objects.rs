@@ -18,7 +18,7 @@ use warp_api::{GPUWorkload, label};
 use warp_core::gpu::{Catalogue, Vendor};
 
 use super::spec_hash::spec_hash;
-use super::{checkpoint, gang};
+use super::{checkpoint, gang, mpi};
 use crate::ledger::pin;
 use crate::placement::Place;
 
@@ -33,7 +33,7 @@ pub(crate) struct Shell {
     pub(crate) ask: GpuAsk,
     pub(crate) template: PodTemplateSpec,
     /// Position of the container that gets the GPUs.
-    main: usize,
+    pub(super) main: usize,
 }
 
 /// The pod a spec describes, or why it cannot be made.
@@ -55,6 +55,7 @@ pub(crate) fn shell(workload: &GPUWorkload, known: &Catalogue) -> Result<Shell, 
         pod.priority_class_name = Some(class.clone());
     }
     let main = main_container(pod, &ask)?;
+    mpi::check(workload, pod, main)?;
     let container = &mut pod.containers[main];
     for (name, value) in [
         ("MODEL_NAME", &workload.spec.model_name),

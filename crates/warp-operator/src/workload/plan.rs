@@ -201,7 +201,7 @@ impl Pass<'_> {
             backoff_seconds,
             ..
         } = self.workload.spec.retry_policy;
-        let retry = failure.next == Next::Retry;
+        let retry = failure.next == Next::Retry && !self.ends_the_gang(failure);
         self.note_last_checkpoint(false);
         self.status.deadline = None;
         self.status.start_time = None;

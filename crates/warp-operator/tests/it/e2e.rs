@@ -29,6 +29,7 @@ mod leader;
 mod loss;
 mod modelcache;
 mod operator;
+mod others;
 mod place;
 mod queued;
 mod rent;
@@ -92,11 +93,13 @@ const SHARED: &[Scenario] = &scenarios![
     place::nodes_closed_by_hand_are_said_and_used_once_open,
     gang::all_members_start_or_none,
     gang::what_ends_one_member_ends_all,
+    gang::an_elastic_gang_starts_with_what_fits_and_fails_when_told,
     queued::jobs_and_workloads_wait_in_one_line,
     queued::pods_of_a_wide_job_start_together,
     queued::a_job_is_suspended_for_work_of_higher_priority,
     queued::what_is_not_held_is_told_and_not_stopped,
     queued::the_example_of_a_queued_job_runs,
+    others::other_kinds_wait_are_placed_and_make_room,
     failure::a_failed_container_says_how,
     failure::a_container_that_cannot_start_says_why,
     failure::a_missing_claim_is_named_and_then_found,
@@ -145,6 +148,7 @@ fn shared_cluster(builder: Builder) -> Builder {
         .nodes(east, two)
         .nodes(west, one)
         .nodes(gang::paired(), 2)
+        .nodes(gang::elastic(), 2)
         .audited()
         .nodes(NodeShape::h100(8), 6)
         .nodes(NodeShape::mi300x(8), 1)
@@ -168,6 +172,7 @@ fn shared_cluster(builder: Builder) -> Builder {
         .nodes(queued::single(), 1)
         .nodes(queued::taken(), 1)
         .nodes(queued::pair(), 2)
+        .nodes(others::two(), 2)
         .nodes(estimate::waited_for(), 1)
         .nodes(place::closed(), 1)
         .nodes(hands::tainted(), 1)
@@ -226,6 +231,7 @@ async fn shared(engine: Engine, wanted: Arc<Wanted>) -> Result<Used> {
     }
     let cluster = shared_cluster(Cluster::on(engine)).start().await?;
     let world = Arc::new(World::install(cluster, &[role::ISOLATE]).await?);
+    others::install(&world).await?;
     let operator = world.operator(&[
         "--leader-elect",
         "--log-format=json",

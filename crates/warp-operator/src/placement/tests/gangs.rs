@@ -66,6 +66,39 @@ fn a_gang_that_waits_says_how_many_fit_and_what_keeps_the_next_off() {
 }
 
 #[test]
+fn an_elastic_gang_gets_the_places_there_are_and_waits_for_the_fewest() {
+    let nodes = ["a", "b", "c", "d", "e"].map(|name| node(name, 4, json!({})));
+    for (taken, places) in [(0, 4), (1, 4), (2, 3), (3, 2)] {
+        let mut ledger = ledger::build(&nodes, &[], &[]);
+        let mut wanted = vec![workload("w", json!({"gpuCount": 4})); taken];
+        for (at, one) in wanted.iter_mut().enumerate() {
+            *one = workload(&format!("w-{at}"), json!({"gpuCount": 4}));
+        }
+        wanted.push(gang("g", 4, 4, json!({"minReplicas": 2})));
+        let decisions = decide(&mut ledger, &wanted);
+        assert_eq!(
+            nodes_of(&decisions[taken]).len(),
+            places,
+            "{taken} are taken"
+        );
+        assert_eq!(ledger.fleet.works().count(), taken + places);
+    }
+    let mut ledger = ledger::build(&nodes[..2], &[], &[]);
+    let wanted = [
+        workload("w", json!({"gpuCount": 4})),
+        gang("g", 4, 4, json!({"minReplicas": 2})),
+    ];
+    let decisions = decide(&mut ledger, &wanted);
+    let (reason, said) = verdict(&decisions[1]);
+    assert_eq!(reason, reason::WAITING_FOR_CAPACITY);
+    assert!(
+        said.starts_with("needs 2 × 4 nvidia GPUs: 1 of 2 members fit"),
+        "{said}"
+    );
+    assert_eq!(ledger.fleet.works().count(), 1, "nothing is left of it");
+}
+
+#[test]
 fn nodes_that_are_held_back_never_make_a_gang_read_as_never() {
     let cordon = json!({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"});
     let team = json!({"key": "team", "value": "a", "effect": "NoSchedule"});

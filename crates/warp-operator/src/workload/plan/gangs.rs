@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Resource;
+use warp_api::reason;
+use warp_api::workload::MemberFailure;
 
 use super::{Pass, Wait, current, gang};
 use crate::ledger::node_of;
 use crate::workload::course::Course;
+use crate::workload::failure::Failure;
 use crate::workload::members::running;
 use crate::workload::pod::{containers, made_by, pod_phase};
 
@@ -62,6 +65,16 @@ impl Pass<'_> {
         let refused = members.iter().find(never_ran);
         let there = refused.and_then(|pod| node_of(pod)).map(str::to_owned);
         self.status.assigned_node.clone().or(there)
+    }
+
+    /// Whether the workload wants no other attempt after this failure: a member failed by itself.
+    pub(super) fn ends_the_gang(&self, failure: &Failure) -> bool {
+        let policy = &self.workload.spec.retry_policy;
+        let own = matches!(
+            failure.reason,
+            reason::NON_ZERO_EXIT | reason::OUT_OF_MEMORY
+        );
+        own && policy.on_member_failure == Some(MemberFailure::Fail)
     }
 
     /// How many members of a gang run.

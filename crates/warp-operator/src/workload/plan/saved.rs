@@ -110,7 +110,9 @@ impl Pass<'_> {
         let since = saved.map_or(started, |saved| saved.time.0.max(started));
         let seconds = self.now.duration_since(since).as_secs().max(0);
         let spec = &self.workload.spec;
-        let gpus = i64::from(spec.gpu_count) * i64::from(spec.replicas.unwrap_or(1));
+        let members = self.status.placed_members();
+        let members = members.unwrap_or(spec.members() as usize);
+        let gpus = i64::from(spec.gpu_count) * i64::try_from(members).unwrap_or(i64::MAX);
         // What was saved at the signal was all of it; the moment it took to end is not work.
         let all = saved.is_some_and(|saved| {
             saved.by == warp_api::workload::CheckpointEvidence::Signal && saved.time.0 >= started

@@ -35,6 +35,25 @@ fn places() -> Vec<Place> {
     NODES.map(place).into()
 }
 
+#[test]
+fn members_of_an_elastic_gang_are_told_how_many_they_are() {
+    let elastic = workload(json!({"replicas": 8, "minReplicas": 2}), json!(null));
+    assert_eq!(elastic.spec.least_members(), 2);
+    assert_eq!(elastic.spec.describe_ask(), "2-8 × 2 nvidia GPUs");
+    let shell = shell(&elastic, &Catalogue::default()).unwrap();
+    let job = shell.gang_job(&elastic, 0, &places()).unwrap();
+    let spec = job.spec.unwrap();
+    assert_eq!((spec.completions, spec.parallelism), (Some(3), Some(3)));
+    let containers = spec.template.spec.unwrap().containers;
+    let value = |wanted: &str| {
+        let mut env = containers[0].env.iter().flatten();
+        env.find(|variable| variable.name == wanted)
+            .and_then(|variable| variable.value.clone())
+    };
+    assert_eq!(value("WORLD_SIZE").as_deref(), Some("3"));
+    assert_eq!(value("PET_NNODES").as_deref(), Some("3"));
+}
+
 /// The Job of the first attempt as the API server has it.
 fn made(conditions: &Value) -> Arc<Job> {
     let workload = three();

@@ -1,13 +1,15 @@
 //! Gangs: all members start or none does, and what ends one ends all.
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{Pod, Secret, Service};
 use kube::api::{EvictParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use warp_testkit::{Behaviour, NodeShape};
+use warp_testkit::{Behaviour, NodeShape, until};
 
-use super::world::{Scene, World, condition, is_live, message, phase, reason, retries, spec, with};
+use super::world::{
+    DEADLINE, Scene, World, condition, is_live, message, phase, reason, retries, spec, with,
+};
 
 /// Three nodes of a model no other scenario asks for: two in one zone, one in another.
 pub(super) fn zoned() -> [(NodeShape, usize); 2] {
@@ -21,6 +23,11 @@ pub(super) fn zoned() -> [(NodeShape, usize); 2] {
 /// Two nodes of another.
 pub(super) fn paired() -> NodeShape {
     NodeShape::nvidia("pair", "NVIDIA-A40", 46_068, "ampere", 2)
+}
+
+/// Two nodes for a gang that makes do with one.
+pub(super) fn elastic() -> NodeShape {
+    NodeShape::nvidia("a4500", "NVIDIA-RTX-A4500", 20_470, "ampere", 2)
 }
 
 /// A gang of members that want a whole node each.
@@ -149,6 +156,81 @@ async fn go_on(scene: &Scene<'_>, pod: &Pod, behaviour: &Behaviour) -> Result<()
         .pods()
         .patch(&pod.name_any(), &params, &Patch::Merge(patch))
         .await?;
+    Ok(())
+}
+
+pub(super) async fn an_elastic_gang_starts_with_what_fits_and_fails_when_told(
+    world: &World,
+) -> Result<()> {
+    let scene = world.scene("elastic").await?;
+    let (model, hang) = ("A4500", Behaviour::hang());
+    let holds = with(spec(2, &hang), json!({"gpu": {"models": [model]}}));
+    scene.submit("holds", holds).await?;
+    scene.until_phase("holds", "Running").await?;
+    let more = json!({
+        "minReplicas": 1, "retryPolicy": {"onMemberFailure": "fail"},
+        "mpi": {"slots": 3}, "command": ["mpirun", "train"],
+    });
+    scene.submit("grows", gang(model, 2, &hang, more)).await?;
+    until_runs(&scene, "grows", "1/1").await?;
+    check_members(&scene, "grows", 1).await?;
+    // Room alone changes nothing of one that runs; its next attempt takes it.
+    scene.delete("holds").await?;
+    scene.change("grows", json!({"suspend": true})).await?;
+    scene.until_reason("grows", "Suspended").await?;
+    until("all pods are gone", DEADLINE, || async {
+        let pods = scene.pods().list(&ListParams::default()).await?;
+        Ok(pods.items.is_empty().then_some(()))
+    })
+    .await?;
+    scene.change("grows", json!({"suspend": false})).await?;
+    until_runs(&scene, "grows", "2/2").await?;
+    check_members(&scene, "grows", 2).await?;
+    check_mpi(&scene, "grows").await?;
+    let members = live_members(&scene, "grows").await?;
+    go_on(&scene, &members[1], &Behaviour::exit(3)).await?;
+    let object = scene.until_phase("grows", "Failed").await?;
+    ensure!(
+        retries(&object) == 0 && reason(&object) == "NonZeroExit",
+        "{:?}",
+        object.data["status"]
+    );
+    Ok(())
+}
+
+/// What the members of an MPI gang are given: one key pair in a Secret of the workload's, and each other's names.
+async fn check_mpi(scene: &Scene<'_>, name: &str) -> Result<()> {
+    let pod = live_members(scene, name).await?.remove(0);
+    let spec = pod.spec.context("no spec")?;
+    let below = spec.subdomain.clone().unwrap_or_default();
+    let secrets: Api<Secret> = Api::namespaced(scene.world.client.clone(), &scene.namespace);
+    let secret = secrets.get(&below).await?;
+    let owned = secret
+        .owner_references()
+        .iter()
+        .any(|owner| owner.name == name);
+    let entries: Vec<&String> = secret
+        .data
+        .iter()
+        .flatten()
+        .map(|(entry, _)| entry)
+        .collect();
+    ensure!(owned && entries == ["key", "key.pub"], "{entries:?}");
+    let container = &spec.containers[0];
+    let command = container.command.clone().unwrap_or_default();
+    ensure!(command.ends_with(&["mpirun".to_owned(), "train".to_owned()]));
+    let value = |wanted: &str| {
+        let mut env = container.env.iter().flatten();
+        let found = env.find(|variable| variable.name == wanted);
+        found.and_then(|variable| variable.value.clone())
+    };
+    ensure!(value("WARP_MPI_SLOTS").as_deref() == Some("3"));
+    let second = value("WARP_MPI_HOST_1").unwrap_or_default();
+    ensure!(second.contains("-1.") && value("WARP_MPI_HOST_2").is_none());
+    ensure!(
+        value("WARP_MPI_KEY").is_none(),
+        "the key is in the pod's spec"
+    );
     Ok(())
 }
 

@@ -142,7 +142,7 @@ async fn release(scene: &Scene<'_>, name: &str, behaviour: &Behaviour) -> Result
 }
 
 /// Waits until an Event about a Job has this reason; what it says.
-async fn told(scene: &Scene<'_>, name: &str, reason: &str) -> Result<Vec<String>> {
+pub(super) async fn told(scene: &Scene<'_>, name: &str, reason: &str) -> Result<Vec<String>> {
     let events: Api<Event> = Api::namespaced(scene.world.client.clone(), &scene.namespace);
     until(&format!("'{name}' is told {reason}"), DEADLINE, || async {
         let all = events.list(&ListParams::default()).await?;
@@ -349,6 +349,19 @@ pub(super) async fn the_example_of_a_queued_job_runs(world: &World) -> Result<()
     let job = scene.jobs().get("queued").await?;
     ensure!(!said(&job, NODES).is_empty(), "{job:?}");
     Ok(())
+}
+
+/// A Job of high priority that takes the place of what is less urgent, and runs until it is told to end.
+pub(super) async fn urgent(scene: &Scene<'_>, product: &str) -> Result<()> {
+    let high = json!({"metadata": {"annotations": {"gpu.warp.dev/priority": "high"}}});
+    create(scene, job("urgent", product, &Behaviour::hang(), high)).await?;
+    Ok(())
+}
+
+pub(super) async fn urgent_ends(scene: &Scene<'_>) -> Result<()> {
+    until_runs(scene, "urgent", 1).await?;
+    release(scene, "urgent", &Behaviour::succeed()).await?;
+    until_complete(scene, "urgent").await
 }
 
 /// The same in the one namespace that an operator has: what it needs there.

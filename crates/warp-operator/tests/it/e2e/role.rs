@@ -7,7 +7,7 @@ use warp_testkit::{Behaviour, Cluster, Engine, NodeShape, until, wait_gone};
 
 use super::Used;
 use super::world::{DEADLINE, World, manifests, retries, spec, with};
-use super::{modelcache, queued};
+use super::{modelcache, others, queued};
 
 /// What the operator of a world has done; being refused anything is an error.
 pub(super) async fn used(world: &World) -> Result<Used> {
@@ -103,6 +103,7 @@ pub(super) async fn namespaced_role(engine: Engine) -> Result<Used> {
     let own = cluster.namespace("own").await?;
     let install = ["--namespaced", own.as_str()];
     let world = World::install(cluster, &install).await?;
+    others::install(&world).await?;
     let foreign = world.scene("foreign").await?;
     foreign
         .submit("ignored", spec(1, &Behaviour::succeed()))
@@ -146,7 +147,8 @@ pub(super) async fn namespaced_role(engine: Engine) -> Result<Used> {
         )
         .await?;
     wait_gone(&scene.workloads(), "goes", DEADLINE).await?;
-    let gang = with(spec(1, &Behaviour::succeed()), json!({"replicas": 2}));
+    let mpi = json!({"replicas": 2, "mpi": {}, "command": ["mpirun", "train"]});
+    let gang = with(spec(1, &Behaviour::succeed()), mpi);
     scene.submit("gang", gang).await?;
     scene.until_phase("gang", "Succeeded").await?;
     // The only node is full of work that lets itself be evicted.
@@ -159,6 +161,7 @@ pub(super) async fn namespaced_role(engine: Engine) -> Result<Used> {
     scene.until_phase("high", "Succeeded").await?;
     scene.delete("low").await?;
     queued::is_placed_and_evicted(&scene).await?;
+    others::are_placed(&scene, ("NVIDIA-H100-80GB-HBM3", 4)).await?;
     modelcache::waits_and_goes(&world, &scene).await?;
     ensure!(
         foreign.get("ignored").await?.data.get("status").is_none(),

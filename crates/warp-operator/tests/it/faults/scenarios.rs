@@ -42,13 +42,14 @@ use clouds::{
 };
 use estimates::{KEPT, are_learnt_from_what_ends};
 use gangs::{
-    is_deleted_as_it_starts, is_suspended_as_it_starts_and_resumed,
-    is_tried_again_when_a_member_fails, loses_a_node_of_one_member, starts_together_and_ends,
+    goes_on_with_fewer_when_a_node_is_lost, is_deleted_as_it_starts,
+    is_suspended_as_it_starts_and_resumed, is_tried_again_when_a_member_fails,
+    loses_a_node_of_one_member, starts_together_and_ends, starts_with_fewer_instead_of_waiting,
     waits_whole_until_there_is_room,
 };
 use queued::{
-    goes_while_it_waits, makes_room_and_runs_again, starts_its_pods_together,
-    waits_its_turn_among_workloads,
+    goes_while_it_waits, makes_room_and_runs_again, of_another_kind_makes_room_and_runs_again,
+    starts_its_pods_together, waits_its_turn_among_workloads,
 };
 use rentals::{is_held_by_a_budget_until_that_is_raised, rents_runs_and_gives_back};
 use services::{
@@ -196,6 +197,8 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET is_suspended_as_it_starts_and_resumed,
         FLEET loses_a_node_of_one_member loose GIVEN_UP,
         FLEET waits_whole_until_there_is_room,
+        FLEET starts_with_fewer_instead_of_waiting,
+        FLEET goes_on_with_fewer_when_a_node_is_lost loose GIVEN_UP,
         FLEET is_deleted_as_it_starts,
     ]);
     all.extend(scenarios![two_leaders "two leaders gang ";
@@ -206,6 +209,7 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET starts_its_pods_together,
         ONE makes_room_and_runs_again,
         ONE goes_while_it_waits,
+        ONE of_another_kind_makes_room_and_runs_again,
     ]);
     all.extend(scenarios![keeper "estimates ";
         FLEET are_learnt_from_what_ends loose KEPT,

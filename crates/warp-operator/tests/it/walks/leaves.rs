@@ -336,6 +336,10 @@ pub(crate) fn with(base: &Value, leaf: &Leaf, value: Value) -> Value {
     }
     one_source(&mut spec);
     saved_somehow(&mut spec);
+    // The fewest of no gang is refused.
+    if spec.get("minReplicas").is_some() && spec.get("replicas").is_none() {
+        spec["replicas"] = spec["minReplicas"].clone();
+    }
     spec
 }
 

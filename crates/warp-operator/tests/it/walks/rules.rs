@@ -74,6 +74,7 @@ fn breaches() -> Vec<Breach> {
     let grace = "gracePeriod must be a time of at least 1s";
     let period = "period must be a time of at least 1s such as 10m";
     let rent = "rent is for work that is one pod";
+    let fewest = "minReplicas is the fewest members a gang starts with";
     let level = "level must be a level of the cluster";
     let pod = "podTemplate needs a spec";
     let node = "nodeName goes around the scheduler";
@@ -126,6 +127,8 @@ fn breaches() -> Vec<Breach> {
             rent,
             json!({"replicas": 2, "rent": {"maxPrice": "3"}}),
         ),
+        changed(false, fewest, json!({"minReplicas": 1})),
+        changed(true, fewest, json!({"replicas": 2, "minReplicas": 3})),
         changed(
             false,
             level,

@@ -116,6 +116,52 @@ pub(super) async fn waits_whole_until_there_is_room(world: &World) -> Result<()>
     until_phase(world, &it, "Succeeded").await
 }
 
+/// One that is elastic starts with the members there is room for.
+pub(super) async fn starts_with_fewer_instead_of_waiting(world: &World) -> Result<()> {
+    let first = workload(
+        "w",
+        json!({"gpuCount": 4, "podTemplate": behaves(json!({"run-time": "2h"}))}),
+    );
+    world.create(first.clone()).await?;
+    until_phase(world, &first, "Running").await?;
+    let it = gang(world, json!({"minReplicas": 1})).await?;
+    world
+        .until(&it, "one member runs", |object| {
+            object.is_some_and(|object| object["status"]["ready"] == "1/1")
+        })
+        .await?;
+    until_phase(world, &it, "Succeeded").await?;
+    delete(world, &first).await
+}
+
+/// The machine of one member is lost, and there is no other: the rest of an elastic gang goes on without it.
+pub(super) async fn goes_on_with_fewer_when_a_node_is_lost(world: &World) -> Result<()> {
+    let it = gang(
+        world,
+        json!({"minReplicas": 1, "podTemplate": behaves(json!({"run-time": "20m"}))}),
+    )
+    .await?;
+    world
+        .until(&it, "both members run", |object| {
+            object.is_some_and(|object| object["status"]["ready"] == "2/2")
+        })
+        .await?;
+    let object = world.api_of(&it)?.get("g").await?;
+    let nodes = object.data["status"]["assignedNodes"].as_array();
+    let node = nodes.and_then(|nodes| nodes[0]["name"].as_str());
+    let node = node.unwrap_or_default().to_owned();
+    annotate_node(world, &node, "node-lost", "true").await?;
+    world
+        .until(&it, "running with one", |object| {
+            object.is_some_and(|object| {
+                object["status"]["disruptions"] == 1 && object["status"]["ready"] == "1/1"
+            })
+        })
+        .await?;
+    annotate_node(world, &node, "node-lost", "false").await?;
+    until_phase(world, &it, "Succeeded").await
+}
+
 pub(super) async fn is_deleted_as_it_starts(world: &World) -> Result<()> {
     let it = gang(
         world,
