@@ -115,7 +115,7 @@ fn name(claim: &Claim) -> String {
     // Writing to a String cannot fail.
     let _ = write!(
         name,
-        "{:?} {} {:?} {:?} {:?} {:?} {:?} {} {} {:?} {:?} {spec}",
+        "{:?} {} {:?} {:?} {:?} {:?} {:?} {} {} {} {:?} {:?} {spec}",
         claim.priority,
         claim.patient,
         claim.max_runtime_seconds,
@@ -125,6 +125,7 @@ fn name(claim: &Claim) -> String {
         claim.near,
         claim.makes_job,
         claim.pods.len(),
+        claim.least,
         pod.gpus,
         pod.resource,
     );
