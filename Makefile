@@ -90,7 +90,7 @@ deploy: ## Install Warp on the cluster of the current kubeconfig
 
 .PHONY: undeploy
 undeploy: ## Remove Warp from the cluster, its workloads and their Jobs included
-	$(KUBECTL) delete gpuworkloads,inferenceservices,modelcaches,gpurequests,cloudproviders --all --all-namespaces --ignore-not-found
+	$(KUBECTL) delete gpuworkloads,inferenceservices,modelcaches,gpurequests,cloudproviders,tenants --all --all-namespaces --ignore-not-found
 	$(WARP) install --print --image $(IMAGE) | $(KUBECTL) delete --ignore-not-found -f -
 
 .PHONY: docker-build

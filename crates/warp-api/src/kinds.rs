@@ -1,5 +1,5 @@
-//! The table of kinds. CRDs, golden files, reference pages, roles, examples and the tests that every kind has its parts
-//! derive from it: a new kind is a file here, a folder in `warp-operator`, and one line in [`KINDS`].
+//! The table of kinds. CRDs, golden files, reference pages, `warp status` and metrics derive from it; roles, examples,
+//! controllers, fault scenarios, walks and `make undeploy` are checked against it by tests: a new kind is a file here, a folder in `warp-operator`, and one line in [`KINDS`].
 
 use serde_json::Value;
 
@@ -11,6 +11,8 @@ pub struct KindEntry {
     pub kind: &'static str,
     pub plural: &'static str,
     pub short_name: &'static str,
+    /// What several are called where they are counted, as in `warp status`.
+    pub noun: &'static str,
     pub namespaced: bool,
     /// Its CRD, ready to be applied.
     pub crd: fn() -> Value,
@@ -27,6 +29,7 @@ pub const KINDS: &[KindEntry] = &[
         kind: "GPUWorkload",
         plural: "gpuworkloads",
         short_name: "gpuw",
+        noun: "workloads",
         namespaced: true,
         crd: crd::gpu_workload,
         example: "train.yaml",
@@ -36,6 +39,7 @@ pub const KINDS: &[KindEntry] = &[
         kind: "Tenant",
         plural: "tenants",
         short_name: "gten",
+        noun: "tenants",
         namespaced: false,
         crd: crd::tenant,
         example: "tenant.yaml",
@@ -45,6 +49,7 @@ pub const KINDS: &[KindEntry] = &[
         kind: "InferenceService",
         plural: "inferenceservices",
         short_name: "isvc",
+        noun: "services",
         namespaced: true,
         crd: crd::inference_service,
         example: "serve.yaml",
@@ -54,6 +59,7 @@ pub const KINDS: &[KindEntry] = &[
         kind: "GPURequest",
         plural: "gpurequests",
         short_name: "gpur",
+        noun: "requests",
         namespaced: true,
         crd: crd::gpu_request,
         example: "rent.yaml",
@@ -63,6 +69,7 @@ pub const KINDS: &[KindEntry] = &[
         kind: "CloudProvider",
         plural: "cloudproviders",
         short_name: "gpucp",
+        noun: "clouds",
         namespaced: false,
         crd: crd::cloud_provider,
         example: "cloud.yaml",
@@ -72,6 +79,7 @@ pub const KINDS: &[KindEntry] = &[
         kind: "ModelCache",
         plural: "modelcaches",
         short_name: "mcache",
+        noun: "caches",
         namespaced: true,
         crd: crd::model_cache,
         example: "model-cache.yaml",

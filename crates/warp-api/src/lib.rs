@@ -30,3 +30,6 @@ pub use workload::{GPUWorkload, GPUWorkloadSpec, GPUWorkloadStatus, Phase};
 
 /// The API group of every kind.
 pub const GROUP: &str = "gpu.warp.dev";
+
+/// Version of every kind.
+pub const VERSION: &str = "v1alpha1";

@@ -1,4 +1,4 @@
-//! Warp's operator on a running cluster.
+//! Warp's operator in virtual time and beside a real control plane. The end-to-end suite is `tests/e2e`.
 
 #![allow(
     clippy::unwrap_used,
@@ -6,9 +6,9 @@
     reason = "every function here is part of a test"
 )]
 
-mod e2e;
 mod estimates;
 mod events;
 mod faults;
 mod fit;
+mod invariants;
 mod walks;

@@ -17,7 +17,7 @@
 
 mod compare;
 mod effects;
-pub(crate) mod hostile;
+mod hostile;
 mod leaves;
 mod placed;
 mod provider;

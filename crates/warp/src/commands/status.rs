@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use anyhow::Context;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
-use kube::api::ListParams;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use serde_json::{Value, json};
-use warp_api::inferenceservice::ServicePhase;
-use warp_api::{GPUWorkload, InferenceService};
+use warp_api::kinds::{KINDS, KindEntry};
+use warp_api::{GROUP, VERSION};
 use warp_core::gpu::Vendor;
 
 use super::up::instance::{Instance, Note};
@@ -60,8 +60,8 @@ struct Counts {
     ready: usize,
     /// Resource → held and allocatable.
     gpus: BTreeMap<String, (u64, u64)>,
-    workloads: BTreeMap<String, usize>,
-    services: BTreeMap<String, usize>,
+    /// Kinds of the table that could be asked for, in its order, each with how many are in which state.
+    kinds: Vec<(&'static KindEntry, BTreeMap<String, usize>)>,
     /// Tokens a second of the services that say so.
     pace: Option<i64>,
     pods: BTreeMap<String, usize>,
@@ -76,9 +76,11 @@ async fn show(format: Format, target: Target, note: Option<Note>) -> anyhow::Res
             .iter()
             .map(|(resource, (held, all))| (resource, json!({"held": held, "allocatable": all})))
             .collect();
-        let whole = json!({"instance": note, "nodes": {"all": counts.nodes, "ready": counts.ready},
-            "gpus": gpus, "workloads": counts.workloads, "services": counts.services,
-            "tokensPerSecond": counts.pace, "pods": counts.pods});
+        let mut whole = json!({"instance": note, "nodes": {"all": counts.nodes, "ready": counts.ready},
+            "gpus": gpus, "tokensPerSecond": counts.pace, "pods": counts.pods});
+        for (entry, states) in counts.kinds {
+            whole[entry.noun] = json!(states);
+        }
         output::line(&serde_json::to_string_pretty(&whole)?);
         return Ok(ExitCode::SUCCESS);
     }
@@ -104,12 +106,14 @@ async fn show(format: Format, target: Target, note: Option<Note>) -> anyhow::Res
     for (resource, (held, all)) in &counts.gpus {
         output::line(&format!("GPUs       {held} of {all} {resource} in use"));
     }
-    output::line(&format!("workloads  {}", listed(&counts.workloads)));
-    if !counts.services.is_empty() {
-        let pace = counts
-            .pace
-            .map_or(String::new(), |pace| format!("; {pace} tokens a second"));
-        output::line(&format!("services   {}{pace}", listed(&counts.services)));
+    for (entry, states) in &counts.kinds {
+        let pace = counts.pace.filter(|_| entry.kind == "InferenceService");
+        let pace = pace.map_or(String::new(), |pace| format!("; {pace} tokens a second"));
+        // That no workload runs is worth a line; what is not used at all is not.
+        if !states.is_empty() || entry.kind == "GPUWorkload" {
+            let noun = entry.noun;
+            output::line(&format!("{noun:<10} {}{pace}", listed(states)));
+        }
     }
     output::line(&format!("pods       {}", listed(&counts.pods)));
     Ok(ExitCode::SUCCESS)
@@ -150,50 +154,56 @@ async fn count(client: &kube::Client) -> anyhow::Result<Counts> {
     for pod in pods.list(&all).await.context("failed to list pods")? {
         count_pod(&mut counts, &pod);
     }
-    let workloads: Api<GPUWorkload> = Api::all(client.clone());
-    match workloads.list(&all).await {
-        Ok(found) => {
-            for workload in found {
-                let status = workload
-                    .status
-                    .map(|status| serde_json::to_value(status).unwrap_or_default());
-                let phase = status
-                    .as_ref()
-                    .and_then(|status| status["phase"].as_str())
-                    .unwrap_or("Pending");
-                *counts.workloads.entry(phase.to_owned()).or_default() += 1;
-            }
+    for entry in KINDS {
+        if let Some(found) = objects(client, entry).await? {
+            let states = counts_of(found.iter().map(|object| state(&object.data["status"])));
+            let paces = found
+                .iter()
+                .filter_map(|object| object.data["status"]["load"]["tokensPerSecond"].as_i64());
+            let paces = counts.pace.into_iter().chain(paces);
+            counts.pace = paces.reduce(i64::saturating_add);
+            counts.kinds.push((entry, states));
         }
-        // A cluster without our kinds is still worth showing.
-        Err(kube::Error::Api(status)) if status.is_not_found() => {}
-        Err(error) => return Err(error).context("failed to list workloads"),
     }
-    count_services(client, &mut counts).await?;
     Ok(counts)
 }
 
-async fn count_services(client: &kube::Client, counts: &mut Counts) -> anyhow::Result<()> {
-    let services: Api<InferenceService> = Api::all(client.clone());
-    let found = match services.list(&ListParams::default()).await {
-        Ok(found) => found,
-        // Nor is one whose kinds, or whose rights, are of before there were services.
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.code == 403 => {
-            return Ok(());
-        }
-        Err(error) => return Err(error).context("failed to list services"),
-    };
-    for service in found {
-        let status = service.status.unwrap_or_default();
-        let phase = status.phase.unwrap_or(ServicePhase::Pending);
-        *counts.services.entry(format!("{phase:?}")).or_default() += 1;
-        let pace = status.load.and_then(|load| load.tokens_per_second);
-        counts.pace = counts
-            .pace
-            .into_iter()
-            .chain(pace)
-            .reduce(i64::saturating_add);
+/// Every object of a kind; nothing where the cluster has no such kind, or a user may not list it: the rest
+/// is still worth showing.
+async fn objects(
+    client: &kube::Client,
+    entry: &KindEntry,
+) -> anyhow::Result<Option<Vec<DynamicObject>>> {
+    let kind = GroupVersionKind::gvk(GROUP, VERSION, entry.kind);
+    let resource = ApiResource::from_gvk_with_plural(&kind, entry.plural);
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    match api.list(&ListParams::default()).await {
+        Ok(found) => Ok(Some(found.items)),
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.code == 403 => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("failed to list {}", entry.noun)),
     }
-    Ok(())
+}
+
+/// What an object is in one word: its phase, else whether it is ready, and if not why.
+fn state(status: &Value) -> String {
+    let ready = status["conditions"].as_array().into_iter().flatten();
+    let ready = ready
+        .into_iter()
+        .find(|condition| condition["type"] == "Ready");
+    let word = match (status["phase"].as_str(), ready) {
+        (Some(phase), _) => Some(phase),
+        (None, Some(ready)) if ready["status"] == "True" => Some("Ready"),
+        (None, ready) => ready.and_then(|ready| ready["reason"].as_str()),
+    };
+    word.unwrap_or("Pending").to_owned()
+}
+
+fn counts_of(states: impl Iterator<Item = String>) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for state in states {
+        *counts.entry(state).or_default() += 1;
+    }
+    counts
 }
 
 fn count_pod(counts: &mut Counts, pod: &Pod) {

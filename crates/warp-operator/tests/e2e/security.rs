@@ -13,9 +13,8 @@ use serde_json::{Value, json};
 use warp_testkit::audit::service_account;
 use warp_testkit::{Behaviour, Cluster, NodeShape, canary, wait_for};
 
-use crate::walks::hostile;
-
 use super::Used;
+use super::hostile;
 use super::operator::Operator;
 use super::role;
 use super::world::{

@@ -24,7 +24,7 @@ fn build() -> Result<PathBuf> {
     if let Some(ready) = std::env::var_os("WARP_BINARY") {
         return Ok(PathBuf::from(ready));
     }
-    // This test is <target>/<profile>/deps/it-…; the binary lies two folders up.
+    // This test is <target>/<profile>/deps/e2e-…; the binary lies two folders up.
     let own = std::env::current_exe()?;
     let profile = own
         .parent()
