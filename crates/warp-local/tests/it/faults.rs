@@ -62,6 +62,7 @@ fn every_write_of_the_controllers_is_a_crash_point() {
         one_in: 47,
         found: &FOUND,
         weather: &[],
+        outside: None,
     };
     campaign::test(&scenarios::all(), &sample);
 }

@@ -179,6 +179,7 @@ fn every_write_of_the_operator_is_a_crash_point() {
         one_in: 29,
         found: &FOUND,
         weather: &WEATHER,
+        outside: Some("*/configmaps@fake-cloud-fake"),
     };
     campaign::test(&scenarios::all(), &sample);
 }

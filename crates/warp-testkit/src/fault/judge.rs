@@ -3,6 +3,7 @@
 //! The history is replayed change by change; a check looks at the change and at the state it led to.
 
 mod gangs;
+mod machines;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -191,6 +192,10 @@ fn check(change: &Change, moment: &Moment, wrong: &mut Vec<String>) {
             not_ahead(&change.object, moment, wrong);
             no_way_back(change, wrong);
         }
+        ("ConfigMap", EventKind::Added | EventKind::Modified) => {
+            machines::bought(change, moment, wrong);
+        }
+        ("GPURequest", EventKind::Deleted) => machines::left(&change.object, moment, wrong),
         ("ResourceQuota", EventKind::Modified) => within_quota(&change.object, wrong),
         ("PersistentVolume", EventKind::Added | EventKind::Modified) => {
             one_claim(&change.object, moment, wrong);
