@@ -197,8 +197,16 @@ fn replay(jobs: &[Job], owned: u32, kinds: &[Kind], rule: Rule) -> Figures {
             next += 1;
         }
         // In the order they came; whoever fits starts, where it leaves the least free.
+        let room = |machines: &[Machine]| {
+            let there = machines.iter().filter(|machine| !machine.gone && machine.ready <= now);
+            there.map(|machine| machine.free).max().unwrap_or(0)
+        };
+        let mut most = room(&machines);
         queue.retain(|job| {
             let Job { at, seconds, gpus } = jobs[*job];
+            if gpus > most {
+                return true;
+            }
             let fits = |(_, machine): &(usize, &Machine)| {
                 let mine = machine.own.is_none_or(|own| own == *job);
                 !machine.gone && mine && machine.ready <= now && machine.free >= gpus
@@ -217,6 +225,7 @@ fn replay(jobs: &[Job], owned: u32, kinds: &[Kind], rule: Rule) -> Figures {
             figures.waits.push(now - at);
             ends.push(std::cmp::Reverse((now + seconds, place, *job)));
             counted_on.remove(job);
+            most = room(&machines);
             false
         });
         let due: Vec<usize> = queue.iter().copied().filter(|job| jobs[*job].at + AFTER <= now && !counted_on.contains_key(job)).collect();

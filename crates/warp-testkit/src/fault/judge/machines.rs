@@ -59,7 +59,7 @@ pub(super) fn bought(change: &Change, moment: &Moment, wrong: &mut Vec<String>) 
             let theirs = text(other, "/name");
             if theirs == own {
                 wrong.push(format!("{own} was bought while there is one of that name"));
-            } else if request(theirs) == request(own) && text(other, "/notice").is_empty() {
+            } else if request(theirs) == request(own) && other["preempted"] != true {
                 wrong.push(format!("{own} was bought while {theirs} of the same request runs"));
             }
         }
