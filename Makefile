@@ -48,6 +48,14 @@ test-torch: ## A real torch.distributed in a gang on this machine's processors (
 test-cloud: ## Rent one machine for real and give it back: PROVIDER=lambda CAP=1.50, credentials in WARP_CLOUD_<key>
 	cargo run --locked --quiet -p warp-cloud --example rent -- "$(PROVIDER)" "$(CAP)"
 
+.PHONY: test-moto
+test-moto: ## EC2 requests judged by moto (installs it once into the user's cache)
+	testbed/moto/run
+
+.PHONY: test-gcp
+test-gcp: ## Compute Engine requests judged by Google's own description, from its Go module
+	testbed/gcp
+
 .PHONY: user-data
 user-data: ## What rented machines run at their first start, judged by cloud-init and shellcheck (installs them where they are missing)
 	testbed/user-data

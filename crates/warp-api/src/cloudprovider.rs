@@ -268,7 +268,7 @@ pub struct CloudProviderStatus {
     /// Generation of the spec this status was computed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// What the account can rent: the cheapest of each model, size and region, cheapest first.
+    /// What the account can rent: the cheapest few of each model, size and region, cheapest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub offers: Vec<CloudOffer>,
     /// How many those are.
@@ -289,12 +289,58 @@ pub struct CloudProviderStatus {
     /// Machines rented since the month began (UTC) that the cloud took back.
     #[serde(default)]
     pub interruptions_this_month: i64,
+    /// Whether anything is rented here after what came of the last machines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub circuit: Option<CloudCircuit>,
     /// What needs attention, in one sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// `Ready`: the cloud lets us in and has been asked what it offers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+/// What came of the last machines of an account, of all requests together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CloudCircuit {
+    /// Whether anything is rented.
+    #[serde(default)]
+    pub state: CircuitState,
+    /// Machines and launches in a row that came to nothing for reasons of the cloud.
+    #[serde(default)]
+    pub failures: u32,
+    /// Until when nothing is rented, since it opened last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Time>,
+    /// How the last of them ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<String>,
+    /// Up to when attempts are counted in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted_until: Option<Time>,
+}
+
+/// Whether anything is rented.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum CircuitState {
+    /// As usual.
+    #[default]
+    Closed,
+    /// Nothing new, for a while.
+    Open,
+    /// One machine at a time: what comes of it decides.
+    HalfOpen,
+}
+
+impl CircuitState {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "Closed",
+            Self::Open => "Open",
+            Self::HalfOpen => "HalfOpen",
+        }
+    }
 }
 
 /// One machine one can rent.

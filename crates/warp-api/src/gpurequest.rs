@@ -239,7 +239,7 @@ pub struct GPURequestStatus {
     /// When the next attempt is made at the latest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_attempt_time: Option<Time>,
-    /// Since when a spot machine is waited for.
+    /// Since when a spot machine is waited for; absent while one is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spot_wanted_since: Option<Time>,
     /// What needs attention, or how it stands, in one sentence.
@@ -280,6 +280,12 @@ pub struct RequestAttempt {
     pub tenant: Option<String>,
     /// When this was written, before the cloud was asked.
     pub intended_at: Time,
+    /// The process of the operator that may ask the cloud for the machine: no other buys it too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caller: Option<String>,
+    /// Since when that process may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub called_since: Option<Time>,
     /// The cloud's id of the machine, once there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_id: Option<String>,
@@ -307,6 +313,9 @@ pub struct RequestAttempt {
     /// When the token it joined with was deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_revoked_at: Option<Time>,
+    /// When its node was first ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_at: Option<Time>,
     /// Since when the cloud says that it takes the machine back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noticed_at: Option<Time>,

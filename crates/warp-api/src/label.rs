@@ -50,6 +50,8 @@ pub const PROVIDER: &str = "gpu.warp.dev/provider";
 pub const PROVIDER_DEFAULT: &str = "kubernetes";
 /// Node label: price of one GPU for one hour, decimal.
 pub const GPU_HOUR_PRICE: &str = "gpu.warp.dev/gpu-hour-price";
+/// Taint: the machine was rented for a workload, and pods of others keep off it.
+pub const RENTED_FOR: &str = "gpu.warp.dev/rented-for";
 /// Job, pod and claim: name of the ModelCache they belong to.
 pub const MODEL_CACHE: &str = "gpu.warp.dev/model-cache";
 /// Job and pod of a ModelCache: what they fetch, `status.contentKey` once it is complete.

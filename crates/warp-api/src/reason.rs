@@ -164,6 +164,8 @@ pub const NO_OFFER: &str = "NoOffer";
 pub const NO_PROVIDER: &str = "NoProvider";
 /// GPURequest: everything that would do costs more than it may.
 pub const PRICE_TOO_LOW: &str = "PriceTooLow";
+/// GPURequest: the last machines of every CloudProvider that would do came to nothing, and it is left alone for a while.
+pub const CIRCUIT_OPEN: &str = "CircuitOpen";
 /// GPURequest: the limits of the CloudProvider leave no room.
 pub const PROVIDER_LIMIT: &str = "ProviderLimit";
 /// GPURequest: a budget of its tenant leaves too little; as an ending: the budget asked for it. Tenant: a limit is reached.
@@ -210,6 +212,8 @@ pub const NEVER_JOINED: &str = "NeverJoined";
 pub const MACHINE_LOST: &str = "MachineLost";
 /// GPURequest, as an ending: the cloud took the machine back.
 pub const SPOT_INTERRUPTED: &str = "SpotInterrupted";
+/// GPURequest, as an ending: the cloud bills more an hour than was agreed.
+pub const PRICE_ABOVE_LIMIT: &str = "PriceAboveLimit";
 /// GPURequest, as an ending: the machine joined and its GPUs do not work.
 pub const GPU_TEST_FAILED: &str = "GpuTestFailed";
 /// GPURequest: the cloud has said that it takes the machine back.

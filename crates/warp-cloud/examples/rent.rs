@@ -90,7 +90,7 @@ async fn until(
 
 async fn follow(cloud: &dyn Provider, bought: &Machine) -> Outcome<()> {
     until(cloud, &bought.id, |state| state == Some(State::Running)).await?;
-    let listed = cloud.machines("warp-testcloud-").await?;
+    let listed = cloud.machines("warp-testcloud-", &[]).await?;
     let found = listed.iter().filter(|machine| machine.id == bought.id);
     match found.count() {
         1 => Ok(()),
@@ -103,7 +103,7 @@ async fn forget(cloud: &dyn Provider, name: &str, certain: bool) -> Outcome<()> 
     if !certain {
         println!("its answer was lost: looking for {name} until it would have shown");
         tokio::time::sleep(cloud.kind().capabilities().settle()).await;
-        for machine in cloud.machines(name).await? {
+        for machine in cloud.machines(name, &[]).await? {
             println!("ending {}", machine.id);
             cloud.terminate(&machine.id).await?;
         }

@@ -7,7 +7,7 @@ mod prices;
 mod sign;
 mod xml;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -441,10 +441,16 @@ impl Provider for Aws {
         Box::pin(self.buy(launch))
     }
 
-    fn machines<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Failure>> {
+    fn machines<'a>(
+        &'a self,
+        prefix: &'a str,
+        also: &'a [String],
+    ) -> BoxFuture<'a, Result<Vec<Machine>, Failure>> {
         Box::pin(async move {
             let mut all = Vec::new();
-            for region in &self.regions {
+            let forgotten = also.iter().filter(|region| !self.regions.contains(region));
+            let regions: BTreeSet<&String> = self.regions.iter().chain(forgotten).collect();
+            for region in regions {
                 let filter = vec![
                     field("Filter.1.Name", "tag:Name"),
                     field("Filter.1.Value.1", format!("{prefix}*")),

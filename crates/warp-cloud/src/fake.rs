@@ -155,7 +155,7 @@ fn launch(books: &mut Books, wanted: &Launch, now: Timestamp) -> Result<Machine,
         gpus: offer.gpus,
         region: offer.region.clone(),
         instance_type: offer.instance_type.clone(),
-        price,
+        price: books.script.billed(offer, price),
         spot: wanted.spot,
         launched: now,
         boots: later(now, books.script.boot_seconds),
@@ -184,7 +184,11 @@ impl Provider for Fake {
         Box::pin(self.change(move |books, now| launch(books, wanted, now)))
     }
 
-    fn machines<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Failure>> {
+    fn machines<'a>(
+        &'a self,
+        prefix: &'a str,
+        _: &'a [String],
+    ) -> BoxFuture<'a, Result<Vec<Machine>, Failure>> {
         Box::pin(async move {
             let books = self.told().await?;
             let now = (self.now)();

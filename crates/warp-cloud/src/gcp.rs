@@ -472,7 +472,11 @@ impl Provider for Gcp {
         Box::pin(self.buy(launch))
     }
 
-    fn machines<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Failure>> {
+    fn machines<'a>(
+        &'a self,
+        prefix: &'a str,
+        _: &'a [String],
+    ) -> BoxFuture<'a, Result<Vec<Machine>, Failure>> {
         Box::pin(async move {
             let found = self
                 .zones("instances", &format!("name = {prefix}*"))

@@ -272,7 +272,11 @@ impl Provider for Paperspace {
         Box::pin(self.buy(launch))
     }
 
-    fn machines<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Failure>> {
+    fn machines<'a>(
+        &'a self,
+        prefix: &'a str,
+        _: &'a [String],
+    ) -> BoxFuture<'a, Result<Vec<Machine>, Failure>> {
         Box::pin(async move { Ok(Machine::ours(&self.every().await?, prefix)) })
     }
 

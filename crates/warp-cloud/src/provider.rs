@@ -213,8 +213,13 @@ pub trait Provider: Debug + Send + Sync {
     /// Buys one machine. Whoever calls has looked that there is none of this name.
     fn launch<'a>(&'a self, launch: &'a Launch) -> BoxFuture<'a, Result<Machine, Failure>>;
 
-    /// Every machine whose name begins with `prefix` and that is not gone.
-    fn machines<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Failure>>;
+    /// Every machine whose name begins with `prefix` and that is not gone. Where each region is asked on its own, those
+    /// of `also` are asked besides the account's: a machine may be where the account looks no longer.
+    fn machines<'a>(
+        &'a self,
+        prefix: &'a str,
+        also: &'a [String],
+    ) -> BoxFuture<'a, Result<Vec<Machine>, Failure>>;
 
     /// One machine; none when the provider knows of none or has nothing more to say of it.
     fn status<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<Machine>, Failure>>;

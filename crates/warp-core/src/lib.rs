@@ -4,6 +4,7 @@
 //! and knows no Kubernetes types: a decision is a function of (snapshot, seed) and nothing else. Its
 //! own `clippy.toml` enforces it.
 
+pub mod breaker;
 pub mod check;
 pub mod engine;
 pub mod estimate;
@@ -11,6 +12,7 @@ pub mod explain;
 pub mod fleet;
 pub mod gpu;
 pub mod preempt;
+pub mod purchase;
 pub mod queue;
 pub mod random;
 pub mod resources;

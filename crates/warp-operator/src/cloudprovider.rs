@@ -6,6 +6,7 @@
 
 mod books;
 pub(crate) mod calls;
+pub(crate) mod circuit;
 pub(crate) mod clouds;
 mod observe;
 mod plan;
@@ -58,6 +59,7 @@ pub(crate) fn register(runtime: &mut Runtime, cx: &Arc<Context>, client: Client,
     );
     let requests = runtime.cache(Source::all::<GPURequest>().with_managed_fields(), shape());
     cx.requests.set(requests.clone()).ok();
+    cx.providers.set(providers.clone()).ok();
     let wakes = runtime.wakes();
     requests.listen(move |old, new| {
         // Who waits for a machine follows what becomes of the request for it.

@@ -48,6 +48,8 @@ pub(crate) struct Context {
     pub(crate) tenants: std::sync::OnceLock<Cache<warp_api::Tenant>>,
     /// Set where the operator rents machines.
     pub(crate) requests: std::sync::OnceLock<Cache<warp_api::GPURequest>>,
+    /// Where it rents them; set with it.
+    pub(crate) providers: std::sync::OnceLock<Cache<warp_api::CloudProvider>>,
     /// The ledger of what rented machines cost; set with it.
     pub(crate) costs: std::sync::OnceLock<Cache<ConfigMap>>,
     /// What the scheduler last found out about workloads it could not place.
@@ -121,6 +123,7 @@ impl Context {
             gpus: Gpus::follow(runtime, home),
             tenants: std::sync::OnceLock::new(),
             requests: std::sync::OnceLock::new(),
+            providers: std::sync::OnceLock::new(),
             costs: std::sync::OnceLock::new(),
             verdicts: Verdicts::default(),
             arrivals,

@@ -4,6 +4,7 @@
 //! cloud is searched before anything is repeated; and a request goes only when the cloud says that its machine is gone.
 
 mod bootstrap;
+mod caller;
 mod choose;
 mod costs;
 mod drive;
@@ -54,6 +55,8 @@ pub(crate) struct GpuRequests {
     tokens: Outside,
     certificates: Outside,
     home: String,
+    /// This process among all that ever ran the operator.
+    process: String,
     cx: Arc<Context>,
 }
 
@@ -75,6 +78,7 @@ impl GpuRequests {
             tokens,
             certificates,
             home: joining.home.clone(),
+            process: runtime.process().to_owned(),
             cx: Arc::clone(cx),
         };
         let everyone = all.clone();
@@ -83,7 +87,8 @@ impl GpuRequests {
                 let status = provider.status.as_ref();
                 let offers = status.map(|status| status.offers.clone());
                 let machines = status.map(|status| status.machine_count);
-                (provider.spec.clone(), offers, machines)
+                let circuit = status.and_then(|status| status.circuit.clone());
+                (provider.spec.clone(), offers, machines, circuit)
             })
         };
         let (rented, nodes) = (all.clone(), cx.nodes.clone());

@@ -205,8 +205,8 @@ impl Executor {
         plan: Plan,
     ) -> Result<Option<Timestamp>, ExecuteError> {
         let mut again = plan.again;
-        // Premises guard writes; without any there is nothing to be wrong about.
-        if !plan.actions.is_empty() {
+        // Premises guard writes and calls; without any there is nothing to be wrong about.
+        if !plan.actions.is_empty() || !plan.calls.is_empty() {
             for premise in &plan.premises {
                 self.check(premise).await?;
             }

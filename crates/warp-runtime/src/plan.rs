@@ -161,7 +161,7 @@ pub enum Propagation {
 /// What to do, in this order, if the premises hold; whom to wake; and when to look again.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Asked before the first action; one that does not hold ends the pass.
+    /// Asked before the first action or call; one that does not hold ends the pass.
     pub premises: Vec<Premise>,
     pub actions: Vec<Action>,
     /// Why, for the audit trail.

@@ -232,6 +232,7 @@ pub struct Runtime {
     client: kube::Client,
     clock: Clock,
     identity: String,
+    process: String,
     observer: Arc<dyn Observer>,
     followed: Followed,
     feeds: Vec<BoxFuture<'static, ()>>,
@@ -260,6 +261,7 @@ impl Runtime {
     ) -> Self {
         Self {
             client,
+            process: format!("{identity}@{}", clock.now().as_millisecond()),
             clock,
             identity: identity.to_owned(),
             observer,
@@ -300,6 +302,11 @@ impl Runtime {
         let feed = fill_observed(client, source, &cache, observer, shutdown);
         self.feeds.push(feed);
         cache
+    }
+
+    /// This process, told from every other that runs or ran under the same identity.
+    pub fn process(&self) -> &str {
+        &self.process
     }
 
     /// Something outside the cluster, under a name that plans call it by; `controller` looks again at an object when

@@ -191,10 +191,17 @@ pub(crate) fn answer(world: &mut World, asked: &Asked) -> Answer {
     }
     match action.as_str() {
         "RunInstances" => run(world, asked, &form),
-        "TerminateInstances" => terminate(world, &form),
-        "DescribeInstances" => describe(world, &form),
+        "TerminateInstances" => terminate(world, &form, region(asked)),
+        "DescribeInstances" => describe(world, &form, region(asked)),
         _ => spot(world),
     }
+}
+
+/// The region that is asked: each has its own address, and knows only its own machines.
+fn region(asked: &Asked) -> &str {
+    let host = asked.header("host").strip_prefix("ec2.");
+    let region = host.and_then(|host| host.strip_suffix(".amazonaws.com"));
+    region.unwrap_or(REGION)
 }
 
 fn products(world: &mut World, asked: &Asked) -> Answer {
@@ -208,11 +215,15 @@ fn products(world: &mut World, asked: &Asked) -> Answer {
             &json!({"__type": "InvalidParameterException", "message": "form"}),
         );
     }
+    let filters = body["Filters"].as_array().into_iter().flatten();
+    let mut regions = filters.filter(|filter| filter["Field"] == "regionCode");
+    let region = regions.next().and_then(|filter| filter["Value"].as_str());
+    let region = region.unwrap_or(REGION);
     let entry = |(kind, gpus, price, _): &(&str, u32, u64, u64)| {
         let price = world.price(*price);
         let dollars = format!("{}.{:04}000000", price / 10_000, price % 10_000);
         json!({
-            "product": {"attributes": {"instanceType": kind, "gpu": gpus.to_string(), "regionCode": REGION}},
+            "product": {"attributes": {"instanceType": kind, "gpu": gpus.to_string(), "regionCode": region}},
             "terms": {"OnDemand": {"A.B": {"priceDimensions": {"A.B.C": {"unit": "Hrs", "pricePerUnit": {"USD": dollars}}}}}},
         })
         .to_string()
@@ -333,7 +344,7 @@ fn run(world: &mut World, asked: &Asked, form: &BTreeMap<String, String>) -> Ans
     let mut rented = world.blank(text("TagSpecification.1.Tag.1.Value"));
     rented.id = format!("i-{}", rented.id);
     rented.kind = (*kind).to_owned();
-    rented.region = REGION.to_owned();
+    region(asked).clone_into(&mut rented.region);
     rented.gpus = *gpus;
     rented.spot = bids;
     rented.token = text("ClientToken").to_owned();
@@ -362,9 +373,10 @@ fn missing(id: &str) -> Answer {
     refused(400, "InvalidInstanceID.NotFound", &words)
 }
 
-fn terminate(world: &mut World, form: &BTreeMap<String, String>) -> Answer {
+fn terminate(world: &mut World, form: &BTreeMap<String, String>, region: &str) -> Answer {
     for id in numbered(form, "InstanceId.") {
-        if !world.end(id) {
+        let here = |rented: &Rented| rented.id == id && rented.region == region;
+        if !world.machines.iter().any(here) || !world.end(id) {
             return missing(id);
         }
     }
@@ -374,12 +386,13 @@ fn terminate(world: &mut World, form: &BTreeMap<String, String>) -> Answer {
     )
 }
 
-fn describe(world: &World, form: &BTreeMap<String, String>) -> Answer {
+fn describe(world: &World, form: &BTreeMap<String, String>, region: &str) -> Answer {
     let ids = numbered(form, "InstanceId.");
     let prefix = form
         .get("Filter.1.Value.1")
         .map(|text| text.trim_end_matches('*'));
-    let all = world.shown();
+    let mut all = world.shown();
+    all.retain(|(rented, _)| rented.region == region);
     for id in &ids {
         if !all.iter().any(|(rented, _)| rented.id == *id) {
             return missing(id);

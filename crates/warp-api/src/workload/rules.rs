@@ -88,8 +88,8 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         at: "spec",
-        rule: "!has(self.rent) || !has(self.replicas) || self.replicas <= 1",
-        message: "rent is for work that is one pod: a gang would need several machines at once; take rent or replicas out",
+        rule: "!has(self.rent) || !has(self.replicas) || self.replicas * self.gpuCount <= 16",
+        message: "rent is for work that fits one machine: a gang's replicas times gpuCount may be 16 at most; make them fewer, or take rent out",
     },
     Rule {
         at: "spec",

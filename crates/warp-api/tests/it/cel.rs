@@ -95,10 +95,10 @@ fn value_examples() -> Vec<Example> {
             ),
         },
         Example {
-            message: "rent is for work that is one pod",
+            message: "rent is for work that fits one machine",
             old: None,
-            accepted: workload(&json!({"image": "a", "replicas": 1, "rent": {"maxPrice": "3"}})),
-            refused: workload(&json!({"image": "a", "replicas": 2, "rent": {"maxPrice": "3"}})),
+            accepted: workload(&json!({"image": "a", "replicas": 4, "rent": {"maxPrice": "3"}})),
+            refused: workload(&json!({"image": "a", "replicas": 17, "rent": {"maxPrice": "3"}})),
         },
         Example {
             message: "the fewest members a gang starts with",

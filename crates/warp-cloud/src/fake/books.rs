@@ -156,6 +156,9 @@ pub struct Script {
     pub price_factor: Decimal,
     /// Spot prices are this many times those of the list.
     pub spot_factor: Decimal,
+    /// What is billed is `billedFactor` times what is listed: models, instance types, or `type@region`.
+    pub misbilled: Vec<String>,
+    pub billed_factor: Decimal,
     /// Spot machines that run are taken back: models, instance types, `type@region`, or names of machines.
     pub interrupt: Vec<String>,
     /// How long before it takes one back the cloud says so.
@@ -178,6 +181,8 @@ impl Default for Script {
             refused: Vec::new(),
             price_factor: Decimal::ONE,
             spot_factor: Decimal::ONE,
+            misbilled: Vec::new(),
+            billed_factor: Decimal::ONE,
             interrupt: Vec::new(),
             notice_seconds: 120,
             machine_limit: None,
@@ -194,6 +199,15 @@ impl Script {
 
     pub(super) fn is_refused(&self, offer: &Offer) -> bool {
         names(&self.refused, offer)
+    }
+
+    /// What a machine of this offer is billed at, whatever was listed.
+    pub(super) fn billed(&self, offer: &Offer, price: Decimal) -> Decimal {
+        if names(&self.misbilled, offer) {
+            (price * self.billed_factor).round_dp(2)
+        } else {
+            price
+        }
     }
 
     pub(super) fn shows(&self, rented: &Rented, now: Timestamp) -> bool {

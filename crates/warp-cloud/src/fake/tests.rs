@@ -87,7 +87,7 @@ async fn a_machine_boots_runs_stops_and_is_billed_by_the_second() {
     let machine = cloud.fake.launch(&launch).await.expect("a machine");
     assert_eq!(machine.state, State::Pending);
     cloud.pass(5);
-    let seen = cloud.fake.machines("warp-0-").await.expect("a list");
+    let seen = cloud.fake.machines("warp-0-", &[]).await.expect("a list");
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].state, State::Running);
     cloud.pass(1795);
@@ -102,7 +102,7 @@ async fn a_machine_boots_runs_stops_and_is_billed_by_the_second() {
     assert!(
         cloud
             .fake
-            .machines("warp-")
+            .machines("warp-", &[])
             .await
             .expect("a list")
             .is_empty()
@@ -131,14 +131,22 @@ async fn a_new_machine_may_be_missing_from_every_answer() {
     assert!(
         cloud
             .fake
-            .machines("warp-")
+            .machines("warp-", &[])
             .await
             .expect("a list")
             .is_empty()
     );
     assert_eq!(cloud.fake.status(&machine.id).await, Ok(None));
     cloud.pass(60);
-    assert_eq!(cloud.fake.machines("warp-").await.expect("a list").len(), 1);
+    assert_eq!(
+        cloud
+            .fake
+            .machines("warp-", &[])
+            .await
+            .expect("a list")
+            .len(),
+        1
+    );
 }
 
 #[tokio::test]

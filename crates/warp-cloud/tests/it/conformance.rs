@@ -8,7 +8,7 @@ use warp_vendor::{Brand, Trouble};
 use super::stand::{KEY, MARK, OWNER, Stand, account, kind};
 
 async fn named(stand: &Stand, name: &str) -> Vec<Machine> {
-    let all = stand.provider.machines(MARK).await.expect("a list");
+    let all = stand.provider.machines(MARK, &[]).await.expect("a list");
     all.into_iter()
         .filter(|machine| machine.name == name)
         .collect()
@@ -88,8 +88,8 @@ async fn a_machine_is_bought_found_followed_and_ended() {
             listed[0].instance_type, launch.offer.instance_type,
             "{brand:?}"
         );
-        let all = stand.provider.machines("").await.expect("a list");
-        let ours = stand.provider.machines(MARK).await.expect("a list");
+        let all = stand.provider.machines("", &[]).await.expect("a list");
+        let ours = stand.provider.machines(MARK, &[]).await.expect("a list");
         assert!(ours.len() == 1 && all.len() <= 2, "{brand:?}: {all:?}");
         tokio::time::advance(Duration::from_mins(3)).await;
         let runs = stand
@@ -212,7 +212,7 @@ async fn lists_nobody_can_read_are_told() {
     for stand in Stand::every() {
         for body in ["", "[]", "{\"data\": 7}", "<html>"] {
             stand.vendor.once("", Trouble::status(200, body));
-            let answer = stand.provider.machines(MARK).await;
+            let answer = stand.provider.machines(MARK, &[]).await;
             let class = answer
                 .map(|list| list.len())
                 .map_err(|failure| failure.class);
@@ -281,7 +281,7 @@ async fn wrong_credentials_are_told_and_never_shown() {
             .script(|script| script.key = "another".to_owned());
         let failures = [
             stand.provider.offers().await.map(|_| ()),
-            stand.provider.machines(MARK).await.map(|_| ()),
+            stand.provider.machines(MARK, &[]).await.map(|_| ()),
             stand.provider.status("700001").await.map(|_| ()),
             stand.provider.terminate("700001").await,
         ];
@@ -434,7 +434,7 @@ async fn trouble_that_passes_is_not_seen_by_those_who_only_look() {
     for stand in Stand::every() {
         stand.vendor.once("", Trouble::status(503, "{}"));
         stand.vendor.once("", Trouble::HangUp);
-        let list = stand.provider.machines(MARK).await;
+        let list = stand.provider.machines(MARK, &[]).await;
         assert_eq!(list.map(|list| list.len()), Ok(0), "{:?}", stand.brand);
     }
 }
@@ -491,7 +491,7 @@ async fn a_service_account_logs_in_once_for_many_questions() {
     account.secrets.insert("serviceAccount".to_owned(), file);
     let stand = Stand::with(Brand::Gcp, account);
     for _ in 0..3 {
-        stand.provider.machines(MARK).await.expect("a list");
+        stand.provider.machines(MARK, &[]).await.expect("a list");
     }
     let logins = |stand: &Stand| {
         let all = stand.vendor.recorded();
@@ -499,7 +499,7 @@ async fn a_service_account_logs_in_once_for_many_questions() {
     };
     assert_eq!(logins(&stand), 1);
     tokio::time::advance(Duration::from_hours(2)).await;
-    stand.provider.machines(MARK).await.expect("a list");
+    stand.provider.machines(MARK, &[]).await.expect("a list");
     assert_eq!(logins(&stand), 2);
     stand.judged();
 }
@@ -520,5 +520,31 @@ async fn the_lifetime_is_told_where_the_vendor_keeps_it() {
         stand.provider.launch(&launch).await.expect("a machine");
         let told = stand.vendor.machines()[0].said.to_string();
         assert!(told.contains(said), "{brand:?}: {told}");
+    }
+}
+
+/// A region that is taken out of the account while a launch is under way has its machine still.
+#[tokio::test(start_paused = true)]
+async fn a_machine_in_a_region_the_account_has_left_is_found_where_it_was_bought() {
+    for brand in Brand::ALL {
+        let stand = Stand::new(brand);
+        let launch = stand.launch(1).await;
+        stand.vendor.once(brand.launches(), Trouble::DoneThenHangUp);
+        // The answer is lost: all that is left of it is the name.
+        let _ = stand.provider.launch(&launch).await;
+        let mut moved = account(brand);
+        let elsewhere = if brand == Brand::Azure {
+            "westeurope"
+        } else {
+            "eu-west-1"
+        };
+        moved.regions = vec![elsewhere.to_owned()];
+        let moved = stand.again(moved);
+        tokio::time::advance(Duration::from_mins(5)).await;
+        let also = [launch.offer.region.clone()];
+        let found = moved.machines(MARK, &also).await.expect("a list");
+        assert_eq!(found.len(), 1, "{brand:?}");
+        assert_eq!(found[0].name, launch.name, "{brand:?}");
+        moved.terminate(&found[0].id).await.expect("the end");
     }
 }

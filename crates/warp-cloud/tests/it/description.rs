@@ -42,7 +42,7 @@ async fn traffic(stand: &Stand) -> Vec<Recorded> {
     let provider = &stand.provider;
     let mut launch = stand.launch(1).await;
     let bought = provider.launch(&launch).await.expect("a machine");
-    provider.machines("warp-").await.expect("a list");
+    provider.machines("warp-", &[]).await.expect("a list");
     provider.status(&bought.id).await.expect("a machine");
     provider.status("404").await.expect("an answer");
     provider.terminate(&bought.id).await.expect("the end");
@@ -52,7 +52,10 @@ async fn traffic(stand: &Stand) -> Vec<Recorded> {
     stand
         .vendor
         .script(|script| "another".clone_into(&mut script.key));
-    provider.machines("warp-").await.expect_err("a stranger");
+    provider
+        .machines("warp-", &[])
+        .await
+        .expect_err("a stranger");
     stand.vendor.recorded()
 }
 

@@ -18,7 +18,7 @@ async fn a_mirror_is_asked_over_the_network() {
     let network = Arc::new(Network::new().expect("a network"));
     let now = Arc::new(jiff::Timestamp::now);
     let provider = open(account.clone(), network.clone(), now.clone()).expect("an account");
-    assert_eq!(provider.machines(MARK).await, Ok(Vec::new()));
+    assert_eq!(provider.machines(MARK, &[]).await, Ok(Vec::new()));
     vendor.once("DELETE", Trouble::HangUp);
     provider
         .terminate("1")

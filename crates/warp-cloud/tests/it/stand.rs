@@ -102,6 +102,12 @@ impl Stand {
         }
     }
 
+    /// Another account at the same vendor.
+    pub(crate) fn again(&self, account: Account) -> Arc<dyn Provider> {
+        let transport = Arc::new(InProcess(self.vendor.clone()));
+        open(account, transport, Arc::new(jiff::Timestamp::now)).expect("an account")
+    }
+
     pub(crate) fn every() -> Vec<Self> {
         Brand::ALL.into_iter().map(Self::new).collect()
     }

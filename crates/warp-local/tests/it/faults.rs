@@ -65,6 +65,7 @@ fn every_write_of_the_controllers_is_a_crash_point() {
         weather: &[],
         invariants: Invariants::NONE,
         allowed: &[],
+        outside: None,
     };
     campaign::test(&scenarios::all(), &sample);
 }

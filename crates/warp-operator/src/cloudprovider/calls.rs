@@ -56,7 +56,8 @@ impl Inventory {
             return Err(Failure::new(Class::Transient, words));
         };
         // Machines before offers: what is bought in between is seen next time, never half.
-        let machines = cloud.machines(mark.as_str()).await?;
+        let also = self.0.places(name);
+        let machines = cloud.machines(mark.as_str(), &also).await?;
         let offers = cloud.offers().await?;
         Ok(Some(as_json(&Listed { offers, machines })))
     }
@@ -113,10 +114,12 @@ impl Machines {
     async fn find(&self, name: &str) -> Result<Option<Machine>, Failure> {
         let (cloud, provider, machine) = self.split(name).await?;
         let attempt = self.clouds.attempt(provider, machine);
-        if let Some(id) = attempt.and_then(|attempt| attempt.instance_id) {
+        let id = attempt.as_ref().and_then(|known| known.instance_id.clone());
+        if let Some(id) = id {
             return cloud.status(&id).await;
         }
-        let all = cloud.machines(machine).await?;
+        let also: Vec<String> = attempt.into_iter().map(|attempt| attempt.region).collect();
+        let all = cloud.machines(machine, &also).await?;
         Ok(all.into_iter().find(|found| found.name == machine))
     }
 

@@ -1,7 +1,7 @@
 //! Opens the account a CloudProvider describes. Credentials are read when they are needed, from the operator's own
 //! namespace only, and never told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -175,10 +175,30 @@ impl Clouds {
         found.next().cloned()
     }
 
+    /// The regions where `provider` may have machines of ours, whatever its spec says by now.
+    pub(super) fn places(&self, provider: &str) -> Vec<String> {
+        places(&self.requests.all(), provider)
+    }
+
     /// The mark of this cluster's machines.
     pub(super) fn mark(&self) -> Option<Mark> {
         self.cx.upgrade().and_then(|cx| mark(&cx))
     }
+}
+
+/// The regions of attempts that are open or have bought something. One that was refused has nothing anywhere, and its
+/// region may be closed to the account.
+pub(super) fn places(requests: &[Arc<GPURequest>], provider: &str) -> Vec<String> {
+    let attempts = requests
+        .iter()
+        .filter_map(|request| request.status.as_ref())
+        .flat_map(|status| &status.attempts);
+    let held = attempts.filter(|attempt| {
+        let bought = attempt.outcome.is_none() || attempt.instance_id.is_some();
+        attempt.provider == provider && bought
+    });
+    let regions: BTreeSet<&String> = held.map(|attempt| &attempt.region).collect();
+    regions.into_iter().cloned().collect()
 }
 
 /// The mark of this cluster's machines, once the cluster's identity is known.

@@ -6,18 +6,20 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource, ResourceExt};
 use serde_json::Value;
-use warp_api::cloudprovider::{CloudMachine, CloudOffer};
+use warp_api::cloudprovider::{CircuitState, CloudMachine, CloudOffer};
 use warp_api::{CloudProvider, CloudProviderStatus, condition, reason};
-use warp_cloud::{Class, Decimal, Offer, in_region};
+use warp_cloud::{Availability, Class, Decimal, Offer, in_region};
 use warp_runtime::cache::Key;
 use warp_runtime::plan::{Call, Plan, What, about};
 use warp_runtime::reconcile::Reconcile;
 
 use super::observe::Seen;
-use super::{CloudProviders, FINALIZER, sweep};
+use super::{CloudProviders, FINALIZER, circuit, sweep};
 
 /// Offers a status holds: the cheapest.
 const OFFERS: usize = 300;
+/// Kinds of machines a status holds of one model, size and region.
+const SAME_PLACE: usize = 4;
 /// Machines a message names before it counts the rest.
 const NAMED: usize = 3;
 /// How long a cloud gets to end a machine of nobody before it is told again.
@@ -145,6 +147,14 @@ fn call(
     } else {
         plan.look_again(due);
     }
+    // Its state follows the clock.
+    let until = after
+        .circuit
+        .iter()
+        .filter_map(|circuit| circuit.until.as_ref());
+    for until in until.filter(|until| until.0 > now) {
+        plan.look_again(until.0);
+    }
     for at in after.machines.iter().filter_map(sweep::ends_at) {
         if at > now {
             plan.look_again(at);
@@ -183,6 +193,8 @@ fn status(
     if let Some(count) = seen.interruptions {
         after.interruptions_this_month = count;
     }
+    let (name, known) = (provider.name_any(), before.circuit.as_ref());
+    after.circuit = circuit::next(known, &seen.requests, &name, now);
     after.offer_count = i64::try_from(after.offers.len()).unwrap_or(i64::MAX);
     after.machine_count = i64::try_from(after.machines.len()).unwrap_or(i64::MAX);
     after.price_per_hour = (!after.machines.is_empty()).then(|| per_hour(&after.machines));
@@ -201,30 +213,44 @@ fn per_hour(machines: &[CloudMachine]) -> String {
     sum.round_dp(2).normalize().to_string()
 }
 
-/// The cheapest of each model, size and region that makes sense and is in a region of the spec, cheapest first.
+/// The cheapest few of each model, size and region that make sense and are in a region of the spec, cheapest first. One
+/// kind of machine may be sold out where another with the same GPUs is not. Where not all find room, none is left out
+/// for the second of another place.
 fn offers(provider: &CloudProvider, all: &[Offer]) -> Vec<CloudOffer> {
     let wanted = &provider.spec.regions;
-    let mut best: BTreeMap<(&str, u32, &str), &Offer> = BTreeMap::new();
+    let mut places: BTreeMap<(&str, u32, &str), Vec<&Offer>> = BTreeMap::new();
     for offer in all {
         let here = wanted.is_empty() || wanted.iter().any(|name| in_region(&offer.region, name));
-        if !here || offer.nonsense().is_some() {
-            continue;
-        }
-        let place = (offer.gpu.as_str(), offer.gpus, offer.region.as_str());
-        let rank = |offer: &Offer| {
-            (
-                offer.availability == warp_cloud::Availability::None,
-                offer.price,
-            )
-        };
-        let known = best.entry(place).or_insert(offer);
-        if rank(offer) < rank(known) {
-            *known = offer;
+        if here && offer.nonsense().is_none() {
+            let place = (offer.gpu.as_str(), offer.gpus, offer.region.as_str());
+            places.entry(place).or_default().push(offer);
         }
     }
-    let mut best: Vec<&Offer> = best.into_values().collect();
-    best.sort_by(|one, other| (one.price, &one.gpu).cmp(&(other.price, &other.gpu)));
-    best.truncate(OFFERS);
+    let mut ranked: Vec<(usize, &Offer)> = Vec::new();
+    for offers in places.values_mut() {
+        offers.sort_by_key(|offer| (offer.availability == Availability::None, offer.price));
+        let spots = offers.iter().enumerate().skip(SAME_PLACE);
+        let spots = spots.filter(|(_, offer)| offer.availability != Availability::None);
+        let cheapest = spots.min_by_key(|(_, offer)| offer.spot_price.unwrap_or(Decimal::MAX));
+        let cheapest = cheapest.map(|(at, _)| at);
+        // Cheap as spot is another thing than cheap on demand.
+        let best = offers.iter().filter_map(|offer| offer.spot_price).min();
+        if let Some(at) = cheapest.filter(|at| offers[*at].spot_price == best) {
+            offers.swap(at, SAME_PLACE - 1);
+        }
+        offers.truncate(SAME_PLACE);
+        ranked.extend(offers.iter().copied().enumerate());
+    }
+    ranked.sort_by(|one, other| {
+        let rank = |(place, offer): &(usize, &Offer)| (*place, offer.price);
+        rank(one).cmp(&rank(other))
+    });
+    ranked.truncate(OFFERS);
+    let mut best: Vec<&Offer> = ranked.into_iter().map(|(_, offer)| offer).collect();
+    best.sort_by(|one, other| {
+        let rank = |offer: &Offer| (offer.price, offer.gpu.clone(), offer.instance_type.clone());
+        rank(one).cmp(&rank(other))
+    });
     best.into_iter().map(told).collect()
 }
 
@@ -334,7 +360,21 @@ fn ready(provider: &CloudProvider, after: &CloudProviderStatus, seen: &Seen) -> 
         let text = "the cloud offers nothing in spec.regions: widen them".to_owned();
         return state("False", reason::NO_OFFER, text);
     }
-    let text = format!("{} offers", after.offers.len());
+    let circuit = after.circuit.as_ref();
+    let left_alone = circuit.filter(|circuit| circuit.state == CircuitState::Open);
+    let text = match left_alone {
+        None => format!("{} offers", after.offers.len()),
+        Some(circuit) => format!(
+            "{} offers, and nothing is rented until {:.0}: the last {} machines came to nothing ({})",
+            after.offers.len(),
+            circuit
+                .until
+                .as_ref()
+                .map_or(Timestamp::MAX, |until| until.0),
+            circuit.failures,
+            circuit.last_failure.as_deref().unwrap_or_default()
+        ),
+    };
     state("True", reason::OFFERS_KNOWN, text)
 }
 

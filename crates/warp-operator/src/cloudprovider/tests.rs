@@ -100,7 +100,7 @@ fn owner(machine: &str, id: Option<&str>) -> Arc<GPURequest> {
 }
 
 #[test]
-fn the_cheapest_of_each_model_and_region_is_offered_and_nonsense_is_not() {
+fn what_is_sold_in_its_regions_is_offered_cheapest_first_and_nonsense_is_not() {
     let it = provider(&json!({"regions": ["us-east", "eu-west-1"]}));
     let offers = vec![
         offer("L4", "us-east-1", 60),
@@ -115,9 +115,9 @@ fn the_cheapest_of_each_model_and_region_is_offered_and_nonsense_is_not() {
         .iter()
         .map(|offer| offer.price.as_str())
         .collect();
-    assert_eq!(prices, ["0.50", "0.55"]);
+    assert_eq!(prices, ["0.50", "0.55", "0.60"]);
     assert_eq!(status.conditions[0].reason, "OffersKnown");
-    assert_eq!(status.offer_count, 2);
+    assert_eq!(status.offer_count, 3);
 }
 
 #[test]
@@ -246,4 +246,77 @@ fn refused_credentials_are_a_condition_with_what_to_do() {
     assert!(message.contains("the key is not valid"), "{message}");
     assert!(message.contains("when its key is valid"), "{message}");
     assert!(pass.calls.is_empty(), "not before the time");
+}
+
+#[test]
+fn several_kinds_of_machine_of_one_place_are_offered() {
+    let kind = |name: &str, price: i64, spot: Option<i64>| Offer {
+        instance_type: name.to_owned(),
+        spot_price: spot.map(|spot| Decimal::new(spot, 2)),
+        ..offer("L4", "us-east-1", price)
+    };
+    let mut offers: Vec<Offer> = (1..=6)
+        .map(|size| kind(&format!("g6.{size}"), 100 * size, None))
+        .collect();
+    offers.push(kind("gr6.9", 900, Some(30)));
+    offers[0].availability = Availability::None;
+    let status = written(&plan(
+        &provider(&json!({})),
+        &seen(0, offers, Vec::new()),
+        at(1),
+    ));
+    let kinds: Vec<&str> = status
+        .offers
+        .iter()
+        .map(|offer| &*offer.instance_type)
+        .collect();
+    // Those that can be had first, and the cheapest as spot among them.
+    assert_eq!(kinds, ["g6.2", "g6.3", "g6.4", "gr6.9"]);
+}
+
+#[test]
+fn the_second_kind_of_a_place_crowds_out_no_other_place() {
+    let offers = (0..350).flat_map(|place| {
+        let region = format!("region-{place}");
+        [100, 101].map(|price| Offer {
+            instance_type: format!("t{price}"),
+            ..offer("L4", &region, price)
+        })
+    });
+    let listed = seen(0, offers.collect(), Vec::new());
+    let status = written(&plan(&provider(&json!({})), &listed, at(1)));
+    assert_eq!(status.offers.len(), 300);
+    assert!(
+        status
+            .offers
+            .iter()
+            .all(|offer| offer.instance_type == "t100")
+    );
+}
+
+#[test]
+fn the_regions_of_attempts_are_asked_whatever_the_spec_says_by_now() {
+    let attempt = |region: &str, more: Value| {
+        let mut it = json!({
+            "number": 1, "machine": "m", "provider": "cloud", "gpu": "L4", "gpus": 1, "region": region,
+            "instanceType": "t", "price": "1", "priceLimit": "1", "intendedAt": "2026-11-16T12:00:00Z",
+        });
+        for (key, value) in more.as_object().into_iter().flatten() {
+            it[key] = value.clone();
+        }
+        it
+    };
+    let request: GPURequest = serde_json::from_value(json!({
+        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPURequest",
+        "metadata": {"name": "r", "namespace": "default"}, "spec": {"gpuType": "L4"},
+        "status": {"attempts": [
+            attempt("eu-west-1", json!({})),
+            attempt("us-west-2", json!({"instanceId": "i", "outcome": "Deleted"})),
+            attempt("closed-to-us", json!({"outcome": "BadCredentials"})),
+            attempt("elsewhere", json!({"provider": "other"})),
+        ]},
+    }))
+    .expect("a request");
+    let places = super::clouds::places(&[Arc::new(request)], "cloud");
+    assert_eq!(places, ["eu-west-1", "us-west-2"]);
 }

@@ -14,6 +14,7 @@ use warp_core::gpu;
 
 use super::bootstrap;
 use super::wanted::Wanted;
+use crate::cloudprovider::circuit;
 
 /// A price that was not limited may rise by this many hundredths before it is bought.
 const SLACK: i64 = 110;
@@ -55,6 +56,8 @@ struct Rejected {
     places: usize,
     sold_out: usize,
     limits: BTreeMap<String, String>,
+    /// Providers that are left alone for a while, and until when.
+    circuits: BTreeMap<String, (String, Option<Timestamp>)>,
     budget: usize,
     /// The cheapest that was too dear.
     dear: Option<(Decimal, String)>,
@@ -255,6 +258,10 @@ fn best(
                 rejected.later = Some(rejected.later.map_or(until, |known| known.min(until)));
                 continue;
             }
+            if let Some(open) = circuit::objection(provider, &name, market.requests, market.now) {
+                rejected.circuits.insert(name.clone(), open);
+                continue;
+            }
             if let Some(limit) = over_limit(provider, market.requests, price) {
                 rejected.limits.insert(name.clone(), limit);
                 continue;
@@ -421,6 +428,9 @@ fn explained(wanted: &Wanted, rejected: Rejected, market: &Market<'_>) -> Choice
             last.unwrap_or_default()
         );
         return wait(reason::RETRYING, text, Some(until));
+    }
+    if let Some((_, (text, until))) = rejected.circuits.into_iter().next() {
+        return wait(reason::CIRCUIT_OPEN, text, until);
     }
     if let Some((price, what)) = rejected.dear {
         let most = wanted.max_price.unwrap_or_default();

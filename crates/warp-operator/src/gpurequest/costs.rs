@@ -12,6 +12,7 @@ use warp_cloud::Decimal;
 use warp_runtime::plan::{Action, Encoding, Kind, Plan};
 
 use super::{Ledger, costs_key};
+use crate::workload::tenant_of;
 
 /// On the ConfigMaps of the ledger.
 pub(crate) const LABEL: &str = "gpu.warp.dev/costs";
@@ -49,6 +50,8 @@ pub(super) fn enter(plan: &mut Plan, home: &str, request: &GPURequest, attempt: 
     let entry = json!({
         "namespace": request.namespace().unwrap_or_default(),
         "request": request.name_any(),
+        // Rented for a workload, it is on that workload's bill.
+        "workload": tenant_of(request).map(|(workload, _)| workload.name.to_string()),
         "uid": request.meta().uid,
         "tenant": attempt.tenant,
         "provider": attempt.provider,

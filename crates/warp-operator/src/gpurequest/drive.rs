@@ -9,16 +9,16 @@ use warp_api::{GPURequest, GPURequestStatus, reason};
 use warp_cloud::{Availability, Decimal, Launch, Machine, Offer, State};
 use warp_runtime::cache::Key;
 use warp_runtime::outside::{Recorded, Step, absent, present};
-use warp_runtime::plan::{Call, Plan, Removal, What, as_json};
+use warp_runtime::plan::{self, Call, Plan, Premise, Removal, What, as_json};
 
 use super::choose::later;
-use super::ending::{is_ready, limits};
+use super::ending::{is_lent, is_ready, limits};
 use super::observe::{Open, Seen};
 use super::plan::money;
 use super::say::Said;
 use super::told::say;
 use super::wanted::Wanted;
-use super::{costs, joining, money as purse, notice, outside_name};
+use super::{caller, costs, joining, money as purse, notice, outside_name};
 use crate::cloudprovider::calls::Answer;
 
 /// How often a machine that starts is asked for.
@@ -89,6 +89,11 @@ fn follow(
     if newest {
         show(&attempt, status, machine);
     }
+    if attempt.ready_at.is_none() && open.node.as_deref().is_some_and(is_ready) {
+        attempt.ready_at = Some(Time(now));
+        // One that is taken back later is waited for anew.
+        status.spot_wanted_since = None;
+    }
     notice::learn(&mut attempt, open, machine, now);
     let wanted = Wanted::limits_of(&request.spec);
     let stopped = purse::is_stopped(plan, &attempt, seen, now);
@@ -125,6 +130,12 @@ fn follow(
             open,
             now,
         ),
+    };
+    let said = match attempt.ending {
+        None if request.meta().deletion_timestamp.is_some() && is_lent(open) => {
+            said.and("the workload it was rented for is gone: it is given back when those that use it are done")
+        }
+        _ => said,
     };
     let said = match Wanted::differs(&request.spec, &attempt) {
         Some(more) if said.is_ready() => said.and(&more),
@@ -194,8 +205,17 @@ fn step(
         Some(_) => Recorded::Made(intended),
         None => Recorded::Intended(intended),
     };
+    if let Some(text) = caller::claim(plan, attempt, seen, open, now) {
+        return Said::new(
+            RequestPhase::Provisioning,
+            "False",
+            reason::PROVISIONING,
+            text,
+        );
+    }
     let gone = machine.is_some_and(|machine| machine.state == State::Gone);
     let mut sight = open.sight.clone();
+    sight.last_make = sight.last_make.max(caller::taken_over(attempt));
     if gone {
         sight.there = None;
     }
@@ -219,9 +239,13 @@ fn step(
     };
     match next {
         Step::LookUp => plan.calls.push(call(What::LookUp)),
-        Step::Make => plan
-            .calls
-            .push(call(What::Make(as_json(&launch(attempt, request))))),
+        Step::Make => {
+            // A watch that is behind may hide that another process buys it by now.
+            plan.premises
+                .push(Premise::Unchanged(plan::Seen::of(request)));
+            let launch = as_json(&launch(attempt, request));
+            plan.calls.push(call(What::Make(launch)));
+        }
         // Asked a moment ago: a cloud takes its time.
         Step::Remove if paced > now => plan.look_again(paced),
         Step::Remove => plan.calls.push(call(What::Remove)),
@@ -242,16 +266,14 @@ fn step(
             let outcome = ending.clone().unwrap_or_default();
             close(plan, status, attempt, request, seen, open, &outcome, now);
         }
-        Step::Lost => close(
-            plan,
-            status,
-            attempt,
-            request,
-            seen,
-            open,
-            reason::MACHINE_LOST,
-            now,
-        ),
+        Step::Lost => {
+            let outcome = if attempt.spot {
+                reason::SPOT_INTERRUPTED
+            } else {
+                reason::MACHINE_LOST
+            };
+            close(plan, status, attempt, request, seen, open, outcome, now);
+        }
     }
     say(status, attempt, machine, open)
 }

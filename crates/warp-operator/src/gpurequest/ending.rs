@@ -56,12 +56,14 @@ pub(super) fn limits(
     let bought = attempt.billed_from.as_ref().map(|from| from.0);
     let state = machine.map(|machine| machine.state);
     let broken = open.node.as_deref().and_then(joining::test_failure);
-    let ending = if request.meta().deletion_timestamp.is_some() {
+    let over = matches!(
+        state,
+        Some(State::Preempted | State::Stopped | State::Terminating | State::Gone)
+    );
+    let ending = if request.meta().deletion_timestamp.is_some() && !is_lent(open) {
         Some(reason::DELETED)
-    } else if (attempt.spot && matches!(state, Some(State::Preempted | State::Stopped)))
-        || notice::is_over(attempt, open, now)
-        || (attempt.noticed_at.is_some() && state == Some(State::Gone))
-    {
+    // Nobody here has ended it: one that the cloud may take back it has taken back, with a word or without.
+    } else if (attempt.spot && over) || notice::is_over(attempt, open, now) {
         Some(reason::SPOT_INTERRUPTED)
     } else if matches!(
         state,
@@ -73,6 +75,9 @@ pub(super) fn limits(
         Some(why)
     } else if stopped {
         Some(reason::BUDGET_REACHED)
+    } else if let Some(words) = too_dear(attempt) {
+        attempt.reason = Some(words);
+        Some(reason::PRICE_ABOVE_LIMIT)
     } else if idle.is_some_and(|(limit, since)| later(since.0, limit) <= now) {
         Some(reason::IDLE_TIMEOUT)
     } else if broken.is_some() {
@@ -94,6 +99,20 @@ pub(super) fn limits(
         attempt.ending = Some(ending.to_owned());
         attempt.ending_since = Some(Time(now));
     }
+}
+
+/// Whether a machine whose request goes is kept until those who use it are done: the workload it was rented for is gone,
+/// and what it left to others of its tenant is not taken from under them.
+pub(super) fn is_lent(open: &Open) -> bool {
+    open.ownerless && open.used
+}
+
+/// What speaks against a machine that costs more than was agreed when it was bought.
+fn too_dear(attempt: &RequestAttempt) -> Option<String> {
+    let billed: Decimal = attempt.billed_price.as_ref()?.parse().ok()?;
+    let agreed: Decimal = attempt.price_limit.parse().ok()?;
+    (billed > agreed)
+        .then(|| format!("the cloud bills {billed} an hour where at most {agreed} was agreed"))
 }
 
 /// When the machine must go for its time or its money, and which of them it is.

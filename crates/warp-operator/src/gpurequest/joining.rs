@@ -8,14 +8,16 @@ use kube::ResourceExt;
 use serde_json::json;
 use warp_api::cloudprovider::BootstrapType;
 use warp_api::gpurequest::RequestAttempt;
-use warp_api::{GPURequest, reason};
+use warp_api::{GPURequest, label, reason};
 use warp_cloud::join::{GPU_TEST, STARTING};
+use warp_core::gpu::Vendor;
 use warp_runtime::cache::Key;
 use warp_runtime::plan::{Call, Plan, What, about};
 
 use super::choose::later;
 use super::observe::Open;
 use crate::joining::{CERTIFICATES, TOKENS, certificate};
+use crate::workload::tenant_of;
 
 /// How often it is looked whether a machine asks for its certificate.
 const LOOK: SignedDuration = SignedDuration::from_secs(2);
@@ -54,7 +56,8 @@ pub(super) fn follow(
     match open.node.as_deref() {
         Some(node) => {
             revoked(plan, attempt, request, open, now);
-            open_to_work(plan, node);
+            let kept = tenant_of(request).is_some() && shows_gpus(node, attempt.gpus);
+            open_to_work(plan, node, kept);
         }
         None if attempt.instance_id.is_some() && attempt.ending.is_none() => {
             certificates(plan, attempt, request, open, now);
@@ -63,21 +66,47 @@ pub(super) fn follow(
     }
 }
 
-/// Takes the taint off a node whose GPUs work.
-fn open_to_work(plan: &mut Plan, node: &Node) {
+/// Takes the first taint off a node whose GPUs work, and puts one on that keeps pods of others off a machine that was
+/// rented for a workload. What a node needs to show its GPUs is there by then.
+fn open_to_work(plan: &mut Plan, node: &Node, kept: bool) {
     let passed = node
         .annotations()
         .get(GPU_TEST)
         .is_some_and(|said| said == "passed");
-    if !passed || !is_starting(node) {
-        return;
+    let has = taints(node);
+    let mut wanted: Vec<Taint> = has.to_vec();
+    if passed {
+        wanted.retain(|taint| taint.key != STARTING);
     }
-    let rest: Vec<&Taint> = taints(node)
-        .iter()
-        .filter(|taint| taint.key != STARTING)
-        .collect();
-    plan.merge(node, json!({"spec": {"taints": rest}}));
-    plan.because("the GPUs of a rented machine work");
+    if kept && !wanted.iter().any(|taint| taint.key == label::RENTED_FOR) {
+        wanted.push(Taint {
+            key: label::RENTED_FOR.to_owned(),
+            effect: "NoSchedule".to_owned(),
+            ..Taint::default()
+        });
+    }
+    if wanted != has {
+        plan.merge(node, json!({"spec": {"taints": wanted}}));
+        plan.because(if is_starting(node) {
+            "the GPUs of a rented machine work"
+        } else {
+            "the machine was rented for one workload"
+        });
+    }
+}
+
+/// Whether a node offers as many GPUs as its machine has.
+fn shows_gpus(node: &Node, gpus: u32) -> bool {
+    let offered = node
+        .status
+        .as_ref()
+        .and_then(|status| status.allocatable.as_ref());
+    let counts = offered
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| Vendor::of_resource(name).is_some())
+        .filter_map(|(_, count)| count.0.parse::<u32>().ok());
+    gpus > 0 && counts.sum::<u32>() >= gpus
 }
 
 /// Approves the certificate the machine asks for: the first, of its own name, with its own token. Which one that is was

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 use warp_api::gpurequest::RequestAttempt;
 use warp_api::{CloudProvider, GPURequest};
 use warp_cloud::{Kind, Mark};
@@ -17,6 +17,7 @@ use super::{GpuRequests, outside_name};
 use crate::budget::Purse;
 use crate::cloudprovider::clouds::mark;
 use crate::ledger;
+use crate::workload::tenant_of;
 
 /// What is known about a request.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +27,8 @@ pub(crate) struct Seen {
     pub(crate) mark: Option<Mark>,
     /// The money of tenants.
     pub(crate) purse: Purse,
+    /// This process, as attempts name who may ask the cloud.
+    pub(crate) process: String,
     /// Where costs are kept.
     pub(crate) home: String,
     /// The machines of the attempts that are open, the newest last.
@@ -41,6 +44,8 @@ pub(crate) struct Open {
     pub(crate) sight: Sight,
     pub(crate) settle: Duration,
     pub(crate) node: Option<Arc<Node>>,
+    /// It was rented for a workload that is gone or going.
+    pub(crate) ownerless: bool,
     /// Pods use its GPUs, or work is on its way there.
     pub(crate) used: bool,
     /// Pods on its node that a drain moves: all but those a DaemonSet or the node itself put there.
@@ -59,6 +64,7 @@ pub(super) fn see(kind: &GpuRequests, request: &GPURequest, now: Timestamp) -> S
         purse: Purse::read(&kind.cx, &requests, now),
         requests,
         mark: mark(&kind.cx),
+        process: kind.process.clone(),
         home: kind.home.clone(),
     }
 }
@@ -66,8 +72,24 @@ pub(super) fn see(kind: &GpuRequests, request: &GPURequest, now: Timestamp) -> S
 fn open(kind: &GpuRequests, request: &GPURequest, providers: &[Arc<CloudProvider>]) -> Vec<Open> {
     let attempts = request.status.iter().flat_map(|status| &status.attempts);
     let open = attempts.filter(|attempt| attempt.outcome.is_none());
-    open.filter_map(|attempt| machine(kind, attempt, providers))
-        .collect()
+    let ownerless = is_ownerless(kind, request);
+    let mut open: Vec<Open> = open
+        .filter_map(|attempt| machine(kind, attempt, providers))
+        .collect();
+    for one in &mut open {
+        one.ownerless = ownerless;
+    }
+    open
+}
+
+fn is_ownerless(kind: &GpuRequests, request: &GPURequest) -> bool {
+    let Some((key, uid)) = tenant_of(request) else {
+        return false;
+    };
+    let owner = kind.cx.workloads.get(&key);
+    let there =
+        owner.filter(|owner| owner.uid() == Some(uid) && owner.meta().deletion_timestamp.is_none());
+    there.is_none()
 }
 
 fn machine(
@@ -88,6 +110,7 @@ fn machine(
         kind: of,
         sight: outside.sight(&outside_name(&attempt.provider, &attempt.machine)),
         settle: of.capabilities().settle(),
+        ownerless: false,
         used: node.is_some() && used(kind, &attempt.machine),
         pods: movable(kind, &attempt.machine),
         node,

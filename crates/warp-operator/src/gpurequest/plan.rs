@@ -16,8 +16,10 @@ use super::wanted::Wanted;
 use super::{FINALIZER, costs, drive, money as purse};
 use crate::budget::Purse;
 
-/// Machines that may come to nothing before a request is given up.
+/// Machines that may come to nothing in a row before a request is given up.
 const MOST_MACHINES: usize = 5;
+/// A machine whose node was ready this long was of use, however it ended.
+const OF_USE: jiff::SignedDuration = jiff::SignedDuration::from_mins(10);
 /// Refused attempts that are remembered.
 const REMEMBERED: usize = 16;
 
@@ -101,6 +103,10 @@ fn replace(
     }
     let mut after = status.clone();
     let said = next(plan, &mut after, request, seen, now);
+    // The wait for a spot machine begins with the notice, not with the end of the machine.
+    status
+        .spot_wanted_since
+        .clone_from(&after.spot_wanted_since);
     if after.attempt_count == status.attempt_count {
         return None;
     }
@@ -128,15 +134,9 @@ fn next(
         );
         return Said::new(RequestPhase::Ended, "False", ending, text);
     }
-    let bought = status
-        .attempts
-        .iter()
-        .filter(|attempt| attempt.instance_id.is_some())
-        // What the cloud took back did its work until then.
-        .filter(|attempt| attempt.ending.as_deref() != Some(reason::SPOT_INTERRUPTED));
-    if bought.count() >= MOST_MACHINES {
+    if in_vain(&status.attempts) >= MOST_MACHINES {
         let text = format!(
-            "{MOST_MACHINES} machines came to nothing, the last with {}: look at status.attempts, then make a new request",
+            "{MOST_MACHINES} machines in a row came to nothing, the last with {}: look at status.attempts, then make a new request",
             last.unwrap_or_default()
         );
         return Said::new(
@@ -206,9 +206,36 @@ fn next(
             let uid = request.uid().unwrap_or_default();
             let number = status.attempt_count + 1;
             let machine = machine_name(mark, &uid, number);
-            begin(status, *candidate, tenant, number, machine, now)
+            begin(
+                status,
+                *candidate,
+                tenant,
+                (number, machine),
+                &seen.process,
+                now,
+            )
         }
     }
+}
+
+/// How many machines came to nothing since the last one that was of use. What the cloud took back did its work until
+/// then, and says nothing of the next one.
+fn in_vain(attempts: &[RequestAttempt]) -> usize {
+    let is = |attempt: &RequestAttempt, how: &str| {
+        [&attempt.ending, &attempt.outcome]
+            .into_iter()
+            .any(|said| said.as_deref() == Some(how))
+    };
+    let served = |attempt: &RequestAttempt| {
+        let times = attempt.ready_at.as_ref().zip(attempt.ended_at.as_ref());
+        times.is_some_and(|(ready, ended)| later(ready.0, OF_USE) <= ended.0)
+    };
+    let bought = attempts
+        .iter()
+        .rev()
+        .filter(|one| one.instance_id.is_some());
+    let kept = bought.filter(|attempt| !is(attempt, reason::SPOT_INTERRUPTED));
+    kept.take_while(|attempt| !served(attempt)).count()
 }
 
 /// The end of a request that may have no more machines: its time is over.
@@ -229,8 +256,8 @@ fn begin(
     status: &mut GPURequestStatus,
     candidate: Candidate,
     tenant: Option<String>,
-    number: u32,
-    machine: String,
+    (number, machine): (u32, String),
+    process: &str,
     now: Timestamp,
 ) -> Said {
     let Candidate {
@@ -266,6 +293,8 @@ fn begin(
         price_limit: money(limit),
         tenant,
         intended_at: Time(now),
+        caller: Some(process.to_owned()),
+        called_since: Some(Time(now)),
         instance_id: None,
         billed_from: None,
         billed_until: None,
@@ -275,6 +304,7 @@ fn begin(
         certificate_approved_at: None,
         ignored_certificates: Vec::new(),
         token_revoked_at: None,
+        ready_at: None,
         noticed_at: None,
         ending: None,
         ending_since: None,

@@ -2,7 +2,9 @@
 //! that neither happens in the wrong order.
 
 mod budgets;
+mod callers;
 mod joining;
+mod losses;
 mod notices;
 
 use std::sync::Arc;
@@ -82,6 +84,7 @@ fn seen(providers: Vec<Arc<CloudProvider>>) -> Seen {
         providers,
         mark: Some(Mark::of_cluster("cluster1")),
         home: "warp-system".to_owned(),
+        process: "one@1".to_owned(),
         ..Seen::default()
     }
 }
@@ -123,6 +126,7 @@ fn with(sight: Sight, node: Option<Node>, used: bool) -> Seen {
             kind: Kind::Fake,
             sight,
             settle: SETTLE,
+            ownerless: false,
             node: node.map(Arc::new),
             used,
             pods: Vec::new(),

@@ -71,7 +71,8 @@ pub(crate) fn shell(workload: &GPUWorkload, known: &Catalogue) -> Result<Shell, 
         }
     }
     let tolerations = pod.tolerations.get_or_insert_default();
-    for key in ask.vendor.taints() {
+    // Whose a rented machine is decides the scheduler here: the taint is for pods it does not place.
+    for key in ask.vendor.taints().iter().chain([&label::RENTED_FOR]) {
         let tolerated = tolerations
             .iter()
             .any(|have| have.key.as_deref() == Some(key));

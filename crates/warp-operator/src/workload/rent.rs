@@ -5,6 +5,7 @@
 //! status; a request that is made and not yet written down is found again under the same name.
 
 mod beside;
+mod pack;
 
 use std::sync::Arc;
 
@@ -22,12 +23,15 @@ use warp_api::{
 };
 use warp_cloud::Decimal;
 use warp_core::gpu::Vendor;
-use warp_runtime::cache::{Health, Key};
+use warp_runtime::cache::{Cache, Health, Key};
 use warp_runtime::plan::{Plan, as_json, is_controlled_by, merge_difference};
 
 pub(crate) use self::beside::Beside;
 #[cfg(test)]
 pub(super) use self::beside::look;
+pub(crate) use self::pack::Pack;
+#[cfg(test)]
+pub(super) use self::pack::plan as packed;
 use super::course::Course;
 use super::objects::owned_by;
 use super::say::note;
@@ -82,6 +86,10 @@ pub(crate) struct Rented {
     pub(crate) unread: bool,
     /// What others of its namespace rent.
     pub(crate) beside: Beside,
+    /// The machine to ask for with others that wait, if one for all of them is as cheap.
+    pub(crate) pack: Option<Pack>,
+    /// Requests that others count on.
+    pub(crate) shared: Vec<String>,
 }
 
 /// Reads the requests of a workload that rents or has rented.
@@ -105,6 +113,10 @@ pub(super) fn see(cx: &Context, workload: &GPUWorkload) -> Rented {
     let mut requests = cache.in_namespace(&namespace);
     let others = cx.workloads.in_namespace(&namespace);
     let beside = beside::look(workload, &requests, &others, cx.clock.now());
+    let providers = cx.providers.get().map(Cache::all).unwrap_or_default();
+    let pack = pack::plan(workload, &others, &providers, cx.clock.now());
+    let shared = requests.iter().filter(|one| pack::is_shared(one, &others));
+    let shared = shared.map(|one| one.name_any()).collect();
     requests.retain(|request| is_controlled_by(&**request, &uid));
     let closed = match cache.health() {
         Health::Current => None,
@@ -115,6 +127,8 @@ pub(super) fn see(cx: &Context, workload: &GPUWorkload) -> Rented {
         closed,
         unread: cache.health() == Health::Starting,
         beside,
+        pack,
+        shared,
     }
 }
 
@@ -338,8 +352,13 @@ impl Waiting<'_> {
             Err(problem) => format!("no machine is rented for it: {problem}"),
             Ok(request) => {
                 let name = request.name_any();
-                let price = self.rent.max_price.decimal().unwrap_or_default();
+                let price = request.spec.max_price.as_ref();
+                let price = price
+                    .and_then(|price| price.decimal().ok())
+                    .unwrap_or_default();
                 let gpus = gpus(&request.spec);
+                let shared = self.rented.pack.as_ref().map(|pack| pack.shared_by - 1);
+                let shared = shared.map(|others| format!(" and {others} that wait with it"));
                 steps.only_if_shows(self.workload, &DECISIVE);
                 steps.create_or_find(&request);
                 steps.because("it has waited for room long enough to rent");
@@ -347,7 +366,8 @@ impl Waiting<'_> {
                 state.requests = number;
                 state.used = false;
                 format!(
-                    "a machine with {gpus} is rented for it for at most {price} an hour: GPURequest {name}"
+                    "a machine with {gpus} is rented for it{} for at most {price} an hour: GPURequest {name}",
+                    shared.unwrap_or_default()
                 )
             }
         });
@@ -380,7 +400,10 @@ impl Waiting<'_> {
             }
             RequestPhase::Ended => None,
             _ => {
-                match self.spec(spent(self.others(&name))) {
+                match self
+                    .spec(spent(self.others(&name)))
+                    .map(|own| self.kept(own, request))
+                {
                     Ok(wanted) if wanted != request.spec => {
                         let patch = merge_difference(&as_json(&request.spec), &as_json(&wanted));
                         if let Some(patch) = patch {
@@ -411,7 +434,11 @@ impl Waiting<'_> {
             return Err(closed.clone());
         }
         let name = name(self.workload, number);
-        let spec = self.spec(spent(self.others(&name)))?;
+        let mut spec = self.spec(spent(self.others(&name)))?;
+        if let Some(pack) = &self.rented.pack {
+            spec.gpu_count = pack.gpus;
+            spec.max_price = Some(Price(Value::String(pack.max_price.to_string())));
+        }
         Ok(GPURequest {
             metadata: ObjectMeta {
                 name: Some(name),
@@ -422,6 +449,18 @@ impl Waiting<'_> {
             spec,
             status: None,
         })
+    }
+
+    /// What the request that is there should say: one that was made for several stays so while it has them, or until
+    /// something is bought for it.
+    fn kept(&self, mut own: GPURequestSpec, request: &GPURequest) -> GPURequestSpec {
+        let shared = self.rented.shared.contains(&request.name_any());
+        let made_now = request.status.is_none();
+        if request.spec.gpu_count > own.gpu_count && (shared || made_now || !is_unbought(request)) {
+            own.gpu_count = request.spec.gpu_count;
+            own.max_price.clone_from(&request.spec.max_price);
+        }
+        own
     }
 
     /// What a request for one machine that holds the workload says, when so much is spent.
@@ -469,7 +508,8 @@ impl Waiting<'_> {
             gpu_models: ask.names.iter().map(|name| name.text.clone()).collect(),
             gpu_vendor: ask.names.is_empty().then(|| vendor(ask.vendor)),
             min_memory: (gibibytes > 0).then(|| format!("{gibibytes}Gi")),
-            gpu_count: spec.gpu_count,
+            // A gang has all its members on one machine: all of them come, or none.
+            gpu_count: i32::try_from(spec.total_gpus()).unwrap_or(i32::MAX),
             spot_instance: rent.spot,
             max_price: Some(rent.max_price.clone()),
             max_total_price: total,

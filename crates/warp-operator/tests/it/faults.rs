@@ -268,6 +268,7 @@ fn every_write_of_the_operator_is_a_crash_point() {
         weather: &WEATHER,
         invariants: INVARIANTS,
         allowed: &ALLOWED,
+        outside: Some("*/configmaps@fake-cloud-fake"),
     };
     campaign::test(&scenarios::all(), &sample);
 }

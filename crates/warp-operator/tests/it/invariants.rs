@@ -1,6 +1,8 @@
 //! What the operator's kinds must keep at every moment of a history, beside what holds on every cluster
-//! ([`judge`](warp_testkit::fault::judge)): attempts, statuses and gangs. For faults and walks in virtual
+//! ([`judge`](warp_testkit::fault::judge)): attempts, statuses, gangs and rented machines. For faults and walks in virtual
 //! time and for the end-to-end suite.
+
+mod machines;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -27,6 +29,10 @@ fn check(change: &Change, moment: &Moment, wrong: &mut Vec<String>) {
             not_ahead(&change.object, moment, wrong);
             no_way_back(change, wrong);
         }
+        ("ConfigMap", EventKind::Added | EventKind::Modified) => {
+            machines::bought(change, moment, wrong);
+        }
+        ("GPURequest", EventKind::Deleted) => machines::left(&change.object, moment, wrong),
         _ => {}
     }
     if change.of() == "Pod" && change.kind != EventKind::Deleted {

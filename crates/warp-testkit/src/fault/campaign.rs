@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use super::history::{self, Difference, Ending, Learnt};
 use super::judge::{self, Invariants};
 use super::layer::{Faults, Record, Tally};
-use super::plan::{Fault, Plan};
+use super::plan::{Fault, Plan, Selector};
 use super::world::{Setup, World, virtual_time};
 
 /// Real time: a run that takes longer is stuck at one moment of virtual time.
@@ -178,6 +178,14 @@ impl Reference {
         })
     }
 
+    /// How many requests a selector matches without faults.
+    fn calls(&self, selector: &Selector) -> u64 {
+        let calls = self.records.iter();
+        calls
+            .filter(|record| selector.matches(&record.call))
+            .count() as u64
+    }
+
     /// What is wrong with a run; empty when nothing is. How it ended differently may be `allowed`.
     pub fn judge(&self, run: &Run, allowed: Option<&Allowed<'_>>) -> Vec<String> {
         let mut differences = self.learnt.differences(&run.ending);
@@ -236,6 +244,16 @@ pub const EVERY_WRITE: [Fault; 4] = [
     Fault::Status(409),
 ];
 
+/// The faults every call to something outside meets: it is not heard, it is heard and nobody lives to know, it is
+/// throttled, it breaks, and it is carried out without an answer.
+pub const EVERY_CALL: [Fault; 5] = [
+    Fault::CrashBefore,
+    Fault::CrashAfter,
+    Fault::RetryAfter(5),
+    Fault::Status(500),
+    Fault::Timeout(true),
+];
+
 /// Worse weather than one lost write: what meets every scenario once besides [`EVERY_WRITE`].
 pub const WEATHER: [&str; 22] = [
     "watch#1+all:duplicate",
@@ -270,6 +288,8 @@ pub const WEATHER: [&str; 22] = [
 pub struct Report {
     pub scenarios: usize,
     pub points: u64,
+    /// Calls outside that the scenarios make without faults.
+    pub calls: u64,
     pub runs: u64,
     /// Plans whose fault no request met, such as one at the fifth write of three.
     pub idle: u64,
@@ -305,9 +325,10 @@ impl Report {
         let violations = self.count("invariant");
         let _ = writeln!(
             text,
-            "scenarios {}, crash points (writes) {}, runs under faults {} (and {} whose fault met no request), divergences {divergences}, invariant violations {violations}, other failures {}",
+            "scenarios {}, crash points (writes) {}, calls outside {}, runs under faults {} (and {} whose fault met no request), divergences {divergences}, invariant violations {violations}, other failures {}",
             self.scenarios,
             self.points,
+            self.calls,
             self.runs,
             self.idle,
             self.failures
@@ -500,6 +521,18 @@ pub fn every_write(reference: &Reference) -> Vec<Plan> {
         .collect()
 }
 
+/// Every call outside of a reference under every fault that a call can meet.
+pub fn every_call(reference: &Reference, outside: Option<&str>) -> Vec<Plan> {
+    let Some(text) = outside else {
+        return Vec::new();
+    };
+    let rule = format!("{text}#1:crash-before").parse::<Plan>();
+    let rule = rule.expect("the selector is well-formed").rules.remove(0);
+    (1..=reference.calls(&rule.selector))
+        .flat_map(|nth| EVERY_CALL.map(|fault| Plan::one(rule.selector.clone(), nth, fault)))
+        .collect()
+}
+
 /// What a campaign runs when nothing is asked for by name, and what it adds to the plans every campaign has.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<'a> {
@@ -515,6 +548,8 @@ pub struct Sample<'a> {
     pub invariants: Invariants,
     /// Ends that some plans may lead to.
     pub allowed: &'a [Allowed<'a>],
+    /// Requests that stand for calls outside, each a crash point, in the words of a selector.
+    pub outside: Option<&'a str>,
 }
 
 impl Sample<'_> {
@@ -565,11 +600,17 @@ pub fn weather(more: &[&str]) -> Vec<Plan> {
         .expect("the plans above are well-formed")
 }
 
-/// The plans a text asks for: `writes`, `weather`, both when it is empty, or the one it spells.
+/// The plans a text asks for: `writes`, `calls`, `weather`, all when it is empty, or the one it spells.
 fn plans_of(text: &str, reference: &Reference, sample: &Sample<'_>) -> Vec<Plan> {
     match text {
-        "" => [every_write(reference), weather(sample.weather)].concat(),
+        "" => [
+            every_write(reference),
+            every_call(reference, sample.outside),
+            weather(sample.weather),
+        ]
+        .concat(),
         "writes" => every_write(reference),
+        "calls" => every_call(reference, sample.outside),
         "weather" => weather(sample.weather),
         plan => vec![
             plan.parse()
@@ -579,8 +620,8 @@ fn plans_of(text: &str, reference: &Reference, sample: &Sample<'_>) -> Vec<Plan>
 }
 
 /// The campaign as a test, told what to run by `WARP_FAULTS`: `name | plan` for one run, a name for
-/// every write and all the weather of that scenario, `name | writes` or `name | weather` for half of
-/// that, `all` as the name for every scenario. Without it the `sample`. With `WARP_FAULTS_STOP` nothing
+/// every write, every call outside and all the weather of that scenario, `name | writes`, `name | calls` or
+/// `name | weather` for a part of that, `all` as the name for every scenario. Without it the `sample`. With `WARP_FAULTS_STOP` nothing
 /// more is run once something is wrong, with `WARP_FAULTS_WRITES` every run prints its writes.
 pub fn test(scenarios: &[Scenario], sample: &Sample<'_>) {
     let unknown = sample.unknown(scenarios);
@@ -599,8 +640,11 @@ pub fn test(scenarios: &[Scenario], sample: &Sample<'_>) {
     assert!(!chosen.is_empty(), "no scenario is called {name}");
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     let hasty = std::env::var_os("WARP_FAULTS_STOP").is_some();
-    let one = !matches!(plan, "" | "writes" | "weather");
-    let report = all(&chosen, threads, hasty, sample, |scenario, reference| {
+    let one = !matches!(plan, "" | "writes" | "calls" | "weather");
+    let calls = AtomicU64::new(0);
+    let mut report = all(&chosen, threads, hasty, sample, |scenario, reference| {
+        let count = every_call(reference, sample.outside).len() / EVERY_CALL.len();
+        calls.fetch_add(count as u64, Ordering::Relaxed);
         let mut plans: Vec<Asked> = plans_of(plan, reference, sample)
             .into_iter()
             .filter(|plan| !name.is_empty() || sample.holds(scenario, plan))
@@ -619,6 +663,7 @@ pub fn test(scenarios: &[Scenario], sample: &Sample<'_>) {
         }
         plans
     });
+    report.calls = calls.into_inner();
     println!("{}", report.figures());
     assert!(report.failures.is_empty(), "{}", report.complaints());
 }

@@ -3,8 +3,8 @@
 //! A plan is rules separated by `; `. A rule is `selector#nth[extent]:fault`: of the requests the
 //! selector matches, the nth (from 1) meets the fault, and after it as many as the extent says:
 //! nothing for that one, `+3` for three in all, `+all` for every further one, `~60s` for all within
-//! that time. A selector is a class (`request`, `read`, `write`, `watch`) or `verb/resource` or
-//! `verb/resource/subresource`, where `*` matches anything:
+//! that time. A selector is a class (`request`, `read`, `write`, `watch`), `verb/resource`,
+//! `verb/resource/subresource` or `verb/resource@name`, where `*` matches anything:
 //!
 //! ```text
 //! write#17:crash-after
@@ -47,6 +47,8 @@ pub enum Selector {
     Class(Class),
     /// Verb, resource and subresource; `None` matches anything, an empty subresource none.
     Path(Option<String>, Option<String>, Option<String>),
+    /// Verb, resource and the name of the object itself.
+    Named(Option<String>, Option<String>, String),
 }
 
 /// How long a rule goes on.
@@ -122,6 +124,9 @@ impl Selector {
             Self::Path(verb, resource, sub) => {
                 same(verb, call.verb) && same(resource, &call.resource) && same(sub, &call.sub)
             }
+            Self::Named(verb, resource, name) => {
+                same(verb, call.verb) && same(resource, &call.resource) && *name == call.name
+            }
         }
     }
 }
@@ -173,6 +178,9 @@ impl fmt::Display for Selector {
                     Some("") => Ok(()),
                     _ => write!(out, "/{}", part(sub)),
                 }
+            }
+            Self::Named(verb, resource, name) => {
+                write!(out, "{}/{}@{name}", part(verb), part(resource))
             }
         }
     }
@@ -278,6 +286,11 @@ fn selector_of(text: &str) -> Option<Selector> {
         return Some(Selector::Class(class));
     }
     let part = |part: &str| (part != "*").then(|| part.to_owned());
+    if let Some((path, name)) = text.split_once('@') {
+        let (verb, resource) = path.split_once('/')?;
+        let whole = !verb.is_empty() && !resource.is_empty() && !name.is_empty();
+        return whole.then(|| Selector::Named(part(verb), part(resource), name.to_owned()));
+    }
     let mut parts = text.split('/');
     let (verb, resource) = (parts.next()?, parts.next()?);
     let sub = parts.next().unwrap_or_default();

@@ -42,6 +42,8 @@ fn rule() -> impl Strategy<Value = Rule> {
         ])
         .prop_map(Selector::Class),
         (part(), part(), sub).prop_map(|(verb, resource, sub)| Selector::Path(verb, resource, sub)),
+        (part(), part(), "[a-z-]{1,8}")
+            .prop_map(|(verb, resource, name)| Selector::Named(verb, resource, name)),
     ];
     let extent = prop_oneof![
         (1..50_u64).prop_map(Extent::Count),

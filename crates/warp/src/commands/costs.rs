@@ -38,6 +38,7 @@ pub(crate) struct Args {
 pub(crate) enum By {
     Machine,
     Request,
+    Workload,
     Namespace,
     Tenant,
     Provider,
@@ -57,6 +58,8 @@ pub(crate) enum Form {
 struct Entry {
     namespace: String,
     request: String,
+    #[serde(default)]
+    workload: Option<String>,
     #[serde(default)]
     tenant: Option<String>,
     provider: String,
@@ -90,6 +93,11 @@ impl Entry {
         match by {
             By::Machine => self.machine.clone(),
             By::Request => format!("{}/{}", self.namespace, self.request),
+            // One that people rented themselves is on no workload's bill.
+            By::Workload => match &self.workload {
+                Some(workload) => format!("{}/{workload}", self.namespace),
+                None => "-".to_owned(),
+            },
             By::Namespace => self.namespace.clone(),
             By::Tenant => self.tenant.clone().unwrap_or_else(|| "-".to_owned()),
             By::Provider => self.provider.clone(),
@@ -177,6 +185,7 @@ fn table(sums: &[Sum], by: By) -> Table {
     let head = match by {
         By::Machine => "MACHINE",
         By::Request => "REQUEST",
+        By::Workload => "WORKLOAD",
         By::Namespace => "NAMESPACE",
         By::Tenant => "TENANT",
         By::Provider => "PROVIDER",

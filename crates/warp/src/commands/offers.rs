@@ -6,7 +6,7 @@ use anyhow::Context;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use warp_api::CloudProvider;
-use warp_api::cloudprovider::CloudOffer;
+use warp_api::cloudprovider::{CircuitState, CloudOffer};
 use warp_cloud::{Decimal, in_region};
 
 use crate::cluster::{self, Target, told};
@@ -33,6 +33,12 @@ pub(crate) struct Args {
     /// Only what is sold as spot, by its spot price
     #[arg(long)]
     spot: bool,
+    /// One row for each model and size: the cheapest, and how many there are
+    #[arg(long, conflicts_with = "rejected")]
+    group: bool,
+    /// What is left out by the other conditions instead, and why
+    #[arg(long)]
+    rejected: bool,
     /// Rows that are shown; 0 shows all
     #[arg(long, default_value_t = 20)]
     limit: usize,
@@ -57,6 +63,10 @@ struct Row {
     offer: CloudOffer,
     price: Decimal,
     checked: Option<jiff::Timestamp>,
+    /// Where the price is from.
+    source: &'static str,
+    /// Why nothing is rented from this provider, if nothing is.
+    closed: Option<String>,
 }
 
 async fn offers(args: Args) -> anyhow::Result<ExitCode> {
@@ -74,7 +84,11 @@ async fn offers(args: Args) -> anyhow::Result<ExitCode> {
     }
     let mut rows: Vec<Row> = providers.iter().flat_map(rows).collect();
     let known = rows.len();
-    rows.retain(|row| matches(&args, models.as_deref(), row));
+    let of_model = |row: &Row| {
+        let models = models.as_ref();
+        models.is_none_or(|models| models.contains(&row.offer.gpu.as_str()))
+    };
+    rows.retain(|row| of_model(row) && objection(&args, row).is_some() == args.rejected);
     if args.spot {
         for row in &mut rows {
             row.price = decimal(row.offer.spot_price.as_deref()).unwrap_or(row.price);
@@ -84,17 +98,32 @@ async fn offers(args: Args) -> anyhow::Result<ExitCode> {
         let key = |row: &Row| (row.price, row.offer.gpu.clone(), row.offer.region.clone());
         key(one).cmp(&key(other))
     });
+    if args.group {
+        return grouped(&args, &rows);
+    }
     let fitting = rows.len();
     if args.limit > 0 {
         rows.truncate(args.limit);
     }
     match args.output {
         Format::Json => {
-            let all: Vec<Value> = rows.iter().map(described).collect();
+            let all = rows.iter().map(|row| {
+                let mut it = described(row);
+                let why = objection(&args, row);
+                it["rejected"] = json!(why.filter(|_| args.rejected));
+                it
+            });
+            let all: Vec<Value> = all.collect();
             output::result(&serde_json::to_string_pretty(&all)?);
         }
         Format::Table => {
-            output::text(&table(&rows).render(true));
+            let why = |row: &Row| objection(&args, row);
+            let table = if args.rejected {
+                refused(&rows, why)
+            } else {
+                table(&rows)
+            };
+            output::text(&table.render(true));
             if rows.len() < fitting {
                 let more = fitting - rows.len();
                 output::note(&format!(
@@ -154,6 +183,21 @@ fn trouble(provider: &CloudProvider) {
     }
 }
 
+/// Why nothing is rented from a provider at the moment.
+fn closed(provider: &CloudProvider) -> Option<String> {
+    if !provider.spec.enabled {
+        return Some("spec.enabled is false".to_owned());
+    }
+    let circuit = provider.status.as_ref()?.circuit.as_ref()?;
+    let last = circuit.last_failure.as_deref().unwrap_or_default();
+    (circuit.state == CircuitState::Open).then(|| {
+        format!(
+            "its last {} machines came to nothing ({last})",
+            circuit.failures
+        )
+    })
+}
+
 fn rows(provider: &CloudProvider) -> Vec<Row> {
     let Some(status) = &provider.status else {
         return Vec::new();
@@ -165,6 +209,8 @@ fn rows(provider: &CloudProvider) -> Vec<Row> {
             price: decimal(Some(&offer.price))?,
             offer: offer.clone(),
             checked,
+            source: source(provider.spec.kind.as_str()),
+            closed: closed(provider),
         })
     });
     each.collect()
@@ -174,27 +220,109 @@ pub(crate) fn decimal(text: Option<&str>) -> Option<Decimal> {
     text?.parse().ok()
 }
 
-fn matches(args: &Args, models: Option<&[&str]>, row: &Row) -> bool {
+/// What speaks against an offer, if anything does.
+fn objection(args: &Args, row: &Row) -> Option<String> {
     let offer = &row.offer;
-    let price = if args.spot {
-        decimal(offer.spot_price.as_deref())
-    } else {
-        Some(row.price)
+    if offer.gpus < args.count {
+        return Some(format!("fewer than {} GPUs", args.count));
+    }
+    let elsewhere = |region: &String| !in_region(&offer.region, region);
+    if args.region.as_ref().is_some_and(elsewhere) {
+        return Some("another region".to_owned());
+    }
+    if args
+        .provider
+        .as_ref()
+        .is_some_and(|name| *name != row.provider)
+    {
+        return Some("another provider".to_owned());
+    }
+    let spot = decimal(offer.spot_price.as_deref());
+    let price = match (args.spot, spot) {
+        (true, None) => return Some("not sold as spot".to_owned()),
+        (true, Some(spot)) => spot,
+        (false, _) => decimal(Some(&offer.price)).unwrap_or(row.price),
     };
-    let Some(price) = price else {
-        return false;
-    };
-    models.is_none_or(|models| models.contains(&offer.gpu.as_str()))
-        && offer.gpus >= args.count
-        && args
-            .region
-            .as_ref()
-            .is_none_or(|region| in_region(&offer.region, region))
-        && args
-            .provider
-            .as_ref()
-            .is_none_or(|name| *name == row.provider)
-        && args.max_price.is_none_or(|most| price <= most)
+    if let Some(most) = args.max_price.filter(|most| price > *most) {
+        return Some(format!("{} dearer than {most}", price - most));
+    }
+    // Said of what would do otherwise: it is shown, and cannot be had at the moment.
+    let sold_out = (offer.availability == "none").then(|| "sold out".to_owned());
+    sold_out
+        .or_else(|| row.closed.clone())
+        .filter(|_| args.rejected)
+}
+
+/// Where a provider's prices are from.
+fn source(kind: &str) -> &'static str {
+    match kind {
+        "paperspace" => "its list of 2025-09",
+        "fake" => "a list of 2026-08",
+        "azure" => "its public list",
+        "gcp" => "its billing catalogue",
+        _ => "its API",
+    }
+}
+
+/// The cheapest of each model and size.
+fn grouped(args: &Args, rows: &[Row]) -> anyhow::Result<ExitCode> {
+    let mut groups: Vec<(&Row, usize)> = Vec::new();
+    for row in rows {
+        let same = |(known, _): &&mut (&Row, usize)| {
+            (&known.offer.gpu, known.offer.gpus) == (&row.offer.gpu, row.offer.gpus)
+        };
+        match groups.iter_mut().find(same) {
+            Some((_, count)) => *count += 1,
+            None => groups.push((row, 1)),
+        }
+    }
+    if args.output == Format::Json {
+        let all = groups.iter().map(|(row, count)| {
+            let mut it = described(row);
+            it["offers"] = json!(count);
+            it
+        });
+        let all: Vec<Value> = all.collect();
+        output::result(&serde_json::to_string_pretty(&all)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = Table::new([
+        "GPU", "GPUS", "FROM/H", "PROVIDER", "REGION", "OFFERS", "SOURCE", "AGE",
+    ]);
+    for (row, count) in groups {
+        table.row([
+            row.offer.gpu.clone(),
+            row.offer.gpus.to_string(),
+            row.price.to_string(),
+            row.provider.clone(),
+            row.offer.region.clone(),
+            count.to_string(),
+            row.source.to_owned(),
+            age(row.checked),
+        ]);
+    }
+    output::text(&table.render(true));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What does not do, and why.
+fn refused(rows: &[Row], why: impl Fn(&Row) -> Option<String>) -> Table {
+    let mut table = Table::new([
+        "GPU", "GPUS", "PRICE/H", "PROVIDER", "REGION", "TYPE", "WHY NOT",
+    ]);
+    for row in rows {
+        let offer = &row.offer;
+        table.row([
+            offer.gpu.clone(),
+            offer.gpus.to_string(),
+            offer.price.clone(),
+            row.provider.clone(),
+            offer.region.clone(),
+            offer.instance_type.clone(),
+            why(row).unwrap_or_default(),
+        ]);
+    }
+    table
 }
 
 /// How long ago, in the largest unit that fits.
@@ -244,5 +372,7 @@ fn described(row: &Row) -> Value {
     let mut value = serde_json::to_value(&row.offer).unwrap_or_default();
     value["provider"] = json!(row.provider);
     value["checkedAt"] = json!(row.checked);
+    value["source"] = json!(row.source);
+    value["closed"] = json!(row.closed);
     value
 }

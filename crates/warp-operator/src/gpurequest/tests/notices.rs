@@ -6,7 +6,7 @@ use super::*;
 
 /// A spot machine that is used, at `at(12)`.
 fn spot() -> GPURequest {
-    ready(&json!({"spotInstance": true, "maxSpotPrice": 2, "maxPrice": 4}))
+    ready(&json!({"spotInstance": true, "maxSpotPrice": 3, "maxPrice": 4}))
 }
 
 fn pod() -> Pod {

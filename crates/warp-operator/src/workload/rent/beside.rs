@@ -35,15 +35,21 @@ pub(crate) fn look(
     let Ok(ask) = GpuAsk::of(&workload.spec) else {
         return Beside::default();
     };
+    let needed = i64::from(workload.spec.total_gpus());
     let rooms = requests.iter().filter(|request| {
-        let attempt = coming(request, now);
-        attempt.is_some_and(|attempt| {
-            holds(&ask, attempt) && free(request, attempt, workload, workloads) >= ask.count.into()
-        })
+        if let Some(attempt) = coming(request, now) {
+            let machine = (attempt.gpus, Some(attempt.machine.as_str()));
+            return holds(&ask, &attempt.gpu)
+                && free(request, machine, workload, workloads) >= needed;
+        }
+        // Sized for several, and no machine is chosen yet.
+        let gpus = u32::try_from(request.spec.gpu_count).unwrap_or(0);
+        let owner = owner(request, workloads);
+        let alike = owner.is_some_and(|owner| owner.spec.gpu == workload.spec.gpu);
+        alike && is_unchosen(request) && free(request, (gpus, None), workload, workloads) >= needed
     });
     let same = |other: &&Arc<GPUWorkload>| {
         other.spec.gpu == workload.spec.gpu
-            && other.spec.gpu_count == workload.spec.gpu_count
             && order(other) < order(workload)
             && has_nothing(other, now)
     };
@@ -55,18 +61,18 @@ pub(crate) fn look(
 }
 
 /// Who comes first.
-fn order(workload: &GPUWorkload) -> (Option<Timestamp>, String) {
+pub(super) fn order(workload: &GPUWorkload) -> (Option<Timestamp>, String) {
     let made = workload.creation_timestamp().map(|made| made.0);
     (made, workload.name_any())
 }
 
-fn is_over(workload: &GPUWorkload) -> bool {
+pub(super) fn is_over(workload: &GPUWorkload) -> bool {
     let phase = workload.status.as_ref().and_then(|status| status.phase);
     phase.is_some_and(Phase::is_final) || workload.meta().deletion_timestamp.is_some()
 }
 
 /// Whether a workload has waited long enough to rent and has neither a request nor room elsewhere.
-fn has_nothing(workload: &GPUWorkload, now: Timestamp) -> bool {
+pub(super) fn has_nothing(workload: &GPUWorkload, now: Timestamp) -> bool {
     let status = workload.status.as_ref();
     let state = status.and_then(|status| status.rent.as_ref());
     let (Some(rent), Some(state)) = (&workload.spec.rent, state) else {
@@ -95,9 +101,27 @@ fn coming(request: &GPURequest, now: Timestamp) -> Option<&RequestAttempt> {
     })
 }
 
+/// The workload a request was made for.
+fn owner<'a>(
+    request: &GPURequest,
+    workloads: &'a [Arc<GPUWorkload>],
+) -> Option<&'a Arc<GPUWorkload>> {
+    let (_, uid) = tenant_of(request)?;
+    workloads
+        .iter()
+        .find(|one| one.uid().as_ref() == Some(&uid))
+}
+
+/// Whether a request is to rent a machine and has not chosen one.
+fn is_unchosen(request: &GPURequest) -> bool {
+    let status = request.status.as_ref();
+    let phase = status.map_or(RequestPhase::Pending, |status| status.phase);
+    phase == RequestPhase::Pending && request.meta().deletion_timestamp.is_none()
+}
+
 /// Whether the GPUs of a machine will do.
-fn holds(ask: &GpuAsk, attempt: &RequestAttempt) -> bool {
-    let found = gpu::named(&attempt.gpu);
+pub(super) fn holds(ask: &GpuAsk, gpu: &str) -> bool {
+    let found = gpu::named(gpu);
     let Some(model) = found.first().filter(|_| !ask.states_form()) else {
         return false;
     };
@@ -111,7 +135,7 @@ fn holds(ask: &GpuAsk, attempt: &RequestAttempt) -> bool {
 /// before and count on it too.
 fn free(
     request: &GPURequest,
-    attempt: &RequestAttempt,
+    (gpus, machine): (u32, Option<&str>),
     workload: &GPUWorkload,
     workloads: &[Arc<GPUWorkload>],
 ) -> i64 {
@@ -119,7 +143,7 @@ fn free(
         return 0;
     };
     let name = request.name_any();
-    let mut left = i64::from(attempt.gpus);
+    let mut left = i64::from(gpus);
     let mut known = false;
     for other in workloads {
         let uid = other.uid().unwrap_or_default();
@@ -135,7 +159,9 @@ fn free(
             continue;
         }
         let status = other.status.as_ref();
-        let there = status.is_some_and(|status| status.is_on(&attempt.machine));
+        let there = status
+            .zip(machine)
+            .is_some_and(|(status, machine)| status.is_on(machine));
         let rent = status.and_then(|status| status.rent.as_ref());
         let counts = rent.is_some_and(|rent| rent.beside.as_ref() == Some(&name));
         if uid == first || there || (counts && order(other) < order(workload)) {

@@ -9,7 +9,7 @@ use warp_runtime::plan::Action;
 
 use super::super::Seen;
 use super::super::course::Course;
-use super::super::rent::{Beside, Rented, look};
+use super::super::rent::{Beside, Pack, Rented, look, packed};
 use super::reading::{deletes, message, one_pod, planned, said};
 use super::{now, pod, workload};
 use crate::placement::Verdict;
@@ -402,4 +402,118 @@ fn who_has_room_elsewhere_or_is_not_first_waits_and_says_so() {
         1,
         "nobody waits for ever for those before it"
     );
+}
+
+fn selling(sizes: &[(u32, &str)]) -> Arc<warp_api::CloudProvider> {
+    let offers: Vec<Value> = sizes
+        .iter()
+        .map(|(gpus, price)| {
+            json!({"gpu": "H100-80GB", "gpus": gpus, "region": "r", "instanceType": format!("t{gpus}"),
+                "price": price, "availability": "high"})
+        })
+        .collect();
+    let object = json!({
+        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "CloudProvider", "metadata": {"name": "cloud"},
+        "spec": {"type": "fake"},
+        "status": {"offers": offers, "conditions": [{"type": "Ready", "status": "True", "reason": "OffersKnown",
+            "message": "", "lastTransitionTime": "2026-11-15T11:00:00Z"}]},
+    });
+    Arc::new(serde_json::from_value(object).unwrap())
+}
+
+/// One of several that have waited long enough.
+fn waiting(number: usize, gpus: i32, rent: Value) -> Arc<GPUWorkload> {
+    let mut it = asks(rent, json!({"waitingSince": "2026-11-15T10:00:00Z"}));
+    it.metadata.name = Some(format!("w{number:02}"));
+    it.metadata.uid = Some(format!("{number:02}345678"));
+    it.spec.gpu_count = gpus;
+    Arc::new(it)
+}
+
+#[test]
+fn ten_that_wait_buy_what_they_need_together() {
+    let all: Vec<_> = (0..10)
+        .map(|number| waiting(number, 1, json!({"maxPrice": 3})))
+        .collect();
+    let clouds = [selling(&[(1, "2.90"), (2, "5.80"), (8, "23.20")])];
+    let first = packed(&all[0], &all, &clouds, now());
+    let eight = Pack {
+        gpus: 8,
+        max_price: 24.into(),
+        shared_by: 8,
+    };
+    assert_eq!(first, Some(eight));
+    assert_eq!(
+        packed(&all[1], &all, &clouds, now()),
+        None,
+        "others come first"
+    );
+    // The two that are left buy one with two.
+    assert_eq!(
+        packed(&all[8], &all[8..], &clouds, now()).map(|pack| pack.gpus),
+        Some(2)
+    );
+    // Nothing is gained, or nobody would pay it.
+    let dear = [selling(&[(1, "2.90"), (8, "23.30")])];
+    assert_eq!(packed(&all[0], &all, &dear, now()), None);
+    let only = [selling(&[(8, "30.00")])];
+    assert_eq!(packed(&all[0], &all[..8], &only, now()), None);
+    // Whose sum is limited rents for itself.
+    let limited: Vec<_> = (0..2)
+        .map(|at| waiting(at, 1, json!({"maxTotalPrice": 9})))
+        .collect();
+    assert_eq!(packed(&limited[0], &limited, &clouds, now()), None);
+}
+
+#[test]
+fn a_machine_for_several_is_asked_for_and_kept_while_it_has_them() {
+    let waits = asks(json!({"after": "0s"}), Value::Null);
+    let mut seen = seen(reason::WAITING_FOR_CAPACITY, &[]);
+    seen.rented.pack = Some(Pack {
+        gpus: 8,
+        max_price: 30.into(),
+        shared_by: 4,
+    });
+    let course = planned(&waits, &seen);
+    let [asked] = made(&course).try_into().expect("one request");
+    assert_eq!(
+        (&asked["spec"]["gpuCount"], &asked["spec"]["maxPrice"]),
+        (&json!(8), &json!("30"))
+    );
+    assert!(
+        message(&course).contains("and 3 that wait with it"),
+        "{}",
+        message(&course)
+    );
+    let mut waits = waits;
+    waits.status.as_mut().unwrap().rent = Some(state(&course));
+    let mut there = (*request(NAME, json!({"phase": "Pending"}))).clone();
+    there.spec = serde_json::from_value(asked["spec"].clone()).unwrap();
+    let there = Arc::new(there);
+    let mut seen = super::rent::seen(reason::WAITING_FOR_CAPACITY, &[&there]);
+    seen.rented.shared = vec![NAME.to_owned()];
+    let patched = |seen: &Seen| {
+        let course = planned(&waits, seen);
+        let mut patches = course
+            .steps
+            .actions
+            .iter()
+            .filter_map(|action| match action {
+                Action::Patch { patch, .. } => patch.pointer("/spec/gpuCount").cloned(),
+                _ => None,
+            });
+        patches.next()
+    };
+    assert_eq!(patched(&seen), None);
+    // The others are gone before anything was bought.
+    seen.rented.shared.clear();
+    assert_eq!(patched(&seen), Some(json!(2)));
+}
+
+#[test]
+fn a_gang_rents_one_machine_for_all_its_members() {
+    let spec = json!({"gpu": {"models": ["H100"]}, "replicas": 3, "rent": {"maxPrice": 30, "after": "0s"}});
+    let waits = workload(spec, json!({"phase": "Pending"}));
+    let course = planned(&waits, &seen(reason::WAITING_FOR_CAPACITY, &[]));
+    assert_eq!(made(&course)[0]["spec"]["gpuCount"], 6);
 }

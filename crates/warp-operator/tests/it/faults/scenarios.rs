@@ -35,10 +35,12 @@ use caches::{
 };
 use clouds::{
     MONEY, ends_a_machine_of_nobody, ends_within_its_money, falls_back_to_another_region,
-    is_deleted_before_the_cloud_shows_it, is_given_back_when_idle, is_held_while_machines_exist,
-    is_rented_joins_and_is_deleted, is_replaced_before_it_is_taken_back,
-    is_told_that_its_credentials_are_refused, replaces_a_machine_that_is_taken_back,
-    waits_for_its_price,
+    is_billed_more_than_was_agreed, is_deleted_before_the_cloud_shows_it, is_given_back_when_idle,
+    is_held_while_machines_exist, is_rented_joins_and_is_deleted,
+    is_replaced_before_it_is_taken_back, is_shown_a_minute_after_it_was_bought,
+    is_told_that_its_credentials_are_refused, is_told_until_the_machine_is_gone,
+    loses_its_machine_and_rents_another, replaces_a_machine_that_is_taken_back,
+    waits_for_its_price, waits_for_room_in_the_account,
 };
 use estimates::{KEPT, are_learnt_from_what_ends};
 use gangs::{
@@ -51,7 +53,10 @@ use queued::{
     goes_while_it_waits, makes_room_and_runs_again, of_another_kind_makes_room_and_runs_again,
     starts_its_pods_together, waits_its_turn_among_workloads,
 };
-use rentals::{is_held_by_a_budget_until_that_is_raised, rents_runs_and_gives_back};
+use rentals::{
+    is_held_by_a_budget_until_that_is_raised, leaves_its_machine_to_those_that_use_it,
+    rents_runs_and_gives_back,
+};
 use services::{
     is_changed_without_a_spare_gpu, is_corrected_while_it_is_wrong, is_served_and_deleted,
     keeps_its_gpus_from_workloads,
@@ -239,10 +244,16 @@ pub(super) fn all() -> Vec<Scenario> {
         NONE replaces_a_machine_that_is_taken_back loose MONEY,
         NONE is_replaced_before_it_is_taken_back loose MONEY,
         NONE waits_for_its_price loose MONEY,
+        NONE is_shown_a_minute_after_it_was_bought loose MONEY,
+        NONE is_billed_more_than_was_agreed loose MONEY,
+        NONE waits_for_room_in_the_account loose MONEY,
+        NONE is_told_until_the_machine_is_gone loose MONEY,
+        NONE loses_its_machine_and_rents_another loose MONEY,
         NONE is_held_by_a_budget_until_that_is_raised loose MONEY,
     ]);
     all.extend(scenarios![operator "gpuworkload ";
         NONE rents_runs_and_gives_back loose MONEY,
+        NONE leaves_its_machine_to_those_that_use_it loose MONEY,
     ]);
     all.extend(scenarios![operator "cloudprovider ";
         NONE is_held_while_machines_exist loose MONEY,
@@ -254,6 +265,12 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET fails_is_mended_and_fetched_again,
         FLEET is_optimized_and_then_optimized_otherwise,
         FLEET changes_its_revision_while_it_is_fetched,
+    ]);
+    all.extend(scenarios![two_leaders "two leaders gpurequest ";
+        NONE is_rented_joins_and_is_deleted loose MONEY,
+        NONE is_deleted_before_the_cloud_shows_it loose MONEY,
+        NONE is_replaced_before_it_is_taken_back loose MONEY,
+        NONE falls_back_to_another_region loose MONEY,
     ]);
     all.extend(scenarios![two_leaders "two leaders ";
         FLEET runs_to_success,

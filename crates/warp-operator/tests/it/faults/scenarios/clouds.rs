@@ -29,6 +29,8 @@ pub(super) const MONEY: &[&str] = &[
     "/message",
     "/idleSince",
     "/spentToday",
+    // Which process of the operator it was.
+    "/caller",
     "/spentThisMonth",
 ];
 
@@ -393,5 +395,103 @@ pub(super) async fn is_told_that_its_credentials_are_refused(world: &World) -> R
     until_reason(world, &it, "TerminationStuck").await?;
     cloud_does(world, |books| books.script.credentials_refused = false).await?;
     world.until(&it, "gone", |object| object.is_none()).await?;
+    accounts_are_right(world, None).await
+}
+
+/// The cloud shows what it has sold a minute later.
+pub(super) async fn is_shown_a_minute_after_it_was_bought(world: &World) -> Result<()> {
+    let script = Script {
+        hidden_seconds: 60,
+        ..Script::default()
+    };
+    open(world, &script).await?;
+    let it = request("r", &json!({}));
+    world.create(it.clone()).await?;
+    until_phase(world, &it, "Ready").await?;
+    delete(world, &it).await?;
+    accounts_are_right(world, None).await
+}
+
+/// The cheapest is billed at more than was agreed: it is given back and another is taken.
+pub(super) async fn is_billed_more_than_was_agreed(world: &World) -> Result<()> {
+    let script = Script {
+        misbilled: vec!["h100-80gbx1@us-east-1".to_owned()],
+        billed_factor: Decimal::new(15, 1),
+        ..Script::default()
+    };
+    open(world, &script).await?;
+    let it = request("r", &json!({"maxTotalPrice": 3}));
+    world.create(it.clone()).await?;
+    until_phase(world, &it, "Ready").await?;
+    let books = read(world).await?;
+    let places: Vec<&str> = books.machines.iter().map(|one| &*one.region).collect();
+    ensure!(places == ["us-east-1", "us-west-1"], "{books:?}");
+    delete(world, &it).await?;
+    accounts_are_right(world, Some(Decimal::from(3))).await
+}
+
+/// Three are wanted at once and the account may have two.
+pub(super) async fn waits_for_room_in_the_account(world: &World) -> Result<()> {
+    let script = Script {
+        machine_limit: Some(2),
+        ..Script::default()
+    };
+    open(world, &script).await?;
+    let all = ["a", "b", "c"].map(|name| request(name, &json!({})));
+    for it in &all {
+        world.create(it.clone()).await?;
+    }
+    for it in &all[..2] {
+        until_phase(world, it, "Ready").await?;
+    }
+    until_reason(world, &all[2], "Retrying").await?;
+    for it in &all[..2] {
+        delete(world, it).await?;
+    }
+    until_phase(world, &all[2], "Ready").await?;
+    delete(world, &all[2]).await?;
+    accounts_are_right(world, None).await
+}
+
+/// The cloud says well when it is told to end a machine, and does not.
+pub(super) async fn is_told_until_the_machine_is_gone(world: &World) -> Result<()> {
+    open(world, &Script::default()).await?;
+    let it = request("r", &json!({}));
+    world.create(it.clone()).await?;
+    until_phase(world, &it, "Ready").await?;
+    cloud_does(world, |books| books.script.forgets_terminate = true).await?;
+    let api = world.api_of(&it)?;
+    api.delete("r", &DeleteParams::default()).await?;
+    world.pass(Duration::from_mins(10)).await;
+    ensure!(
+        api.get_opt("r").await?.is_some(),
+        "it went before its machine"
+    );
+    cloud_does(world, |books| books.script.forgets_terminate = false).await?;
+    world.until(&it, "gone", |object| object.is_none()).await?;
+    accounts_are_right(world, None).await
+}
+
+/// A machine on demand is gone without a word: another takes its place.
+pub(super) async fn loses_its_machine_and_rents_another(world: &World) -> Result<()> {
+    open(world, &Script::default()).await?;
+    let it = request("r", &json!({}));
+    world.create(it.clone()).await?;
+    until_phase(world, &it, "Ready").await?;
+    let now = world.clock.now();
+    cloud_does(world, |books| {
+        for machine in books.machines.iter_mut().filter(|one| one.ended.is_none()) {
+            machine.ended = Some(now);
+        }
+    })
+    .await?;
+    world
+        .until(&it, "ready again", |object| {
+            object.is_some_and(|object| {
+                object["status"]["phase"] == "Ready" && object["status"]["attemptCount"] == 2
+            })
+        })
+        .await?;
+    delete(world, &it).await?;
     accounts_are_right(world, None).await
 }

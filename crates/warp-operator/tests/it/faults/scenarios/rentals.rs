@@ -60,3 +60,29 @@ pub(super) async fn is_held_by_a_budget_until_that_is_raised(world: &World) -> R
         })
         .await
 }
+
+/// The workload a machine was rented for goes while another uses what it left.
+pub(super) async fn leaves_its_machine_to_those_that_use_it(world: &World) -> Result<()> {
+    open(world, &Script::default()).await?;
+    // Sold with eight GPUs only.
+    let wants = |name: &str, rent: Value| {
+        let template = behaves(json!({"run-time": "40m"}));
+        let spec = json!({"gpu": {"models": ["B200"]}, "podTemplate": template, "rent": rent});
+        workload(name, spec)
+    };
+    let rent = json!({"maxPrice": 60, "after": "0s", "idleTimeout": "10m"});
+    let first = wants("w", rent.clone());
+    submit(world, &first).await?;
+    until_phase(world, &first, "Running").await?;
+    let second = wants("v", rent);
+    submit(world, &second).await?;
+    until_phase(world, &second, "Running").await?;
+    delete(world, &first).await?;
+    until_phase(world, &second, "Succeeded").await?;
+    let retried = world.api_of(&second)?.get("v").await?;
+    ensure!(
+        retried.data["status"]["disruptions"].as_i64().unwrap_or(0) == 0,
+        "{retried:?}"
+    );
+    accounts_are_right(world, None).await
+}
