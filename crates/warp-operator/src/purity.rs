@@ -40,6 +40,18 @@ fn files_that_decide_do_no_io() {
             include_str!("inferenceservice/plan.rs"),
         ),
         (
+            "inferenceservice/copies.rs",
+            include_str!("inferenceservice/copies.rs"),
+        ),
+        (
+            "inferenceservice/claim.rs",
+            include_str!("inferenceservice/claim.rs"),
+        ),
+        (
+            "inferenceservice/evict.rs",
+            include_str!("inferenceservice/evict.rs"),
+        ),
+        (
             "inferenceservice/assess.rs",
             include_str!("inferenceservice/assess.rs"),
         ),

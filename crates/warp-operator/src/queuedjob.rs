@@ -31,10 +31,11 @@ use warp_runtime::runtime::{Registration, Runtime};
 use crate::context::Context;
 use observe::{Seen, see};
 
-pub(crate) use ask::{Ask, ask, patient, priority};
+pub(crate) use ask::{Ask, ask, patient, priority, without};
 pub(crate) use claim::{Asking, Claims, ends_of};
 pub(crate) use evict::Running;
 pub(crate) use objects::promises;
+pub(crate) use plan::refused;
 pub(crate) use say::of_a_job;
 pub(crate) use standing::{Standing, standing, waits};
 

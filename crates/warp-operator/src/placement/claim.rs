@@ -93,6 +93,10 @@ pub(crate) trait Claimant: Debug + Send + Sync {
     fn taken(&self) -> Verdict;
     /// The API server refuses what the plan makes or changes.
     fn rejected(&self, message: &str) -> Verdict;
+    /// Its pods are there already, behind a gate: quotas count them.
+    fn is_counted(&self) -> bool {
+        false
+    }
     /// What is known about how long it will run.
     fn features(&self) -> Features {
         let claim = self.claim();

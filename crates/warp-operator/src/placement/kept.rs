@@ -29,7 +29,7 @@ impl Kept {
                 owner: super::work_id(claim, member).to_string(),
                 meta: asked.meta.clone(),
                 spec,
-                counted: false,
+                counted: claimant.is_counted(),
             })
         };
         let promises = places.iter().enumerate().filter_map(promise);

@@ -31,18 +31,23 @@ pub(crate) struct Ask {
 impl Ask {
     /// One pod without its GPUs.
     pub(super) fn without_gpus(&self) -> PodSpec {
-        let mut pod = self.pod.clone();
-        let inits = pod.init_containers.iter_mut().flatten();
-        for container in pod.containers.iter_mut().chain(inits) {
-            take_out(container, self.resource);
-        }
-        pod
+        without(&self.pod, self.resource)
     }
 
     /// GPUs of all pods together.
     pub(crate) fn total_gpus(&self) -> u64 {
         u64::from(self.gpus.count).saturating_mul(self.pods as u64)
     }
+}
+
+/// A pod without a resource it asks for.
+pub(crate) fn without(pod: &PodSpec, resource: &str) -> PodSpec {
+    let mut pod = pod.clone();
+    let inits = pod.init_containers.iter_mut().flatten();
+    for container in pod.containers.iter_mut().chain(inits) {
+        take_out(container, resource);
+    }
+    pod
 }
 
 fn take_out(container: &mut Container, resource: &str) {

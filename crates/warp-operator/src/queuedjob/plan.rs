@@ -215,7 +215,7 @@ fn given_back(job: &Job, seen: &Seen, settings: &Settings, now: Timestamp) -> Op
 }
 
 /// What the cluster's scheduler says against a pod. One it makes room for is on its way, and a volume may yet come.
-fn refused(pod: &Pod) -> Option<String> {
+pub(crate) fn refused(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     let mut conditions = status.conditions.iter().flatten();
     let found = conditions.find(|found| {

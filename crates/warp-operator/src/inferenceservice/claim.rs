@@ -1,0 +1,283 @@
+//! How services ask for places: each copy that waits behind its gate is a claim of its own, and its place becomes one
+//! change of its pod. The Deployment is never touched by it, so whoever scales may have it. Pure but for reading the
+//! caches.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::{Resource, ResourceExt};
+use serde_json::json;
+use warp_api::workload::GpuAsk;
+use warp_api::{InferenceService, label, reason};
+use warp_core::gpu::Vendor;
+use warp_core::random::Fingerprint;
+use warp_runtime::cache::{Cache, Key};
+use warp_runtime::pass::Pass;
+use warp_runtime::plan::{Encoding, Plan};
+
+use super::NAME;
+use super::copies::{self, claim_id, is_copy};
+use super::evict::Running;
+use crate::context::Context;
+use crate::ledger::{self, Promise, is_behind, let_through};
+use crate::placement::{
+    self, Claim, Claimant, Claimants, Endings, Open, Place, PodClaim, Runner, Verdict,
+};
+use crate::queuedjob::without;
+use crate::shapes::BY_SERVICE;
+use crate::workload::{Class, Rank, providers};
+
+/// What of a pod decides that something is done on its behalf.
+const DECISIVE: [&str; 2] = ["/metadata/deletionTimestamp", "/spec/schedulingGates"];
+
+/// All services, as those who ask for places.
+#[derive(Debug)]
+pub(crate) struct Claims {
+    cx: Arc<Context>,
+    services: Cache<InferenceService>,
+}
+
+impl Claims {
+    pub(crate) fn of(cx: &Arc<Context>, services: &Cache<InferenceService>) -> Box<dyn Claimants> {
+        Box::new(Self {
+            cx: Arc::clone(cx),
+            services: services.clone(),
+        })
+    }
+
+    fn pods(&self, service: &InferenceService) -> Vec<Arc<Pod>> {
+        let mut pods = self.cx.pods.by(BY_SERVICE, &Key::of(service).to_string());
+        let name = service.name_any();
+        pods.retain(|pod| is_copy(pod, &name));
+        pods
+    }
+}
+
+/// What the class a service names says, if it is there.
+pub(super) fn class_of(
+    priorities: &Cache<PriorityClass>,
+    service: &InferenceService,
+) -> Option<Class> {
+    let name = service.spec.priority_class_name.as_deref()?;
+    let class = priorities.get(&Key::new("", name))?;
+    Some(Class::from(&*class))
+}
+
+impl Claimants for Claims {
+    fn open(&self, now: Timestamp) -> Open {
+        let (cx, mut open) = (&self.cx, Open::default());
+        for service in self.services.all() {
+            let pods = self.pods(&service);
+            let waiting = copies::waiting(&pods);
+            if waiting.is_empty() || service.meta().deletion_timestamp.is_some() {
+                continue;
+            }
+            open.uids.extend(waiting.iter().map(|pod| claim_id(pod)));
+            // One whose class is missing is told so by its own pass.
+            let Ok(rank) = copies::rank(&service, class_of(&cx.priorities, &service)) else {
+                continue;
+            };
+            let wanted = copies::wanted(&service);
+            let placed = copies::placed(&pods, false) + copies::placed(&pods, true);
+            let generation = service.meta().generation.unwrap_or_default();
+            for (before, pod) in waiting.into_iter().enumerate() {
+                let uid = claim_id(pod);
+                let held = cx.verdicts.held_until(&uid, generation);
+                if held.is_some_and(|until| until > now) {
+                    open.held_back.insert(uid);
+                    continue;
+                }
+                // Nobody is stopped for a copy beyond those wanted: it is for a change of the spec, which goes without.
+                let patient = rank.patient || placed + before >= wanted;
+                let rank = Rank { patient, ..rank };
+                let asking = Asking::new(&cx.pods, &service, pod, rank, now);
+                let asking = asking.map(|asking| Arc::new(asking) as Arc<dyn Claimant>);
+                open.claimants.extend(asking);
+            }
+        }
+        open
+    }
+
+    /// A copy that was let go holds its place itself.
+    fn promises(&self) -> Vec<Promise> {
+        Vec::new()
+    }
+
+    /// What is served is served until somebody says otherwise.
+    fn endings(&self) -> Endings {
+        Endings::new()
+    }
+
+    fn runners(&self, now: Timestamp) -> Vec<Arc<dyn Runner>> {
+        let mut runners = Vec::new();
+        for service in self.services.all() {
+            let pods = self.pods(&service);
+            if pods.is_empty() {
+                continue;
+            }
+            let class = class_of(&self.cx.priorities, &service);
+            let Ok(rank) = copies::rank(&service, class) else {
+                continue;
+            };
+            for pod in copies::surplus(&service, &pods, now) {
+                let running = Running::of(&service, pod, rank.priority);
+                runners.extend(running.map(|one| Arc::new(one) as Arc<dyn Runner>));
+            }
+        }
+        runners
+    }
+}
+
+/// Whether a change of a service changes where its copies stand in the line, or which of them may go.
+pub(super) fn line_matters(old: Option<&InferenceService>, new: Option<&InferenceService>) -> bool {
+    let form = |service: &InferenceService| {
+        let spec = &service.spec;
+        let status = service.status.as_ref();
+        (
+            service.uid(),
+            service.meta().generation,
+            service.meta().deletion_timestamp.is_some(),
+            spec.priority,
+            status.map(|status| (status.replicas, status.refused_nodes.clone())),
+        )
+    };
+    old.map(form) != new.map(form)
+}
+
+/// The GPUs a pod asks for, and under which name.
+pub(super) fn gpus(pod: &Pod) -> Option<(GpuAsk, &'static str)> {
+    let asked = ledger::request(&pod.metadata, pod.spec.as_ref()?).resources;
+    let mut vendors = Vendor::ALL.into_iter();
+    vendors.find_map(|vendor| {
+        let mut names = vendor.resources().iter();
+        let resource = *names.find(|name| asked.extended(name) > 0)?;
+        let ask = GpuAsk {
+            vendor,
+            // Which of the vendor's GPUs will do is in the pod's affinity.
+            names: Vec::new(),
+            min_memory_mib: 0,
+            count: u32::try_from(asked.extended(resource)).unwrap_or(u32::MAX),
+        };
+        Some((ask, resource))
+    })
+}
+
+/// One copy that waits for its place.
+#[derive(Debug)]
+pub(crate) struct Asking {
+    pods: Cache<Pod>,
+    service: Arc<InferenceService>,
+    pod: Arc<Pod>,
+    claim: Claim,
+}
+
+impl Asking {
+    /// None when its pod asks for no GPU: somebody changed it on its way.
+    pub(crate) fn new(
+        pods: &Cache<Pod>,
+        service: &Arc<InferenceService>,
+        pod: &Arc<Pod>,
+        rank: Rank,
+        now: Timestamp,
+    ) -> Option<Self> {
+        Some(Self {
+            pods: pods.clone(),
+            claim: claim(service, pod, rank, now)?,
+            service: Arc::clone(service),
+            pod: Arc::clone(pod),
+        })
+    }
+}
+
+impl Claimant for Asking {
+    fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
+    fn pod(&self, _: usize, _: &str) -> PodSpec {
+        self.pod.spec.clone().unwrap_or_default()
+    }
+
+    /// The API server itself refuses the change for a pod that was let go by another.
+    fn plan(&self, places: &[Place]) -> Plan {
+        let mut plan = Plan::default();
+        if let Some(place) = places.first() {
+            let mut patch = let_through(&self.pod, label::SERVING_GATE, &place.node);
+            patch["metadata"]["annotations"] = json!({
+                label::PLACEMENT: place.why,
+                label::STRATEGY: place.strategy,
+            });
+            plan.patch(&*self.pod, Encoding::Merge, patch);
+        }
+        plan
+    }
+
+    fn still_waits(&self, plan: &mut Plan) {
+        plan.only_if_shows(&*self.pod, &DECISIVE);
+    }
+
+    fn pass(&self, correlation: String) -> Pass {
+        let (component, manager) = (placement::NAME, placement::MANAGER);
+        Pass::over(component, manager, &*self.service, correlation)
+    }
+
+    fn is_made(&self) -> bool {
+        let pod = self.pods.get(&Key::of(&*self.pod));
+        pod.is_some_and(|pod| pod.uid() == self.pod.uid() && !is_behind(&pod, label::SERVING_GATE))
+    }
+
+    fn is_counted(&self) -> bool {
+        true
+    }
+
+    fn taken(&self) -> Verdict {
+        Verdict {
+            reason: reason::COPY_REJECTED,
+            message: "its pod was changed while it was being placed; it is tried again".to_owned(),
+        }
+    }
+
+    fn rejected(&self, message: &str) -> Verdict {
+        Verdict {
+            reason: reason::COPY_REJECTED,
+            message: format!(
+                "the API server refused the change that lets its pod go to its node: {message}; correct the namespace's policy"
+            ),
+        }
+    }
+}
+
+/// What a copy asks for.
+fn claim(service: &InferenceService, pod: &Pod, rank: Rank, now: Timestamp) -> Option<Claim> {
+    let (gpus, resource) = gpus(pod)?;
+    let asked = PodClaim {
+        gpus,
+        resource: Some(Arc::from(resource)),
+        meta: pod.metadata.clone(),
+        spec: without(pod.spec.as_ref()?, resource),
+    };
+    let status = service.status.iter();
+    let refused = status.flat_map(|status| &status.refused_nodes);
+    let avoided = refused.filter(|node| node.until.0 > now);
+    let uid = pod.uid().unwrap_or_default();
+    Some(Claim {
+        controller: NAME,
+        key: Key::of(service),
+        uid: claim_id(pod),
+        generation: service.meta().generation.unwrap_or_default(),
+        version: pod.resource_version().unwrap_or_default(),
+        created: pod.creation_timestamp().map(|time| time.0),
+        priority: rank.priority,
+        patient: rank.patient,
+        max_runtime_seconds: None,
+        strategy: None,
+        dice: Fingerprint::default().text(&uid).get(),
+        providers: providers(service),
+        avoided: avoided.map(|node| Arc::from(node.name.as_str())).collect(),
+        near: None,
+        pods: vec![asked],
+        makes_job: false,
+    })
+}
