@@ -15,10 +15,13 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::workload::{BadSpec, GPUWorkloadSpec, GpuAsk, GpuRequirement, WorkloadResources};
+use crate::workload::{
+    BadSpec, GPUWorkloadSpec, GpuAsk, GpuRequirement, Priority, WorkloadResources,
+};
 pub use rules::RULES;
 pub use status::{
-    CacheSize, InferenceServiceStatus, ServiceCost, ServiceLoad, ServicePhase, TimelineStep,
+    CacheSize, InferenceServiceStatus, LeftOutNode, ServiceCost, ServiceLoad, ServicePhase,
+    TimelineStep,
 };
 
 /// Serve a model on GPUs with an engine that speaks OpenAI's API, and keep it served.
@@ -96,6 +99,23 @@ pub struct InferenceServiceSpec {
     /// Lets the operator choose the number of copies by what the engines report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
+    /// Order among all that waits for GPUs, workloads included: higher first, then older first. Running work of lower
+    /// priority that is `preemptible` is stopped for a copy. Absent: high, which is more than workloads have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
+    /// A PriorityClass of the cluster that decides instead of `priority`: a value above zero counts as high, below zero as
+    /// low. Its pods get the class. One whose `preemptionPolicy` is `Never` evicts nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+    )]
+    pub priority_class_name: Option<String>,
+    /// Whether work of higher priority may take the GPUs of copies: `true` of all of them, `false` of none. Absent: of
+    /// those beyond `scaling.min`, if its tenant lets it, else only of a service of priority `low`. One that is evicted
+    /// waits for another place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preemptible: Option<bool>,
     /// CPU, memory and other resources of a replica; GPUs come from `gpuCount`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<WorkloadResources>,

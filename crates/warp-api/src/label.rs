@@ -29,6 +29,8 @@ pub const NODE: &str = "gpu.warp.dev/node";
 pub const NODES: &str = "gpu.warp.dev/nodes";
 /// Scheduling gate of a gang's pods: they wait until all of them are there and each has its node.
 pub const GANG_GATE: &str = "gpu.warp.dev/gang";
+/// Scheduling gate of a service's pods: each waits until it has its node.
+pub const SERVING_GATE: &str = "gpu.warp.dev/serving";
 /// Pod label by which the Job controller says which member of an indexed Job a pod is.
 pub const RANK: &str = "batch.kubernetes.io/job-completion-index";
 /// Job annotation: the strategy that chose the node.

@@ -128,6 +128,8 @@ pub const SERVING: &str = "Serving";
 pub const TOO_FEW_COPIES: &str = "TooFewCopies";
 /// InferenceService: copies of a new spec take the place of old ones.
 pub const UPDATING: &str = "Updating";
+/// InferenceService: the API server refused the change that lets a copy go to its node.
+pub const COPY_REJECTED: &str = "CopyRejected";
 /// InferenceService: copies end again and again before they answer.
 pub const COPIES_FAIL: &str = "CopiesFail";
 /// InferenceService: no copies are wanted.

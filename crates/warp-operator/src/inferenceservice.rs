@@ -1,10 +1,14 @@
 //! The InferenceService controller: a Deployment and a Service per service, and a status that says where it stands.
 //!
-//! It creates no pods and chooses no nodes. Which arguments an engine takes is in `arguments.rs`, what a vendor's GPUs
+//! It creates no pods and chooses no nodes: its pods are born behind a gate, and the scheduler gives each its node
+//! (`claim.rs`). Which arguments an engine takes is in `arguments.rs`, what a vendor's GPUs
 //! need in `vendor.rs`, what is created in `objects.rs`, what a status says in `assess.rs`.
 
 mod arguments;
 mod assess;
+mod claim;
+mod copies;
+mod evict;
 mod figures;
 mod objects;
 mod observe;
@@ -20,6 +24,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::ResourceExt;
 use warp_api::{InferenceService, ModelCache, label};
 use warp_runtime::cache::{Cache, Key, Shape, Source};
@@ -28,7 +33,11 @@ use warp_runtime::reconcile::Reconcile;
 use warp_runtime::runtime::{Registration, Runtime};
 
 use crate::context::Context;
+use crate::placement;
+use crate::workload::Class;
 use observe::Seen;
+
+pub(crate) use claim::Claims;
 
 /// Names the controller in logs, metrics, readiness and wake-ups.
 pub(crate) const NAME: &str = "inferenceservice";
@@ -89,18 +98,41 @@ impl InferenceServices {
             asks,
             cx: Arc::clone(cx),
         };
-        let known = all.clone();
+        // Where its copies stand in the line is the scheduler's to know.
+        let wakes = cx.wakes.clone();
+        all.listen(move |old, new| {
+            if claim::line_matters(old, new) {
+                wakes.wake_sweep(placement::NAME);
+            }
+        });
+        let (known, everyone) = (all.clone(), all.clone());
         runtime.register(
             Registration::of(kind, all)
                 .owns(&deployments)
                 .owns(&services)
                 .labels(&pods, label::INFERENCE_SERVICE)
+                .watches_changes(&cx.priorities, move |old, new| {
+                    let said = |class: Option<&PriorityClass>| class.map(Class::from);
+                    match new.or(old) {
+                        Some(class) if said(old) != said(new) => of_class(&everyone, class),
+                        _ => Vec::new(),
+                    }
+                })
                 .watches(caches, move |cache| {
                     let named = known.by(0, &Key::of(cache).to_string());
                     named.iter().map(|service| Key::of(&**service)).collect()
                 }),
         );
     }
+}
+
+/// The services that name a PriorityClass.
+fn of_class(services: &Cache<InferenceService>, class: &PriorityClass) -> Vec<Key> {
+    let name = class.name_any();
+    let all = services.all().into_iter();
+    all.filter(|service| service.spec.priority_class_name.as_ref() == Some(&name))
+        .map(|service| Key::of(&*service))
+        .collect()
 }
 
 fn shape() -> Shape<InferenceService> {

@@ -37,12 +37,13 @@ use caches::BY_UID;
 use observe::{Seen, see};
 use queued::{Of, Row};
 
-pub(crate) use ask::{ask, patient, priority};
+pub(crate) use ask::{ask, patient, priority, without};
 pub(crate) use caches::Caches;
 pub(crate) use claim::{Asking, Claims, ends_of};
 pub(crate) use evict::Running;
 pub use kinds::{End, KINDS, QueuedKind, kind_named};
 pub(crate) use objects::promises;
+pub(crate) use plan::refused;
 pub use queued::Queued;
 pub(crate) use say::in_words_of;
 pub(crate) use standing::{Standing, standing, waits};

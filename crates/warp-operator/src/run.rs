@@ -23,7 +23,7 @@ use crate::metrics::Metrics;
 use crate::modelcache::ModelCaches;
 use crate::readiness::Readiness;
 use crate::tenant::Tenants;
-use crate::{placement, queuedjob, serve, workload};
+use crate::{inferenceservice, placement, queuedjob, serve, workload};
 
 /// How often a starting process looks whether the first lists are complete.
 const SYNC_POLL: Duration = Duration::from_millis(20);
@@ -83,6 +83,12 @@ async fn run_parts(
     queuedjob::register(&mut runtime, &cx);
     let mut claimants = vec![workload::Claims::following(&cx)];
     claimants.extend(queuedjob::Claims::following(&cx));
+    // Services need rights that the roles of one namespace do not give.
+    let services = config.namespace.is_none();
+    let services = services.then(|| InferenceServices::all(&mut runtime));
+    if let Some(services) = &services {
+        claimants.push(inferenceservice::Claims::following(&cx, services));
+    }
     placement::register(&mut runtime, &cx, claimants);
     let claimants = vec![workload::Claims::of(&cx)];
     let kept = config.home.as_deref().map(|name| (client.clone(), name));
@@ -93,13 +99,10 @@ async fn run_parts(
         cloudprovider::register(&mut runtime, &cx, client.clone(), home);
     }
     let caches = ModelCaches::all(&mut runtime, config.namespace.as_deref());
-    // Services need rights that the roles of one namespace do not give.
-    let services = config.namespace.is_none().then(|| {
-        let services = InferenceServices::all(&mut runtime);
+    if let Some(services) = &services {
         let asks = config.settings.fetcher.asks_progress;
-        InferenceServices::register(&mut runtime, &cx, &services, &caches, asks);
-        services
-    });
+        InferenceServices::register(&mut runtime, &cx, services, &caches, asks);
+    }
     ModelCaches::register(
         &mut runtime,
         config.namespace.as_deref(),

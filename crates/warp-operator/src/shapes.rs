@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use warp_api::{GPUWorkload, label};
 use warp_runtime::cache::Shape;
 
-use crate::ledger::{finished, node_of};
+use crate::ledger::{finished, is_behind, node_of};
 use crate::workload::over;
 
 /// Objects by the uid of the workload they belong to; Events by the uid of what they are about.
@@ -16,9 +16,10 @@ pub(crate) const BY_OWNER: usize = 0;
 pub(crate) const BY_NODE: usize = 1;
 /// Pods by the uid of the object that made them.
 pub(crate) const BY_MAKER: usize = 2;
-
 /// Pods by the uid of the queued object that they carry.
 pub(crate) const BY_QUEUED: usize = 3;
+/// Pods by the service they are copies of, `namespace/name`.
+pub(crate) const BY_SERVICE: usize = 4;
 
 /// Longest text that is taken for a time.
 const TIME_CHARACTERS: usize = 64;
@@ -73,7 +74,7 @@ pub(crate) fn pod() -> Shape<Pod> {
         trim: |pod| {
             pod.managed_fields_mut().clear();
             keep_checkpoint(pod);
-            let over = finished(pod);
+            let (over, gated) = (finished(pod), is_behind(pod, label::SERVING_GATE));
             if let Some(spec) = pod.spec.as_mut() {
                 if over {
                     let node_name = spec.node_name.take();
@@ -82,7 +83,10 @@ pub(crate) fn pod() -> Shape<Pod> {
                         ..Default::default()
                     };
                 } else {
+                    // Where a copy can run is still to be decided, and its volumes have a say.
+                    let volumes = gated.then(|| spec.volumes.take()).flatten();
                     trim_pod(spec);
+                    spec.volumes = volumes;
                 }
             }
         },
@@ -94,6 +98,10 @@ pub(crate) fn pod() -> Shape<Pod> {
                 owner.map(|owner| owner.uid.clone())
             },
             |pod| pod.labels().get(label::QUEUED_UID).cloned(),
+            |pod| {
+                let service = pod.labels().get(label::INFERENCE_SERVICE)?;
+                Some(format!("{}/{service}", pod.namespace()?))
+            },
         ],
     }
 }

@@ -56,6 +56,10 @@ pub struct InferenceServiceStatus {
     /// Copies were too many since then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub too_many_since: Option<Time>,
+    /// Nodes that did not take a copy placed there, and until when they are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub refused_nodes: Vec<LeftOutNode>,
     /// How copies are replaced by those of a new spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<String>,
@@ -96,6 +100,19 @@ pub struct TimelineStep {
     /// Seconds since the step before.
     #[serde(default)]
     pub seconds: i64,
+}
+
+/// A node the cluster's scheduler refused for a copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LeftOutNode {
+    /// Its name.
+    pub name: String,
+    /// It may be chosen again from then on.
+    pub until: Time,
+    /// What the scheduler said.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
 }
 
 /// What engines report, together.

@@ -11,7 +11,9 @@ use warp_api::inferenceservice::{ServicePhase, TimelineStep};
 use warp_api::workload::GpuAsk;
 use warp_api::{InferenceService, reason};
 
+use super::copies;
 use super::objects::CONTAINER;
+use super::observe::Waiting;
 use super::vendor::Suitable;
 
 /// A phase, its reason for conditions, and the sentence.
@@ -63,6 +65,8 @@ pub(super) struct View<'a> {
     pub(super) wanted: i32,
     pub(super) numbers: Numbers,
     pub(super) pods: &'a [Arc<Pod>],
+    /// Copies that wait for a place, the first to be placed first.
+    pub(super) waiting: &'a [Waiting],
     pub(super) ask: Option<&'a GpuAsk>,
     pub(super) suitable: Option<&'a Suitable>,
 }
@@ -112,12 +116,14 @@ pub(super) fn assess(view: &View<'_>) -> Standing {
 
 /// The worst that keeps a copy from answering.
 fn trouble(view: &View<'_>) -> Option<(ServicePhase, &'static str, String)> {
-    let live = view
-        .pods
-        .iter()
-        .filter(|pod| pod.meta().deletion_timestamp.is_none() && !is_ready(pod));
-    let mut found: Vec<(u8, ServicePhase, &'static str, String)> =
-        live.filter_map(|pod| of_pod(view, pod)).collect();
+    let live = view.pods.iter().filter(|pod| {
+        pod.meta().deletion_timestamp.is_none() && !is_ready(pod) && !copies::waits(pod)
+    });
+    let unplaced = unplaced(view);
+    let mut found: Vec<(u8, ServicePhase, &'static str, String)> = live
+        .filter_map(|pod| of_pod(view, pod))
+        .chain(unplaced)
+        .collect();
     found.sort_by_key(|(weight, ..)| *weight);
     let (weight, phase, reason, text) = found.first().cloned()?;
     let same = found.iter().filter(|one| one.0 == weight).count();
@@ -127,6 +133,31 @@ fn trouble(view: &View<'_>) -> Option<(ServicePhase, &'static str, String)> {
         text
     };
     Some((phase, reason, text))
+}
+
+/// What the first copy waits for that has no place.
+fn unplaced(view: &View<'_>) -> Option<(u8, ServicePhase, &'static str, String)> {
+    let first = view.waiting.first()?;
+    let placed = copies::placed(view.pods, false);
+    let number = i32::try_from(placed).unwrap_or(i32::MAX).saturating_add(1);
+    let who = if number > view.wanted {
+        "a copy more, of the new spec,".to_owned()
+    } else {
+        format!("copy {number} of {}", view.wanted)
+    };
+    let what = view
+        .ask
+        .map_or_else(String::new, |ask| format!(" for {}", ask.describe()));
+    let (reason, told) = first.verdict.as_ref().map_or_else(
+        || (reason::QUEUED, "the scheduler looks at it next".to_owned()),
+        |verdict| (verdict.reason, verdict.message.clone()),
+    );
+    let more = match view.waiting.len() {
+        1 => String::new(),
+        all => format!(" (and {} more)", all - 1),
+    };
+    let text = format!("{who} waits{what}: {told}{more}");
+    Some((2, ServicePhase::Pending, reason, text))
 }
 
 fn of_pod(view: &View<'_>, pod: &Pod) -> Option<(u8, ServicePhase, &'static str, String)> {
@@ -264,17 +295,4 @@ pub(super) fn timeline(pods: &[Arc<Pod>]) -> Vec<TimelineStep> {
 
 fn seconds_between(from: Timestamp, to: Timestamp) -> i64 {
     to.duration_since(from).as_secs().max(0)
-}
-
-/// Pods of ours that have a node: those that are going, or those that stay.
-pub(super) fn placed(pods: &[Arc<Pod>], going: bool) -> u32 {
-    let count = pods
-        .iter()
-        .filter(|pod| pod.meta().deletion_timestamp.is_some() == going)
-        .filter(|pod| {
-            let spec = pod.spec.as_ref();
-            spec.is_some_and(|spec| spec.node_name.is_some())
-        })
-        .count();
-    u32::try_from(count).unwrap_or(u32::MAX)
 }

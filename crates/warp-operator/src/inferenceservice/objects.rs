@@ -16,7 +16,7 @@ use super::weights::Weights;
 
 /// Written with every rendering; raised when what is rendered changes. A stored rendering is used whatever its
 /// version: only a changed spec makes pods of a new one.
-pub(super) const RENDERER: u32 = 2;
+pub(super) const RENDERER: u32 = 3;
 /// The container that serves.
 pub(super) const CONTAINER: &str = "engine";
 /// This program, on nodes that `warp` itself runs.
@@ -114,11 +114,14 @@ pub(super) fn deployment(
     })
 }
 
-/// The part of a spec that pods are made from, as text: what is the same text is the same pods.
+/// The part of a spec that pods are made from, as text: what is the same text is the same pods. How many there are and
+/// where they stand in the line is not in them.
 fn ground(spec: &InferenceServiceSpec) -> Value {
     let pods = InferenceServiceSpec {
         replicas: 0,
         scaling: None,
+        priority: None,
+        preemptible: None,
         ..spec.clone()
     };
     serde_json::to_value(pods).unwrap_or_default()
@@ -155,6 +158,9 @@ pub(super) fn render(service: &InferenceService, base: &Base<'_>) -> Result<Valu
     volumes(spec, base, &mut pod, &mut container);
     security(base, &mut pod);
     placement(base, &mut pod);
+    if let Some(class) = &spec.priority_class_name {
+        pod["priorityClassName"] = json!(class);
+    }
     pod["containers"] = json!([container]);
     let mut labels = labels(service);
     labels.remove(label::CONTROLLER);
@@ -400,6 +406,8 @@ fn placement(base: &Base<'_>, pod: &mut Value) {
         .map(|key| json!({ "key": key, "operator": "Exists", "effect": "NoSchedule" }))
         .collect();
     pod["tolerations"] = json!(tolerations);
+    // It waits until the one ledger of GPUs has a node for it.
+    pod["schedulingGates"] = json!([{ "name": label::SERVING_GATE }]);
     if suitable.labels.is_empty() {
         return;
     }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::{SignedDuration, Timestamp};
+
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use kube::ResourceExt;
@@ -11,8 +13,12 @@ use warp_core::gpu::{self, Catalogue, Device, Vendor};
 use warp_runtime::cache::Key;
 
 use super::InferenceServices;
+use super::claim::class_of;
+use super::copies::{self, claim_id, is_copy};
 use super::scrape::Heard;
-use crate::ledger::{self, node_of};
+use crate::ledger::{self, node_of, pinned_to};
+use crate::placement::Verdict;
+use crate::workload::Class;
 
 /// What is known about one service.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +36,21 @@ pub(crate) struct Seen {
     pub(crate) asks: bool,
     /// Price of a GPU for an hour in millionths, by node, as far as nodes say.
     pub(crate) prices: BTreeMap<String, u64>,
+    /// What the PriorityClass it names says, if that is there.
+    pub(crate) class: Option<Class>,
+    /// Copies that wait for a place, the first to be placed first.
+    pub(crate) waiting: Vec<Waiting>,
+    /// How long a node is left out that did not take a copy.
+    pub(crate) refusal_timeout: SignedDuration,
+}
+
+/// A copy that waits for a place.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Waiting {
+    /// What the scheduler last said about it.
+    pub(crate) verdict: Option<Verdict>,
+    /// The scheduler does not try it again before then.
+    pub(crate) held_until: Option<Timestamp>,
 }
 
 /// One group of devices on a node that takes pods.
@@ -43,7 +64,17 @@ pub(super) async fn see(kind: &InferenceServices, service: &Arc<InferenceService
     let key = Key::of(&**service);
     let index = format!("{}/{}", key.namespace, key.name);
     let mut pods = kind.pods.by(0, &index);
-    pods.retain(|pod| is_of_deployment(pod, &key.name));
+    pods.retain(|pod| is_copy(pod, &key.name));
+    let generation = service.metadata.generation.unwrap_or_default();
+    let verdicts = &kind.cx.verdicts;
+    let waiting = copies::waiting(&pods).into_iter().map(|pod| {
+        let uid = claim_id(pod);
+        Waiting {
+            verdict: verdicts.get(&uid, generation),
+            held_until: verdicts.held_until(&uid, generation),
+        }
+    });
+    let waiting = waiting.collect();
     let heard = if kind.asks || service.spec.scaling.is_some() {
         kind.loads.of(&key, &pods, service.spec.port).await
     } else {
@@ -66,6 +97,10 @@ pub(super) async fn see(kind: &InferenceServices, service: &Arc<InferenceService
         heard,
         asks: kind.asks,
         prices,
+        class: class_of(&kind.cx.priorities, service),
+        waiting,
+        refusal_timeout: SignedDuration::try_from(kind.cx.settings.refusal_timeout)
+            .unwrap_or(SignedDuration::MAX),
     }
 }
 
@@ -80,25 +115,13 @@ fn prices(kind: &InferenceServices, pods: &[Arc<Pod>]) -> BTreeMap<String, u64> 
         .collect()
 }
 
-/// A label is anybody's to write: a copy belongs to a ReplicaSet of the service's Deployment.
-fn is_of_deployment(pod: &Pod, name: &str) -> bool {
-    let owners = pod.metadata.owner_references.iter().flatten();
-    owners
-        .filter(|owner| owner.controller == Some(true))
-        .any(|owner| {
-            let of_name = owner
-                .name
-                .rsplit_once('-')
-                .is_some_and(|(deployment, _)| deployment == name);
-            owner.kind == "ReplicaSet" && of_name
-        })
-}
-
-/// The devices of every node that is ready and takes pods, with what bound pods leave of them.
+/// The devices of every node that is ready and takes pods, with what pods leave of them that are bound, or on their way.
 pub(super) fn nodes(known: &Catalogue, nodes: &[Arc<Node>], pods: &[Arc<Pod>]) -> Vec<NodeGpus> {
-    let mut held: BTreeMap<(&str, String), u64> = BTreeMap::new();
+    let mut held: BTreeMap<(String, String), u64> = BTreeMap::new();
     for pod in pods {
-        let (Some(name), Some(spec)) = (node_of(pod), &pod.spec) else {
+        let Some(spec) = &pod.spec else { continue };
+        let place = node_of(pod).map(str::to_owned);
+        let Some(name) = place.or_else(|| pinned_to(spec)) else {
             continue;
         };
         let status = pod.status.as_ref();
@@ -109,7 +132,9 @@ pub(super) fn nodes(known: &Catalogue, nodes: &[Arc<Node>], pods: &[Arc<Pod>]) -
         for (resource, count) in ledger::request(&pod.metadata, spec).resources.extended {
             if Vendor::of_resource(&resource).is_some() {
                 let count = u64::try_from(count).unwrap_or(0);
-                *held.entry((name, resource.to_string())).or_default() += count;
+                *held
+                    .entry((name.clone(), resource.to_string()))
+                    .or_default() += count;
             }
         }
     }
@@ -123,7 +148,7 @@ pub(super) fn nodes(known: &Catalogue, nodes: &[Arc<Node>], pods: &[Arc<Pod>]) -
             .filter_map(|(name, amount)| Some((name.clone(), amount.0.parse().ok()?)));
         let name = node.name_any();
         for device in known.read(node.labels(), &counts.collect()).devices {
-            let held = held.get(&(name.as_str(), device.resource.clone()));
+            let held = held.get(&(name.clone(), device.resource.clone()));
             found.push(NodeGpus {
                 free: device.count.saturating_sub(held.copied().unwrap_or(0)),
                 device,

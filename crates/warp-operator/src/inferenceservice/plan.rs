@@ -2,26 +2,33 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource, ResourceExt};
 use serde_json::Value;
-use warp_api::inferenceservice::{ScalingMetric, ServicePhase};
+use warp_api::inferenceservice::{LeftOutNode, ScalingMetric, ServicePhase};
 use warp_api::workload::{GpuAsk, run_seconds};
 use warp_api::{InferenceService, InferenceServiceStatus, condition, label, reason};
 use warp_core::rollout::{self, Room, Strategy};
-use warp_core::scale::{self, Copies, Metric, Rules, Step};
+use warp_core::scale::{self, Copies, Metric, Rules};
 use warp_runtime::cache::Key;
+use warp_runtime::driver::later;
 use warp_runtime::plan::{Action, Kind, Plan, about, is_controlled_by};
 use warp_runtime::reconcile::Reconcile;
+use warp_runtime::sweep;
 
 use super::assess::{self, Numbers, Standing, View};
+use super::copies::{self, rank};
 use super::figures;
 use super::objects::{self, Base};
 use super::observe::Seen;
 use super::vendor::{self, NoGpu, Suitable};
 use super::weights;
 use super::{InferenceServices, NAME};
+use crate::ledger::node_of;
+use crate::placement;
+use crate::queuedjob::refused as refused_by_scheduler;
+use crate::workload::evict_pod;
 
 /// How often a service that scales, waits or changes is looked at without being told to.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(15);
@@ -29,6 +36,10 @@ const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(15);
 const ASK_AGAIN: SignedDuration = SignedDuration::from_mins(1);
 /// Addresses a status shows.
 const SHOWN: usize = 8;
+/// How long a node is left out whose room was taken by somebody else meanwhile.
+const ROOM: SignedDuration = SignedDuration::from_secs(10);
+/// Nodes that are left out at once.
+const LEFT_OUT: usize = 64;
 
 /// A spec that cannot be carried out, or not now.
 pub(super) struct Refusal {
@@ -65,6 +76,11 @@ pub(super) fn plan(service: &InferenceService, seen: &Seen, now: Timestamp) -> P
         }
         Err(refusal) => refused(service, seen, refusal, &before, now),
     };
+    let after = InferenceServiceStatus {
+        refused_nodes: left_out(seen, &before, now),
+        ..after
+    };
+    have_placed(&mut plan, seen, now);
     plan.why = after
         .message
         .clone()
@@ -83,7 +99,69 @@ pub(super) fn plan(service: &InferenceService, seen: &Seen, now: Timestamp) -> P
         service.status.as_ref().map(own).unwrap_or_default(),
         own(&after),
     );
+    give_back(&mut plan, service, seen);
     plan
+}
+
+/// Has the scheduler look at copies that wait and were not answered, or may be tried again.
+fn have_placed(plan: &mut Plan, seen: &Seen, now: Timestamp) {
+    let mut due = false;
+    for copy in &seen.waiting {
+        match copy.held_until {
+            Some(until) if until > now => plan.look_again(until),
+            Some(_) => due = true,
+            None => due |= copy.verdict.is_none(),
+        }
+    }
+    if due {
+        plan.wake.push(sweep::wake(placement::NAME));
+    }
+}
+
+/// Copies that were let go to a node which the cluster's scheduler refuses, with that node and what it says.
+fn refused_copies(seen: &Seen) -> impl Iterator<Item = (&Pod, String, String)> {
+    let pods = seen.pods.iter().map(|pod| &**pod);
+    let open = pods.filter(|pod| !copies::goes(pod) && node_of(pod).is_none());
+    open.filter_map(|pod| Some((pod, copies::place(pod)?, refused_by_scheduler(pod)?)))
+}
+
+/// The nodes that are left out for now.
+fn left_out(seen: &Seen, before: &InferenceServiceStatus, now: Timestamp) -> Vec<LeftOutNode> {
+    let known = before.refused_nodes.iter();
+    let mut nodes: Vec<LeftOutNode> = known.filter(|node| node.until.0 > now).cloned().collect();
+    for (_, name, message) in refused_copies(seen) {
+        if nodes.iter().any(|node| node.name == name) {
+            continue;
+        }
+        // As soon as the ledger sees room again, the node is as good as any; of other reasons it may know nothing.
+        let room = message.contains("Insufficient ");
+        let wait = if room {
+            seen.refusal_timeout.min(ROOM)
+        } else {
+            seen.refusal_timeout
+        };
+        let until = Time(later(now, wait));
+        nodes.push(LeftOutNode {
+            name,
+            until,
+            message,
+        });
+    }
+    let surplus = nodes.len().saturating_sub(LEFT_OUT);
+    nodes.drain(..surplus);
+    nodes
+}
+
+/// A pod keeps the node it was let go to: one that is refused there goes, and the copy in its place gets another.
+fn give_back(plan: &mut Plan, service: &InferenceService, seen: &Seen) {
+    for (pod, node, message) in refused_copies(seen) {
+        evict_pod(plan, pod);
+        let told = format!(
+            "the cluster's scheduler did not put copy {} on {node}: {message}; another is placed elsewhere",
+            pod.name_any()
+        );
+        plan.note(about(service), true, reason::PLACEMENT_REFUSED, told);
+    }
 }
 
 /// The part of a status that is ours: conditions of other writers stay theirs.
@@ -104,6 +182,11 @@ fn wanted(service: &InferenceService, seen: &Seen, now: Timestamp) -> Result<Wan
     };
     let spec = &service.spec;
     let ask = spec.ask().map_err(|bad| invalid(bad.0))?;
+    rank(service, seen.class).map_err(|message| Refusal {
+        reason: reason::INVALID_SPEC,
+        message,
+        waits: true,
+    })?;
     let suitable = match &ask {
         None => None,
         Some(ask) => Some(
@@ -142,20 +225,27 @@ fn wanted(service: &InferenceService, seen: &Seen, now: Timestamp) -> Result<Wan
         Some(stored) => stored,
         None => objects::render(service, &base).map_err(invalid)?,
     };
-    let (copies, scaled) = copies(service, seen, now);
+    let (wanted, scaled) = number_of_copies(service, seen, now);
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let unplaced = seen.waiting.iter().any(|copy| copy.verdict.is_some());
     let strategy = rollout::strategy(Room {
-        replicas: copies.wanted,
-        // Without GPUs a copy more is never in the way.
-        spare: suitable.as_ref().map_or(u32::MAX, |found| found.spare),
-        placed: assess::placed(&seen.pods, false),
-        ending: assess::placed(&seen.pods, true),
+        replicas: wanted.wanted,
+        spare: match &suitable {
+            // Without GPUs a copy more is never in the way.
+            None => u32::MAX,
+            // What looks free may be kept for others, or be more than the tenant has: who waits knows.
+            Some(_) if unplaced => 0,
+            Some(found) => found.spare,
+        },
+        placed: count(copies::placed(&seen.pods, false)),
+        ending: count(copies::placed(&seen.pods, true)),
     });
     Ok(Wanted {
         rendered,
         is_current,
         ask,
         suitable,
-        copies,
+        copies: wanted,
         strategy,
         scaled,
     })
@@ -196,7 +286,11 @@ fn rendering(seen: &Seen) -> Option<Value> {
 }
 
 /// How many copies there should be.
-fn copies(service: &InferenceService, seen: &Seen, now: Timestamp) -> (Copies, Option<String>) {
+fn number_of_copies(
+    service: &InferenceService,
+    seen: &Seen,
+    now: Timestamp,
+) -> (Copies, Option<String>) {
     let spec = &service.spec;
     let asked = u32::try_from(spec.replicas).unwrap_or(0);
     let Some(scaling) = &spec.scaling else {
@@ -214,18 +308,8 @@ fn copies(service: &InferenceService, seen: &Seen, now: Timestamp) -> (Copies, O
         .map_or(asked, count);
     let since = service.status.as_ref();
     let since = since.and_then(|status| status.too_many_since.as_ref());
-    let steps: Vec<Step> = scaling
-        .schedule
-        .iter()
-        .filter_map(|step| {
-            Some(Step {
-                minute: step.minute()?,
-                min: count(step.min),
-            })
-        })
-        .collect();
     let rules = Rules {
-        min: scale::least(count(scaling.min), &steps, now.as_second()),
+        min: copies::least(service, now).unwrap_or(1),
         max: count(scaling.max),
         metric: match scaling.metric {
             ScalingMetric::InFlight => Metric::InFlight,
@@ -287,6 +371,7 @@ fn accepted(
         wanted: copies,
         numbers,
         pods: &seen.pods,
+        waiting: &seen.waiting,
         ask: wanted.ask.as_ref(),
         suitable: wanted.suitable.as_ref(),
     });
@@ -440,6 +525,7 @@ fn events(
             reason::STARTING,
             reason::UPDATING,
             reason::STOPPED,
+            reason::QUEUED,
             reason::WAITING_FOR_MODEL,
         ];
         let warning = !well.contains(&reason.as_str());

@@ -23,6 +23,7 @@ use super::scrape::{self, Heard};
 mod cache;
 mod commands;
 mod figures;
+mod placement;
 
 fn now() -> Timestamp {
     "2026-11-16T12:00:00Z".parse().expect("a time")

@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{
     Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec,
 };
+use serde_json::{Value, json};
 
 /// The node a pod is bound to.
 pub(crate) fn node_of(pod: &Pod) -> Option<&str> {
@@ -51,6 +52,31 @@ pub(crate) fn pinned_to(spec: &PodSpec) -> Option<String> {
     nodes
         .all(|node| node.as_ref() == Some(&first))
         .then_some(first)
+}
+
+/// Whether a pod waits behind a gate of this name.
+pub(crate) fn is_behind(pod: &Pod, gate: &str) -> bool {
+    let gates = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.scheduling_gates.as_ref());
+    let mut gates = gates.into_iter().flatten();
+    gates.any(|found| found.name == gate)
+}
+
+/// The change that pins a gated pod to its node and lets it go. Gates of others stay theirs.
+pub(crate) fn let_through(pod: &Pod, gate: &str, node: &str) -> Value {
+    let mut spec = pod.spec.clone().unwrap_or_default();
+    pin(&mut spec, Some(node), None);
+    let affinity = spec.affinity.and_then(|affinity| affinity.node_affinity);
+    let required = affinity.and_then(|all| all.required_during_scheduling_ignored_during_execution);
+    let mut gates = spec.scheduling_gates.unwrap_or_default();
+    gates.retain(|found| found.name != gate);
+    let gates = (!gates.is_empty()).then_some(gates);
+    json!({"spec": {
+        "schedulingGates": gates,
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
+    }})
 }
 
 /// Requires a node and a label of it. Terms are alternatives: both go into every one, or a pod would slip through another.

@@ -114,6 +114,10 @@ pub(crate) trait Claimant: Debug + Send + Sync {
     fn narrowed(&self, _members: usize) -> Option<Arc<dyn Claimant>> {
         None
     }
+    /// Its pods are there already, behind a gate: quotas count them.
+    fn is_counted(&self) -> bool {
+        false
+    }
     /// What is known about how long it will run.
     fn features(&self) -> Features {
         let claim = self.claim();

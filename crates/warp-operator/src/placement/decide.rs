@@ -392,6 +392,9 @@ impl<'a> Desk<'a> {
     /// one that is left will do.
     fn barred(&mut self, claimant: &dyn Claimant) -> Option<Verdict> {
         let claim = claimant.claim();
+        if claimant.is_counted() {
+            return None;
+        }
         let job = claim
             .makes_job
             .then(|| self.quotas.blocks_job(&claim.key.namespace));
@@ -523,7 +526,9 @@ impl<'a> Desk<'a> {
                 return Decision::Skip;
             };
             let pod = claimant.pod(places.len(), &place.resource);
-            self.quotas.promise(&claim.key.namespace, pod);
+            if !claimant.is_counted() {
+                self.quotas.promise(&claim.key.namespace, pod);
+            }
             let taken = placement.gpus.as_ref().map_or(0, |taken| taken.pool);
             let node = ledger.fleet.node(placement.node_id);
             let pool = node.and_then(|node| node.gpus.get(taken));

@@ -34,7 +34,7 @@ impl Kept {
                 owner: super::work_id(claim, member).to_string(),
                 meta: asked.meta.clone(),
                 spec,
-                counted: false,
+                counted: claimant.is_counted(),
             })
         };
         let promises: Vec<_> = places.iter().enumerate().filter_map(promise).collect();

@@ -43,12 +43,7 @@ pub(crate) struct GroupAsk {
 impl GroupAsk {
     /// One pod without its GPUs.
     pub(super) fn without_gpus(&self, resource: &str) -> PodSpec {
-        let mut pod = self.pod.clone();
-        let inits = pod.init_containers.iter_mut().flatten();
-        for container in pod.containers.iter_mut().chain(inits) {
-            take_out(container, resource);
-        }
-        pod
+        without(&self.pod, resource)
     }
 
     fn describe(&self) -> String {
@@ -83,6 +78,16 @@ impl Ask {
         let groups: Vec<String> = self.groups.iter().map(GroupAsk::describe).collect();
         groups.join(" + ")
     }
+}
+
+/// A pod without a resource it asks for.
+pub(crate) fn without(pod: &PodSpec, resource: &str) -> PodSpec {
+    let mut pod = pod.clone();
+    let inits = pod.init_containers.iter_mut().flatten();
+    for container in pod.containers.iter_mut().chain(inits) {
+        take_out(container, resource);
+    }
+    pod
 }
 
 fn take_out(container: &mut Container, resource: &str) {

@@ -235,7 +235,7 @@ fn given_back(job: &Queued, seen: &Seen, settings: &Settings, now: Timestamp) ->
 }
 
 /// What the cluster's scheduler says against a pod. One it makes room for is on its way, and a volume may yet come.
-fn refused(pod: &Pod) -> Option<String> {
+pub(crate) fn refused(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     let mut conditions = status.conditions.iter().flatten();
     let found = conditions.find(|found| {

@@ -14,14 +14,14 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
-use serde_json::{Value, json};
+use serde_json::Value;
 use warp_api::workload::BadSpec;
 use warp_api::{GPUWorkload, label};
 
 use super::mpi;
 use super::objects::{Shell, attempt_job, job_name, owned_by};
 use super::pod::ended;
-use crate::ledger::{Promise, node_of, pin, pinned_to};
+use crate::ledger::{Promise, is_behind, let_through, node_of, pin, pinned_to};
 use crate::placement::Place;
 
 /// Where rank 0 listens for the others, unless the workload says otherwise.
@@ -205,28 +205,12 @@ pub(super) fn rank(pod: &Pod) -> Option<usize> {
 
 /// Whether a pod waits behind the gang's gate.
 pub(crate) fn is_gated(pod: &Pod) -> bool {
-    let gates = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.scheduling_gates.as_ref());
-    let mut gates = gates.into_iter().flatten();
-    gates.any(|gate| gate.name == label::GANG_GATE)
+    is_behind(pod, label::GANG_GATE)
 }
 
 /// The change that pins a gated pod to its node and lets it go.
 pub(crate) fn let_go(pod: &Pod, node: &str) -> Value {
-    let mut spec = pod.spec.clone().unwrap_or_default();
-    pin(&mut spec, Some(node), None);
-    let affinity = spec.affinity.and_then(|affinity| affinity.node_affinity);
-    let required = affinity.and_then(|all| all.required_during_scheduling_ignored_during_execution);
-    let mut gates = spec.scheduling_gates.unwrap_or_default();
-    gates.retain(|gate| gate.name != label::GANG_GATE);
-    // Gates of others stay theirs.
-    let gates = (!gates.is_empty()).then_some(gates);
-    json!({"spec": {
-        "schedulingGates": gates,
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
-    }})
+    let_through(pod, label::GANG_GATE, node)
 }
 
 /// What the members of a Job are promised whose pods do not hold their places yet. Nothing once one of them has ended:

@@ -28,6 +28,15 @@ pub(crate) struct Rank {
     pub(crate) patient: bool,
 }
 
+impl From<Class> for Rank {
+    fn from(class: Class) -> Self {
+        Self {
+            priority: Priority::of_class(class.value),
+            patient: !class.preempts,
+        }
+    }
+}
+
 /// The PriorityClass that decides for a workload, if one does.
 pub(crate) fn class_name(workload: &GPUWorkload) -> Option<&str> {
     let spec = &workload.spec;
@@ -46,10 +55,7 @@ pub(crate) fn rank(workload: &GPUWorkload, class: Option<Class>) -> Result<Rank,
             priority: workload.spec.priority,
             patient: false,
         }),
-        (Some(_), Some(class)) => Ok(Rank {
-            priority: Priority::of_class(class.value),
-            patient: !class.preempts,
-        }),
+        (Some(_), Some(class)) => Ok(class.into()),
         (Some(name), None) => Err(format!(
             "the PriorityClass {name} does not exist; create it, or name another in spec.priorityClassName"
         )),

@@ -1,14 +1,15 @@
 //! A service is served, changed and deleted, and what its copies hold is not given away.
 
 use anyhow::{Context, Result, ensure};
-use kube::Api;
 use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
+    PostParams,
 };
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use warp_testkit::{Behaviour, wait_for, wait_gone};
+use warp_testkit::{Behaviour, NodeShape, wait_for, wait_gone};
 
-use super::world::{DEADLINE, World, phase};
+use super::world::{DEADLINE, World, phase, reason, spec, text, with};
 
 fn services(world: &World, namespace: &str) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("gpu.warp.dev", "v1alpha1", "InferenceService");
@@ -127,5 +128,78 @@ pub(super) async fn a_service_that_cannot_be_says_why(world: &World) -> Result<(
         ensure!(text.contains(part), "{name}: {text}");
     }
     api.delete("wrong", &DeleteParams::default()).await?;
+    Ok(())
+}
+
+/// Two GPUs of a model no other scenario asks for: for copies and workloads in one line.
+pub(super) fn contested() -> NodeShape {
+    NodeShape::nvidia("l40", "NVIDIA-L40", 46_068, "ada-lovelace", 2)
+}
+
+pub(super) async fn copies_and_workloads_wait_in_one_line(world: &World) -> Result<()> {
+    let scene = world.scene("serve-line").await?;
+    let api = services(world, &scene.namespace);
+    let model = json!({"gpu": {"models": ["L40"]}});
+    let work = |more: Value| with(with(spec(1, &Behaviour::hang()), model.clone()), more);
+    scene
+        .submit("goes", work(json!({"priority": "low"})))
+        .await?;
+    scene.until_phase("goes", "Running").await?;
+    // One copy has a GPU of its own, the other takes that of work of lower priority.
+    let asked = with(json!({"replicas": 2}), model.clone());
+    let made = manifest("chat", &asked)?;
+    api.create(&PostParams::default(), &made).await?;
+    until(&api, "chat", "ready", |object| phase(object) == "Ready").await?;
+    let taken = scene.until_phase("goes", "Pending").await?;
+    ensure!(
+        taken.data["status"]["disruptions"] == 1,
+        "{:?}",
+        taken.data["status"]
+    );
+    let label = ListParams::default().labels("gpu.warp.dev/inference-service=chat");
+    for pod in scene.pods().list(&label).await? {
+        let why = pod.annotations().get("gpu.warp.dev/placement");
+        ensure!(why.is_some(), "{:?}", pod.metadata.annotations);
+        let gates = pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.scheduling_gates.as_ref());
+        ensure!(gates.is_none_or(Vec::is_empty), "{gates:?}");
+    }
+    // Workloads do not take what is served, whatever their priority; a third copy waits and says why.
+    scene
+        .submit("urgent", work(json!({"priority": "high"})))
+        .await?;
+    scene.until_reason("urgent", "WaitingForCapacity").await?;
+    let more = json!({"spec": {"replicas": 3}});
+    api.patch("chat", &PatchParams::default(), &Patch::Merge(more))
+        .await?;
+    let waits = until(&api, "chat", "a copy that waits", |object| {
+        reason(object) == "WaitingForCapacity"
+    })
+    .await?;
+    let message = text(&waits, "/status/message");
+    ensure!(
+        message.contains("2 of 3 copies answer; copy 3 of 3 waits for 1 nvidia L40 GPU: "),
+        "{message}"
+    );
+    // A changed spec is served by the GPUs there are.
+    let change = json!({"spec": {"replicas": 2, "engine": {"args": {"max-num-seqs": "8"}}}});
+    let changed = api
+        .patch("chat", &PatchParams::default(), &Patch::Merge(change))
+        .await?;
+    until(&api, "chat", "the new spec served", |object| {
+        let status = &object.data["status"];
+        phase(object) == "Ready"
+            && status["observedGeneration"].as_i64() == changed.metadata.generation
+            && status["updatedReplicas"] == 2
+    })
+    .await?;
+    ensure!(phase(&scene.get("urgent").await?) == "Pending");
+    api.delete("chat", &DeleteParams::default()).await?;
+    for name in ["urgent", "goes"] {
+        scene.until_phase(name, "Running").await?;
+        scene.delete(name).await?;
+    }
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! ([`judge`](warp_testkit::fault::judge)): attempts, statuses, gangs and rented machines. For faults and walks in virtual
 //! time and for the end-to-end suite.
 
+#[path = "invariants/machines.rs"]
 mod machines;
 
 use jiff::{SignedDuration, Timestamp};

@@ -58,8 +58,9 @@ use rentals::{
     rents_runs_and_gives_back,
 };
 use services::{
-    is_changed_without_a_spare_gpu, is_corrected_while_it_is_wrong, is_served_and_deleted,
-    keeps_its_gpus_from_workloads,
+    gives_up_a_copy_beyond_its_floor, is_changed_without_a_spare_gpu,
+    is_corrected_while_it_is_wrong, is_served_and_deleted, keeps_its_gpus_from_workloads,
+    takes_the_place_of_low_work_by_copies,
 };
 use tenants::{
     counts_what_its_namespaces_use, gains_and_loses_a_namespace_by_its_label,
@@ -232,6 +233,8 @@ pub(super) fn all() -> Vec<Scenario> {
         SERVING is_changed_without_a_spare_gpu loose TOOK,
         SERVING is_corrected_while_it_is_wrong loose TOOK,
         SERVING keeps_its_gpus_from_workloads loose TOOK,
+        SERVING takes_the_place_of_low_work_by_copies loose TOOK,
+        SERVING gives_up_a_copy_beyond_its_floor loose TOOK,
         FLEET waits_for_its_cache_and_holds_it loose TOOK,
         FLEET follows_its_cache_to_another_model loose TOOK,
     ]);

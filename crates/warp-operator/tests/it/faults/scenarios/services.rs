@@ -1,5 +1,7 @@
 //! What inference services go through.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
@@ -7,7 +9,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use warp_testkit::fault::world::World;
 
-use super::{delete, submit, until_phase, until_reason, workload};
+use super::{delete, for_long, submit, until_phase, until_reason, workload};
 
 fn service(spec: Value) -> Value {
     let mut manifest = json!({
@@ -86,4 +88,44 @@ pub(super) async fn keeps_its_gpus_from_workloads(world: &World) -> Result<()> {
     until_reason(world, &waits, "WaitingForCapacity").await?;
     delete(world, &it).await?;
     until_phase(world, &waits, "Running").await
+}
+
+/// A copy that finds no GPU takes that of work of lower priority, which goes on afterwards.
+pub(super) async fn takes_the_place_of_low_work_by_copies(world: &World) -> Result<()> {
+    let low = workload("low", json!({"priority": "low", "podTemplate": for_long()}));
+    submit(world, &low).await?;
+    until_phase(world, &low, "Running").await?;
+    // Longer than the least time it may run.
+    world.pass(Duration::from_mins(2)).await;
+    let it = service(json!({"replicas": 2}));
+    world.create(it.clone()).await?;
+    until_phase(world, &it, "Ready").await?;
+    until_phase(world, &low, "Pending").await?;
+    delete(world, &it).await?;
+    until_phase(world, &low, "Running").await
+}
+
+/// Work of higher priority takes the copy beyond the least, and no other; a copy comes back when it has ended.
+pub(super) async fn gives_up_a_copy_beyond_its_floor(world: &World) -> Result<()> {
+    let scaling = json!({"min": 1, "max": 2, "target": 10});
+    let it = service(json!({"replicas": 2, "priority": "low", "scaling": scaling}));
+    world.create(it.clone()).await?;
+    until_phase(world, &it, "Ready").await?;
+    world.pass(Duration::from_mins(2)).await;
+    let first = workload(
+        "first",
+        json!({"priority": "high", "podTemplate": for_long()}),
+    );
+    submit(world, &first).await?;
+    until_phase(world, &first, "Running").await?;
+    let second = workload(
+        "second",
+        json!({"priority": "high", "podTemplate": for_long()}),
+    );
+    submit(world, &second).await?;
+    until_reason(world, &second, "WaitingForCapacity").await?;
+    until_phase(world, &it, "Degraded").await?;
+    delete(world, &second).await?;
+    delete(world, &first).await?;
+    until_phase(world, &it, "Ready").await
 }

@@ -1,0 +1,337 @@
+//! How services ask for places: each copy that waits behind its gate is a claim of its own, and its place becomes one
+//! change of its pod. The Deployment is never touched by it, so whoever scales may have it. Pure but for reading the
+//! caches.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::{Resource, ResourceExt};
+use serde_json::json;
+use warp_api::workload::GpuAsk;
+use warp_api::{InferenceService, label, reason};
+use warp_core::gpu::Vendor;
+use warp_core::random::Fingerprint;
+use warp_runtime::cache::{Cache, Key};
+use warp_runtime::pass::Pass;
+use warp_runtime::plan::{Encoding, Plan};
+
+use super::copies::{self, claim_id, is_copy};
+use super::evict::Running;
+use super::{NAME, of_class};
+use crate::context::Context;
+use crate::ledger::{self, is_behind, let_through};
+use crate::placement::{
+    self, Account, Asks, Claim, Claimant, Claimants, Heard, Place, PodClaim, Runner, Verdict,
+    Waking,
+};
+use crate::queuedjob::without;
+use crate::shapes::BY_SERVICE;
+use crate::workload::{Class, Rank, providers};
+
+/// What of a pod decides that something is done on its behalf.
+const DECISIVE: [&str; 2] = ["/metadata/deletionTimestamp", "/spec/schedulingGates"];
+
+/// All copies of services, as those who ask for places: one account for each pod.
+#[derive(Debug)]
+pub(crate) struct Claims {
+    cx: Arc<Context>,
+    services: Cache<InferenceService>,
+    heard: Heard,
+}
+
+impl Claims {
+    /// Claims of which the changes are told.
+    pub(crate) fn following(
+        cx: &Arc<Context>,
+        services: &Cache<InferenceService>,
+    ) -> Box<dyn Claimants> {
+        let heard = Heard::default();
+        follow(cx, services, &heard);
+        Box::new(Self {
+            cx: Arc::clone(cx),
+            services: services.clone(),
+            heard,
+        })
+    }
+}
+
+/// Notes every copy whose account may have changed with an object it is read from: what one copy means depends on the
+/// others of its service.
+fn follow(cx: &Context, services: &Cache<InferenceService>, heard: &Heard) {
+    let (noting, pods) = (heard.clone(), cx.pods.clone());
+    cx.pods.listen(move |old, new| {
+        for pod in old.into_iter().chain(new) {
+            if let Some(service) = service_of(pod) {
+                noting.note([Key::of(pod)]);
+                noting.note(keys(&pods.by(BY_SERVICE, &service.to_string())));
+            }
+        }
+    });
+    let (noting, pods) = (heard.clone(), cx.pods.clone());
+    services.listen(move |old, new| {
+        if let Some(service) = old.or(new) {
+            noting.note(keys(&pods.by(BY_SERVICE, &Key::of(service).to_string())));
+        }
+    });
+    let (noting, pods, all) = (heard.clone(), cx.pods.clone(), services.clone());
+    cx.priorities.listen(move |old, new| {
+        for service in new
+            .or(old)
+            .map(|class| of_class(&all, class))
+            .into_iter()
+            .flatten()
+        {
+            noting.note(keys(&pods.by(BY_SERVICE, &service.to_string())));
+        }
+    });
+}
+
+fn keys(pods: &[Arc<Pod>]) -> Vec<Key> {
+    pods.iter().map(|pod| Key::of(&**pod)).collect()
+}
+
+/// The service a pod says it is a copy of.
+fn service_of(pod: &Pod) -> Option<Key> {
+    let name = pod.labels().get(label::INFERENCE_SERVICE)?;
+    Some(Key::new(&pod.namespace()?, name))
+}
+
+/// What the class a service names says, if it is there.
+pub(super) fn class_of(
+    priorities: &Cache<PriorityClass>,
+    service: &InferenceService,
+) -> Option<Class> {
+    let name = service.spec.priority_class_name.as_deref()?;
+    let class = priorities.get(&Key::new("", name))?;
+    Some(Class::from(&*class))
+}
+
+impl Claimants for Claims {
+    /// Services wake the scheduler themselves: it does not need them to be served.
+    fn waking(&self) -> Waking {
+        Box::new(|scheduler| scheduler)
+    }
+
+    fn keys(&self) -> Vec<Key> {
+        let pods = self.cx.pods.all().into_iter();
+        let copies: Vec<_> = pods.filter(|pod| service_of(pod).is_some()).collect();
+        keys(&copies)
+    }
+
+    fn changed(&self) -> Option<BTreeSet<Key>> {
+        self.heard.take()
+    }
+
+    fn account(&self, key: &Key, now: Timestamp) -> Option<Account> {
+        let cx = &self.cx;
+        let pod = cx.pods.get(key)?;
+        let service = self.services.get(&service_of(&pod)?)?;
+        let mut pods = cx.pods.by(BY_SERVICE, &Key::of(&*service).to_string());
+        let name = service.name_any();
+        pods.retain(|pod| is_copy(pod, &name));
+        let pod = pods.iter().find(|one| one.uid() == pod.uid())?;
+        let waiting = copies::waiting(&pods);
+        let before = waiting.iter().position(|one| one.uid() == pod.uid());
+        let before = before.filter(|_| service.meta().deletion_timestamp.is_none());
+        let mut account = Account {
+            uid: claim_id(pod),
+            open: before.is_some(),
+            again: copies::next_step(&service, now),
+            ..Account::default()
+        };
+        // One whose class is missing is told so by its own pass.
+        let Ok(rank) = copies::rank(&service, class_of(&cx.priorities, &service)) else {
+            return Some(account);
+        };
+        let Some(before) = before else {
+            let mut surplus = copies::surplus(&service, &pods, now).into_iter();
+            let may_go = surplus.any(|one| one.uid() == pod.uid());
+            let running = may_go.then(|| Running::of(&service, pod, rank.priority));
+            account.runner = running
+                .flatten()
+                .map(|one| Arc::new(one) as Arc<dyn Runner>);
+            return Some(account);
+        };
+        let generation = service.meta().generation.unwrap_or_default();
+        let held = cx.verdicts.held_until(&account.uid, generation);
+        if let Some(until) = held.filter(|until| *until > now) {
+            account.again = account.again.into_iter().chain([until]).min();
+            account.asks = Asks::HeldBack;
+            return Some(account);
+        }
+        // Nobody is stopped for a copy beyond those wanted: it is for a change of the spec, which goes without.
+        let placed = copies::placed(&pods, false) + copies::placed(&pods, true);
+        let patient = rank.patient || placed + before >= copies::wanted(&service);
+        let rank = Rank { patient, ..rank };
+        let refused = refused_nodes(&service, now).map(|node| node.until.0);
+        account.again = account.again.into_iter().chain(refused).min();
+        if let Some(asking) = Asking::new(&cx.pods, &service, pod, rank, now) {
+            account.asks = Asks::Now(Arc::new(asking));
+        }
+        Some(account)
+    }
+}
+
+/// The nodes that did not take a copy a while ago.
+fn refused_nodes(service: &InferenceService, now: Timestamp) -> impl Iterator<Item = &RefusedNode> {
+    let status = service.status.iter();
+    let refused = status.flat_map(|status| &status.refused_nodes);
+    refused.filter(move |node| node.until.0 > now)
+}
+
+/// Whether a change of a service changes where its copies stand in the line, or which of them may go.
+pub(super) fn line_matters(old: Option<&InferenceService>, new: Option<&InferenceService>) -> bool {
+    let form = |service: &InferenceService| {
+        let spec = &service.spec;
+        let status = service.status.as_ref();
+        (
+            service.uid(),
+            service.meta().generation,
+            service.meta().deletion_timestamp.is_some(),
+            spec.priority,
+            status.map(|status| (status.replicas, status.refused_nodes.clone())),
+        )
+    };
+    old.map(form) != new.map(form)
+}
+
+/// The GPUs a pod asks for, and under which name.
+pub(super) fn gpus(pod: &Pod) -> Option<(GpuAsk, &'static str)> {
+    let asked = ledger::request(&pod.metadata, pod.spec.as_ref()?).resources;
+    let mut vendors = Vendor::ALL.into_iter();
+    vendors.find_map(|vendor| {
+        let mut names = vendor.resources().iter();
+        let resource = *names.find(|name| asked.extended(name) > 0)?;
+        let ask = GpuAsk {
+            vendor,
+            // Which of the vendor's GPUs will do is in the pod's affinity.
+            names: Vec::new(),
+            min_memory_mib: 0,
+            count: u32::try_from(asked.extended(resource)).unwrap_or(u32::MAX),
+        };
+        Some((ask, resource))
+    })
+}
+
+/// One copy that waits for its place.
+#[derive(Debug)]
+pub(crate) struct Asking {
+    pods: Cache<Pod>,
+    service: Arc<InferenceService>,
+    pod: Arc<Pod>,
+    claim: Claim,
+}
+
+impl Asking {
+    /// None when its pod asks for no GPU: somebody changed it on its way.
+    pub(crate) fn new(
+        pods: &Cache<Pod>,
+        service: &Arc<InferenceService>,
+        pod: &Arc<Pod>,
+        rank: Rank,
+        now: Timestamp,
+    ) -> Option<Self> {
+        Some(Self {
+            pods: pods.clone(),
+            claim: claim(service, pod, rank, now)?,
+            service: Arc::clone(service),
+            pod: Arc::clone(pod),
+        })
+    }
+}
+
+impl Claimant for Asking {
+    fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
+    fn pod(&self, _: usize, _: &str) -> PodSpec {
+        self.pod.spec.clone().unwrap_or_default()
+    }
+
+    /// The API server itself refuses the change for a pod that was let go by another.
+    fn plan(&self, places: &[Place], _: Timestamp) -> Plan {
+        let mut plan = Plan::default();
+        if let Some(place) = places.first() {
+            let mut patch = let_through(&self.pod, label::SERVING_GATE, &place.node);
+            patch["metadata"]["annotations"] = json!({
+                label::PLACEMENT: place.why,
+                label::STRATEGY: place.strategy,
+            });
+            plan.patch(&*self.pod, Encoding::Merge, patch);
+        }
+        plan
+    }
+
+    fn still_waits(&self, plan: &mut Plan) {
+        plan.only_if_shows(&*self.pod, &DECISIVE);
+    }
+
+    fn pass(&self, correlation: String) -> Pass {
+        let (component, manager) = (placement::NAME, placement::MANAGER);
+        Pass::over(component, manager, &*self.service, correlation)
+    }
+
+    fn is_made(&self) -> bool {
+        let pod = self.pods.get(&Key::of(&*self.pod));
+        pod.is_some_and(|pod| pod.uid() == self.pod.uid() && !is_behind(&pod, label::SERVING_GATE))
+    }
+
+    fn is_counted(&self) -> bool {
+        true
+    }
+
+    fn taken(&self) -> Verdict {
+        Verdict {
+            reason: reason::COPY_REJECTED,
+            message: "its pod was changed while it was being placed; it is tried again".to_owned(),
+        }
+    }
+
+    fn rejected(&self, message: &str) -> Verdict {
+        Verdict {
+            reason: reason::COPY_REJECTED,
+            message: format!(
+                "the API server refused the change that lets its pod go to its node: {message}; correct the namespace's policy"
+            ),
+        }
+    }
+}
+
+/// What a copy asks for.
+fn claim(service: &InferenceService, pod: &Pod, rank: Rank, now: Timestamp) -> Option<Claim> {
+    let (gpus, resource) = gpus(pod)?;
+    let asked = PodClaim {
+        gpus,
+        resource: Some(Arc::from(resource)),
+        meta: pod.metadata.clone(),
+        spec: without(pod.spec.as_ref()?, resource),
+    };
+    let avoided = refused_nodes(service, now);
+    let uid = pod.uid().unwrap_or_default();
+    Some(Claim {
+        controller: NAME,
+        key: Key::of(service),
+        uid: claim_id(pod),
+        generation: service.meta().generation.unwrap_or_default(),
+        version: pod.resource_version().unwrap_or_default(),
+        created: pod.creation_timestamp().map(|time| time.0),
+        priority: rank.priority,
+        patient: rank.patient,
+        max_runtime_seconds: None,
+        saved_seconds: 0,
+        has_run: false,
+        saves: false,
+        strategy: None,
+        dice: Fingerprint::default().text(&uid).get(),
+        providers: providers(service),
+        avoided: avoided.map(|node| Arc::from(node.name.as_str())).collect(),
+        near: None,
+        pods: vec![asked],
+        least: 1,
+        makes_job: false,
+    })
+}
