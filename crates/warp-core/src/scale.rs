@@ -7,7 +7,7 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 
-pub use schedule::{Step, least};
+pub use schedule::{Step, least, next_step};
 
 /// What the number follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

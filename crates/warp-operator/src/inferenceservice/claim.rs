@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
+use warp_api::inferenceservice::LeftOutNode;
 use warp_api::workload::GpuAsk;
 use warp_api::{InferenceService, label, reason};
 use warp_core::gpu::Vendor;
@@ -176,7 +177,7 @@ impl Claimants for Claims {
 }
 
 /// The nodes that did not take a copy a while ago.
-fn refused_nodes(service: &InferenceService, now: Timestamp) -> impl Iterator<Item = &RefusedNode> {
+fn refused_nodes(service: &InferenceService, now: Timestamp) -> impl Iterator<Item = &LeftOutNode> {
     let status = service.status.iter();
     let refused = status.flat_map(|status| &status.refused_nodes);
     refused.filter(move |node| node.until.0 > now)

@@ -43,7 +43,7 @@ struct Shape {
 impl Shapes {
     /// Takes a claim in.
     pub(super) fn join(&mut self, claimant: &Arc<dyn super::Claimant>) -> ShapeId {
-        let name = name(claimant.claim());
+        let name = name(claimant.claim(), claimant.is_counted());
         let known = self.ids.get(name.as_str());
         if let Some((id, shape)) = known.and_then(|id| Some((*id, self.all.get_mut(id)?))) {
             shape.claims += 1;
@@ -99,7 +99,7 @@ impl Shapes {
 
 /// Everything of a claim that decides where it fits and what is said of it, but for its namespace; its uid where other
 /// pods decide it too.
-fn name(claim: &Claim) -> String {
+fn name(claim: &Claim, is_counted: bool) -> String {
     let mut name = String::new();
     let alike = claim.pods.first().filter(|first| {
         let same = |pod: &super::PodClaim| {
@@ -115,7 +115,7 @@ fn name(claim: &Claim) -> String {
     // Writing to a String cannot fail.
     let _ = write!(
         name,
-        "{:?} {} {:?} {:?} {:?} {:?} {:?} {} {} {} {:?} {:?} {spec}",
+        "{is_counted} {:?} {} {:?} {:?} {:?} {:?} {:?} {} {} {} {:?} {:?} {spec}",
         claim.priority,
         claim.patient,
         claim.max_runtime_seconds,
