@@ -46,6 +46,10 @@ impl Running {
             // Requests are asked again: nothing is lost but the start.
             unsaved_since: None,
             evicted_for: going.then(String::new),
+            // It has no end to wait for, and goes for no equal.
+            saves: false,
+            features: warp_core::estimate::Features::default(),
+            created: pod.creation_timestamp().map(|time| time.0),
         };
         Some(Self {
             service: Arc::clone(service),

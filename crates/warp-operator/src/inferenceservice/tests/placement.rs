@@ -107,7 +107,7 @@ fn a_place_pins_one_pod_and_lets_it_through_its_own_gate_only() {
         provider: "kubernetes".to_owned(),
         why: "warp chose node n1".to_owned(),
     };
-    let plan = asking.plan(&[place]);
+    let plan = asking.plan(&[place], now());
     let [Action::Patch { patch, key, .. }] = plan.actions.as_slice() else {
         panic!("{:?}", plan.actions)
     };
