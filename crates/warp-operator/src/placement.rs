@@ -10,6 +10,7 @@ mod explain;
 mod gang;
 mod kept;
 mod line;
+pub(crate) mod part;
 mod quota;
 mod reclaim;
 mod rented;

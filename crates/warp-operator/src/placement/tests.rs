@@ -8,6 +8,7 @@ use warp_runtime::cache::Cache;
 mod evict;
 mod gangs;
 mod line;
+mod parts;
 mod reclaim;
 mod rented;
 mod tenancy;

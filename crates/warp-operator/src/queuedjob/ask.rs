@@ -102,12 +102,7 @@ pub(crate) fn ask(job: &Job) -> Result<Ask, String> {
     let count = u32::try_from(asked.extended(resource)).unwrap_or(u32::MAX);
     Ok(Ask {
         pods,
-        gpus: GpuAsk {
-            vendor,
-            names: Vec::new(),
-            min_memory_mib: 0,
-            count,
-        },
+        gpus: GpuAsk::whole(vendor, count),
         resource,
         meta,
         pod,

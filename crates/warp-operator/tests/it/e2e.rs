@@ -37,6 +37,7 @@ mod role;
 mod run;
 mod security;
 mod serve;
+mod share;
 mod stop;
 mod tenant;
 mod world;
@@ -90,6 +91,9 @@ const SHARED: &[Scenario] = &scenarios![
     stop::saved_work_is_known_and_resumed,
     place::a_volume_is_followed_to_the_node_it_can_be_reached_from,
     place::nodes_closed_by_hand_are_said_and_used_once_open,
+    share::each_vendors_parts_are_given_as_asked,
+    share::what_no_node_offers_is_told_with_what_is_offered,
+    share::a_gpu_is_shared_until_it_is_full,
     gang::all_members_start_or_none,
     gang::what_ends_one_member_ends_all,
     queued::jobs_and_workloads_wait_in_one_line,
@@ -140,6 +144,9 @@ const AT_ONCE: usize = 8;
 
 fn shared_cluster(builder: Builder) -> Builder {
     let [(east, two), (west, one)] = gang::zoned();
+    let builder = share::nodes()
+        .into_iter()
+        .fold(builder, |builder, shape| builder.nodes(shape, 1));
     builder
         .nodes(east, two)
         .nodes(west, one)
