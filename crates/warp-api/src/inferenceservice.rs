@@ -434,7 +434,7 @@ impl InferenceServiceSpec {
             return Ok(None);
         }
         let like = GPUWorkloadSpec {
-            gpu: self.gpu.clone(),
+            gpu: self.gpu.clone().map(Into::into),
             gpu_count: count,
             ..GPUWorkloadSpec::default()
         };

@@ -12,6 +12,7 @@ mod gang;
 mod levels;
 mod rent;
 mod rules;
+mod share;
 mod timeline;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ pub use gang::{AssignedNode, Closeness, Mpi, Topology, fold_nodes, fold_ranks, n
 pub use levels::{BadLevels, TopologyLevel, TopologyLevels};
 pub use rent::{Rent, RentStatus};
 pub use rules::{PLACED_FIELDS, RULES};
+pub use share::{GpuIsolation, GpuSharing, WorkloadGpu};
 pub use timeline::{TIMELINE_ENTRIES, TimelineEntry};
 
 /// Run a job on n GPUs, on one node or as a gang on several, follow it to its end, try again when it fails.
@@ -92,7 +94,8 @@ pub struct GPUWorkloadSpec {
     /// The model or job this runs, for people and dashboards; the container gets it as `MODEL_NAME`.
     #[schemars(length(min = 1, max = 255))]
     pub model_name: String,
-    /// Whole GPUs, all on one node; of a gang, the GPUs of each member. The container gets the number as `GPU_COUNT`.
+    /// Whole GPUs, all on one node, or so many of `gpu.partition`; of a gang, those of each member. The container gets the
+    /// number as `GPU_COUNT`.
     #[schemars(range(min = 1, max = 16))]
     pub gpu_count: i32,
     /// Pods that run together. Absent or 1: one pod. More: a gang, whose members all start or none does; when one
@@ -138,7 +141,7 @@ pub struct GPUWorkloadSpec {
     pub retry_policy: RetryPolicy,
     /// Which GPUs will do. Absent: any NVIDIA GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gpu: Option<GpuRequirement>,
+    pub gpu: Option<WorkloadGpu>,
     /// Container image. Exactly one of `image` and `podTemplate` is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::fleet::{Cards, Fleet, Level, NodeId, Request, WHOLE, Work};
 use crate::schedule::fit::{Filter, reasons};
+use crate::schedule::reclaim::held;
 use crate::schedule::{Gang, GangPlacement, Placement, Scope};
 
 /// Something that must not be.
@@ -73,6 +74,29 @@ pub fn refusal(fleet: &Fleet, request: &Request, scope: Scope<'_>) -> Vec<Violat
     }
 }
 
+/// What work holds of each node's GPUs, as quotas count it, is no more than the node's GPUs: seats and parts add up to
+/// whole devices at most.
+pub fn shares_within_devices(fleet: &Fleet) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (id, node) in fleet.nodes() {
+        let held = fleet.works_on(id).flat_map(|work| held(fleet, work));
+        let held: i64 = held.map(|(_, milli)| milli).sum();
+        let most = node.gpus.iter().map(|pool| match &pool.cards {
+            Cards::Counted => {
+                let units = node.allocatable.extended(&pool.resource).max(0);
+                units.saturating_mul(i64::from(pool.unit.milli))
+            }
+            Cards::Each(cards) => cards.len() as i64 * i64::from(WHOLE),
+        });
+        let most: i64 = most.sum();
+        if held > most {
+            let what = format!("{held} thousandths of its GPUs are held, it has {most}");
+            found.push(violation(&node.name, what));
+        }
+    }
+    found
+}
+
 /// Thousandths of GPU: what is free and what work holds add up to what healthy cards have, pool by
 /// pool, for pools known card by card.
 pub fn gpus_conserved(fleet: &Fleet) -> Vec<Violation> {
@@ -82,6 +106,10 @@ pub fn gpus_conserved(fleet: &Fleet) -> Vec<Violation> {
             let Cards::Each(cards) = &pool.cards else {
                 continue;
             };
+            // Of cards cut by amount a pod does not say which one it holds.
+            if pool.unit.limits.is_some() {
+                continue;
+            }
             let mut left = vec![i64::from(WHOLE); cards.len()];
             for work in fleet.works_on(id) {
                 let (Some(gpu), Some(taken)) = (&work.request.gpu, &work.gpus) else {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-pub use change::{Change, smallest_changes};
+pub use change::{Change, OtherUnit, smallest_changes};
 
 use crate::fleet::{Fleet, NodeId, Request, Work};
 use crate::schedule::fit::Filter;
@@ -111,7 +111,7 @@ fn lack(reasons: &[Reason]) -> Option<(u64, &Reason)> {
         u64::try_from(share).unwrap_or(u64::MAX)
     };
     let of = |reason: &Reason| match *reason {
-        Reason::FewGpus { needed, idle, .. } => {
+        Reason::FewGpus { needed, idle, .. } | Reason::FewParts { needed, idle, .. } => {
             part(i64::from(needed) - i64::from(idle), i64::from(needed))
         }
         Reason::NoRoomOnCard { needed, largest } => {
@@ -143,7 +143,9 @@ impl Nearest {
                     .saturating_add(named)
             };
             match &lacks {
-                Reason::FewGpus { .. } | Reason::NoRoomOnCard { .. } => gpus(),
+                Reason::FewGpus { .. } | Reason::FewParts { .. } | Reason::NoRoomOnCard { .. } => {
+                    gpus()
+                }
                 Reason::Insufficient { resource, .. } => match &**resource {
                     "cpu" => request.resources.cpu_milli,
                     "memory" => request.resources.memory_bytes,

@@ -13,6 +13,7 @@ mod request;
 mod select;
 #[cfg(test)]
 mod tests;
+pub(crate) mod unit;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,6 +30,7 @@ pub use request::{
     Spread, Taint, Toleration, TolerationOperator, WHOLE,
 };
 pub use select::{Expression, Labels, NodeTerm, Operator, Selector};
+pub use unit::{Limits, Part, Unit};
 
 use kind::Kinds;
 pub(crate) use ledger::Slot;

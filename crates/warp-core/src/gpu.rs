@@ -7,10 +7,14 @@
 mod added;
 mod catalogue;
 mod node;
+mod part;
+mod sharing;
 
 pub use added::{Catalogue, Row};
 pub use catalogue::{Form, MODELS, Model, form, named, partition, same_product, vendor_of};
-pub use node::{Device, NodeGpus, PRICE_LABEL, Sharing, cheap, hourly_price, read};
+pub use node::{Device, NodeGpus, PRICE_LABEL, cheap, hourly_price, read};
+pub use part::{Isolation, Profile};
+pub use sharing::{Limits, Seats, SharedBy, Sharing};
 
 use serde::{Deserialize, Serialize};
 

@@ -13,6 +13,20 @@ use std::sync::Arc;
 
 use line::Line;
 
+/// One GPU. Counts here are thousandths, so that parts and shares of GPUs add up.
+pub const GPU: i64 = 1000;
+
+/// So many thousandths as people write them: `2`, `0.25`.
+pub fn gpus(milli: i64) -> String {
+    let (whole, rest) = (milli / GPU, (milli % GPU).abs());
+    if rest == 0 {
+        return whole.to_string();
+    }
+    let sign = if milli < 0 && whole == 0 { "-" } else { "" };
+    let rest = format!("{rest:03}");
+    format!("{sign}{whole}.{}", rest.trim_end_matches('0'))
+}
+
 /// Deepest tree; what hangs lower is cut off and said.
 const DEEPEST: usize = 8;
 
@@ -57,7 +71,7 @@ impl std::fmt::Display for Covers {
 /// A line of a quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
-    /// GPUs promised.
+    /// Promised, in thousandths of a GPU like every count here.
     pub nominal: i64,
     /// Most it may use beyond them; `None` as far as others lend.
     pub borrow_limit: Option<i64>,

@@ -529,7 +529,11 @@ fn outlook(
             Some(first) => {
                 let (strategy, why) = (first.strategy, first.why.clone());
                 let found = |name: &str| ledger.fleet.node(ledger.fleet.find(name)?);
-                let price = |place: &Place| found(&place.node)?.price_per_gpu_hour_micros;
+                // A share costs what it is of its GPU.
+                let price = |place: &Place| {
+                    let whole = found(&place.node)?.price_per_gpu_hour_micros?;
+                    Some(whole * u64::from(place.milli) / 1000)
+                };
                 let prices: Option<Vec<u64>> = places.iter().map(price).collect();
                 let members = places.len() as u64;
                 Outlook::Starts(Start {

@@ -81,7 +81,7 @@ impl Ledger {
         request
     }
 
-    /// The exclusive devices of a node under one resource name.
+    /// The devices of a node under one resource name.
     pub(crate) fn device(&self, node: &str, resource: &str) -> Option<&Device> {
         self.gpus
             .get(node)?

@@ -12,6 +12,7 @@ mod kept;
 mod line;
 mod memo;
 mod order;
+pub(crate) mod part;
 mod quota;
 mod reclaim;
 mod rented;

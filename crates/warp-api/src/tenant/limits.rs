@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use warp_core::gpu::{self, Vendor};
-use warp_core::tenancy::{self, Covers, Kind, Quota};
+use warp_core::tenancy::{self, Covers, GPU, Kind, Quota};
 
 use super::{Tenant, TenantSpec};
 
@@ -23,17 +23,18 @@ pub fn covers(name: &str) -> Covers {
 }
 
 impl Tenant {
-    /// The tenant as quotas see it.
+    /// The tenant as quotas see it, which count thousandths of GPUs.
     pub fn shares(&self) -> tenancy::Tenant {
         let mut quota: BTreeMap<Covers, Quota> = BTreeMap::new();
         for line in &self.spec.quota {
             // Two names of the same models promise what both say.
             let entry = quota.entry(covers(&line.gpu)).or_insert(Quota {
                 nominal: 0,
-                borrow_limit: line.borrow_limit,
-                lend_limit: line.lend_limit,
+                borrow_limit: line.borrow_limit.map(|limit| limit.saturating_mul(GPU)),
+                lend_limit: line.lend_limit.map(|limit| limit.saturating_mul(GPU)),
             });
-            entry.nominal = entry.nominal.saturating_add(line.nominal.max(0));
+            let nominal = line.nominal.max(0).saturating_mul(GPU);
+            entry.nominal = entry.nominal.saturating_add(nominal);
         }
         tenancy::Tenant {
             name: Arc::from(self.metadata.name.as_deref().unwrap_or_default()),

@@ -1,11 +1,13 @@
 //! Reading of a spec's text: which GPUs it asks for, how long it may run.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use warp_core::gpu::{self, Catalogue, Device, Form, Model, Sharing, Vendor};
+use warp_core::fleet::{GpuRequest, Part, Unit, WHOLE};
+use warp_core::gpu::{self, Catalogue, Device, Form, Isolation, Model, Profile, Vendor};
 use warp_core::resources::Quantity;
 
-use super::{GPUWorkloadSpec, GpuVendor};
+use super::{GPUWorkloadSpec, GpuSharing, GpuVendor, WorkloadGpu};
 
 /// A spec that passed the schema and still cannot be carried out. Its text is the message of a
 /// condition, so it says what to do.
@@ -31,6 +33,10 @@ pub struct GpuAsk {
     pub names: Vec<Name>,
     pub min_memory_mib: u64,
     pub count: u32,
+    /// Whether they are its own, shared, or parts.
+    pub part: Part,
+    /// Thousandths of one GPU, where it asks for a fraction.
+    pub milli: u32,
 }
 
 /// One name out of `spec.gpu.models`.
@@ -46,7 +52,7 @@ impl Name {
     fn read(text: &str, known: &Catalogue) -> Result<Self, BadSpec> {
         if let Some(part) = gpu::partition(text) {
             return Err(BadSpec(format!(
-                "spec.gpu.models: '{text}' asks for a part of a GPU ({part}); Warp places whole GPUs only: name the GPU, or ask for the part in a plain Job"
+                "spec.gpu.models: '{text}' names a part of a GPU ({part}): ask for it in spec.gpu.partition, and leave the part out of the model's name"
             )));
         }
         Ok(Self {
@@ -91,7 +97,19 @@ impl GpuAsk {
         let names: Result<Vec<Name>, BadSpec> =
             names.iter().map(|name| Name::read(name, known)).collect();
         let names = names?;
-        let vendors: BTreeSet<Vendor> = names.iter().flat_map(Name::vendors).collect();
+        let (part, milli) = part(gpu)?;
+        let profile = profile(gpu)?;
+        let mut vendors: BTreeSet<Vendor> = names.iter().flat_map(Name::vendors).collect();
+        if let (Some(profile), Some(text)) = (&profile, gpu.and_then(|gpu| gpu.partition.as_ref()))
+        {
+            let whose = profile.vendor();
+            if let Some(other) = vendors.iter().find(|other| **other != whose) {
+                return Err(BadSpec(format!(
+                    "spec.gpu.partition '{text}' is a part of {whose} GPUs, but spec.gpu.models names {other} GPUs; drop one of the two"
+                )));
+            }
+            vendors.insert(whose);
+        }
         let asked = gpu.and_then(|gpu| gpu.vendor).map(Vendor::from);
         let vendor = match (asked, vendors.len()) {
             (_, 2..) => {
@@ -102,8 +120,13 @@ impl GpuAsk {
                 )));
             }
             (Some(asked), 1) if !vendors.contains(&asked) => {
+                let named = if names.is_empty() {
+                    "partition"
+                } else {
+                    "models"
+                };
                 return Err(BadSpec(format!(
-                    "spec.gpu.vendor is {asked}, but spec.gpu.models names {} GPUs; drop one of the two",
+                    "spec.gpu.vendor is {asked}, but spec.gpu.{named} names {} GPUs; drop one of the two",
                     vendors.iter().next().map_or("", |vendor| vendor.as_str())
                 )));
             }
@@ -123,7 +146,71 @@ impl GpuAsk {
             names,
             min_memory_mib,
             count,
+            part,
+            milli,
         })
+    }
+
+    /// So many whole GPUs of a vendor.
+    pub fn whole(vendor: Vendor, count: u32) -> Self {
+        Self {
+            vendor,
+            names: Vec::new(),
+            min_memory_mib: 0,
+            count,
+            part: Part::Whole,
+            milli: WHOLE,
+        }
+    }
+
+    /// What it asks for in the core's words, without its models.
+    pub fn request(&self) -> GpuRequest {
+        GpuRequest {
+            milli: self.milli,
+            vendor: Some(Arc::from(self.vendor.as_str())),
+            min_memory_bytes: self.min_memory_mib << 20,
+            part: self.part.clone(),
+            ..GpuRequest::whole(self.count)
+        }
+    }
+
+    /// Names of resources its GPUs may have on a node, the usual one first.
+    pub fn resources(&self) -> Vec<String> {
+        let usual = self
+            .vendor
+            .resources()
+            .iter()
+            .map(|name| (*name).to_owned());
+        let named = match &self.part {
+            Part::Whole => None,
+            Part::Partition { name, .. } => Some(name),
+            Part::Shared { partition, .. } => partition.as_ref(),
+        };
+        let profile = named.and_then(|name| Profile::read(name));
+        let own: Vec<String> = match (&self.part, profile) {
+            (Part::Whole, _) => Vec::new(),
+            (Part::Shared { .. }, None) if self.vendor == Vendor::Nvidia => {
+                vec!["nvidia.com/gpu.shared".to_owned()]
+            }
+            (Part::Shared { .. }, Some(profile @ Profile::Mig { .. })) => {
+                vec![format!("nvidia.com/mig-{profile}.shared")]
+            }
+            (_, Some(profile @ Profile::Mig { .. })) => vec![format!("nvidia.com/mig-{profile}")],
+            (_, Some(Profile::Tile)) => return vec!["gpu.intel.com/tiles".to_owned()],
+            (_, Some(Profile::Amd { mode, nps })) => {
+                let modes = nps.map_or(vec![1, 2, 4, 8], |nps| vec![nps]);
+                let name = |nps| Profile::Amd {
+                    mode,
+                    nps: Some(nps),
+                };
+                modes
+                    .into_iter()
+                    .map(|nps| format!("amd.com/{}", name(nps)))
+                    .collect()
+            }
+            (_, None) => Vec::new(),
+        };
+        usual.chain(own).collect()
     }
 
     /// Whether a name states how its board is built, which the catalogue's models do not.
@@ -146,6 +233,11 @@ impl GpuAsk {
         names.filter(|name| once.insert(*name)).collect()
     }
 
+    /// Whether a device is of a model that will do, however it is handed out.
+    pub fn names_meet(&self, device: &Device) -> bool {
+        self.accepts(device)
+    }
+
     fn accepts(&self, device: &Device) -> bool {
         if self.names.is_empty() {
             return true;
@@ -161,27 +253,123 @@ impl GpuAsk {
     /// Whether every device this group may hand out meets the ask. On a mixed node the device
     /// plugin chooses, so all models present have to do.
     pub fn met_by(&self, device: &Device) -> bool {
+        let gpu = self.request();
+        let Some(unit) = Unit::of(device).filter(|unit| unit.serves(&gpu)) else {
+            return false;
+        };
+        let enough = |memory: u64| unit.memory_of(memory << 20, &gpu) >= gpu.min_memory_bytes;
         device.vendor == self.vendor
-            && device.sharing == Sharing::Exclusive
             && self.accepts(device)
-            && (self.min_memory_mib == 0
-                || device
-                    .memory_mib
-                    .is_some_and(|memory| memory >= self.min_memory_mib))
+            && (self.min_memory_mib == 0 || device.memory_mib.is_some_and(enough))
     }
 
     /// `2 nvidia H100-80GB or H200 GPUs with at least 80Gi each`, for messages.
     pub fn describe(&self) -> String {
-        let mut text = format!("{} {}", self.count, self.vendor);
+        let several = self.count != 1;
+        let mut whose = self.vendor.to_string();
         if !self.names.is_empty() {
-            text = format!("{text} {}", self.model_names().join(" or "));
+            whose = format!("{whose} {}", self.model_names().join(" or "));
         }
-        text.push_str(if self.count == 1 { " GPU" } else { " GPUs" });
+        let mut text = match &self.part {
+            Part::Whole => format!("{} {whose} GPU", self.count),
+            Part::Partition { name, .. } => format!("{} {whose} {name} partition", self.count),
+            Part::Shared { partition, .. } => {
+                let of = partition
+                    .as_deref()
+                    .map_or(String::new(), |name| format!("{name} of "));
+                let much = if self.milli < WHOLE {
+                    format!("{} of ", thousandths(self.milli))
+                } else {
+                    String::new()
+                };
+                format!("{much}a shared {of}{whose} GPU")
+            }
+        };
+        if several {
+            text.push('s');
+        }
+        if let Some(isolation) = self.demanded_isolation() {
+            text = format!("{text} with {isolation} isolation");
+        }
         if self.min_memory_mib > 0 {
             text = format!("{text} with at least {} each", size(self.min_memory_mib));
         }
         text
     }
+
+    /// What has to keep others off its memory, where that rules anything out.
+    fn demanded_isolation(&self) -> Option<Isolation> {
+        let isolation = match &self.part {
+            Part::Whole => return None,
+            Part::Shared { isolation, .. } | Part::Partition { isolation, .. } => *isolation,
+        };
+        (isolation > Isolation::None).then_some(isolation)
+    }
+}
+
+/// `250` → `0.25`.
+fn thousandths(milli: u32) -> String {
+    let digits = format!("{milli:03}");
+    format!("0.{}", digits.trim_end_matches('0'))
+}
+
+/// Which part of GPUs a spec is for, and how much of one in thousandths.
+fn part(gpu: Option<&WorkloadGpu>) -> Result<(Part, u32), BadSpec> {
+    let Some(gpu) = gpu else {
+        return Ok((Part::Whole, WHOLE));
+    };
+    let milli = match &gpu.fraction {
+        None => WHOLE,
+        Some(text) => milli(text)?,
+    };
+    let profile = profile(Some(gpu))?;
+    let partition = profile.map(|profile| Arc::from(profile.to_string()));
+    let fraction = gpu.fraction.is_some();
+    let shared = gpu.sharing == Some(GpuSharing::Shared) || fraction;
+    let unsaid = if fraction {
+        Isolation::Software
+    } else {
+        Isolation::None
+    };
+    let isolation = gpu.isolation.map_or(unsaid, Isolation::from);
+    Ok(match (shared, partition) {
+        (true, partition) => (
+            Part::Shared {
+                isolation,
+                partition,
+            },
+            milli,
+        ),
+        (false, Some(name)) => (Part::Partition { name, isolation }, WHOLE),
+        (false, None) => (Part::Whole, WHOLE),
+    })
+}
+
+fn profile(gpu: Option<&WorkloadGpu>) -> Result<Option<Profile>, BadSpec> {
+    let Some(text) = gpu.and_then(|gpu| gpu.partition.as_ref()) else {
+        return Ok(None);
+    };
+    match Profile::read(text) {
+        Some(profile) if profile.is_whole() => Err(BadSpec(format!(
+            "spec.gpu.partition '{text}' is the whole GPU: leave it out"
+        ))),
+        Some(profile) => Ok(Some(profile)),
+        None => Err(BadSpec(format!(
+            "spec.gpu.partition '{text}' is no part of a GPU: write a MIG profile such as 1g.10gb, an AMD mode such as CPX or cpx_nps4, or tile"
+        ))),
+    }
+}
+
+/// `0.25` → 250.
+fn milli(text: &str) -> Result<u32, BadSpec> {
+    let digits = text.strip_prefix("0.").filter(|digits| digits.len() <= 3);
+    let digits = digits.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+    let milli = digits.and_then(|digits| format!("{digits:0<3}").parse().ok());
+    milli.filter(|milli| *milli > 0).ok_or_else(|| {
+        BadSpec(format!(
+            "spec.gpu.fraction '{text}' is not a part of one GPU such as 0.25"
+        ))
+    })
 }
 
 /// A size the way people write it.

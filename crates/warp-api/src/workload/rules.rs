@@ -132,6 +132,31 @@ pub const RULES: &[Rule] = &[
         message: "minMemory must be a positive quantity such as 40Gi",
     },
     Rule {
+        at: "spec.gpu",
+        rule: "!has(self.fraction) || !has(self.sharing) || self.sharing == 'shared'",
+        message: "fraction is a share of a GPU: leave sharing out or make it shared",
+    },
+    Rule {
+        at: "spec.gpu",
+        rule: "!has(self.fraction) || !has(self.partition)",
+        message: "fraction and partition exclude each other: a partition is a fixed part already",
+    },
+    Rule {
+        at: "spec.gpu",
+        rule: "!has(self.isolation) || has(self.fraction) || has(self.partition) || (has(self.sharing) && self.sharing == 'shared')",
+        message: "isolation is for shared GPUs, fractions and partitions: a whole GPU is its own",
+    },
+    Rule {
+        at: "spec",
+        rule: "!has(self.gpu) || self.gpuCount == 1 || !(has(self.gpu.fraction) || (has(self.gpu.sharing) && self.gpu.sharing == 'shared'))",
+        message: "a share is of one GPU: set gpuCount to 1; replicas makes several pods of one share each",
+    },
+    Rule {
+        at: "spec",
+        rule: "!has(self.rent) || !has(self.gpu) || !(has(self.gpu.fraction) || has(self.gpu.partition) || (has(self.gpu.sharing) && self.gpu.sharing == 'shared'))",
+        message: "rented machines hand out whole GPUs: take rent, or fraction, partition and sharing out",
+    },
+    Rule {
         at: "spec.volumes[]",
         rule: "[has(self.persistentVolumeClaim), has(self.emptyDir), has(self.hostPath)].filter(given, given).size() == 1",
         message: "exactly one of persistentVolumeClaim, emptyDir and hostPath must be given",

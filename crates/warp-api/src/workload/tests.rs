@@ -1,6 +1,6 @@
 use super::*;
 
-fn spec(gpu: GpuRequirement) -> GPUWorkloadSpec {
+fn spec(gpu: WorkloadGpu) -> GPUWorkloadSpec {
     GPUWorkloadSpec {
         model_name: "m".to_owned(),
         gpu_count: 2,
@@ -9,8 +9,8 @@ fn spec(gpu: GpuRequirement) -> GPUWorkloadSpec {
     }
 }
 
-fn models(names: &[&str]) -> GpuRequirement {
-    GpuRequirement {
+fn models(names: &[&str]) -> WorkloadGpu {
+    WorkloadGpu {
         models: names.iter().map(|name| (*name).to_owned()).collect(),
         ..Default::default()
     }
@@ -20,8 +20,8 @@ fn models(names: &[&str]) -> GpuRequirement {
 fn the_vendor_follows_from_the_models_and_is_nvidia_without_any() {
     let vendor = |gpu| GpuAsk::of(&spec(gpu)).map(|ask| ask.vendor.as_str());
     assert_eq!(vendor(models(&["MI300X"])), Ok("amd"));
-    assert_eq!(vendor(GpuRequirement::default()), Ok("nvidia"));
-    let asked = GpuRequirement {
+    assert_eq!(vendor(WorkloadGpu::default()), Ok("nvidia"));
+    let asked = WorkloadGpu {
         vendor: Some(GpuVendor::Habana),
         ..Default::default()
     };
@@ -32,12 +32,12 @@ fn the_vendor_follows_from_the_models_and_is_nvidia_without_any() {
 fn contradictions_name_what_to_change() {
     let refused = |gpu| GpuAsk::of(&spec(gpu)).expect_err("a contradiction").0;
     assert!(refused(models(&["H100", "MI300X"])).contains("several vendors"));
-    let both = GpuRequirement {
+    let both = WorkloadGpu {
         vendor: Some(GpuVendor::Amd),
         ..models(&["H100"])
     };
     assert!(refused(both).contains("drop one"));
-    let memory = GpuRequirement {
+    let memory = WorkloadGpu {
         min_memory: Some("lots".to_owned()),
         ..Default::default()
     };
@@ -45,7 +45,7 @@ fn contradictions_name_what_to_change() {
 }
 
 #[test]
-fn a_part_of_a_gpu_is_refused_by_name() {
+fn a_part_in_a_models_name_is_told_where_it_belongs() {
     for name in [
         "1g.10gb",
         "H100-MIG-1g.10gb",
@@ -56,7 +56,7 @@ fn a_part_of_a_gpu_is_refused_by_name() {
         "MI300X-CPX",
     ] {
         let refused = GpuAsk::of(&spec(models(&[name]))).expect_err("a part");
-        assert!(refused.0.contains("whole GPUs only"), "{}", refused.0);
+        assert!(refused.0.contains("spec.gpu.partition"), "{}", refused.0);
     }
 }
 
@@ -144,4 +144,89 @@ fn a_strategy_is_read_by_its_api_name() {
         Ok(SchedulingStrategy::CostOptimized)
     );
     assert!("cheapest".parse::<SchedulingStrategy>().is_err());
+}
+
+fn asked(gpu: &serde_json::Value) -> Result<GpuAsk, String> {
+    let gpu = serde_json::from_value(gpu.clone()).expect("fields");
+    let spec = GPUWorkloadSpec {
+        gpu_count: 1,
+        ..spec(gpu)
+    };
+    GpuAsk::of(&spec).map_err(|bad| bad.0)
+}
+
+#[test]
+fn shares_and_parts_are_described_as_they_were_asked_for() {
+    use serde_json::json;
+    for (gpu, want) in [
+        (json!({"sharing": "exclusive"}), "1 nvidia GPU"),
+        (json!({"sharing": "shared"}), "a shared nvidia GPU"),
+        (
+            json!({"fraction": "0.25", "models": ["L4"]}),
+            "0.25 of a shared nvidia L4 GPU with software isolation",
+        ),
+        (
+            json!({"fraction": "0.5", "isolation": "none"}),
+            "0.5 of a shared nvidia GPU",
+        ),
+        (
+            json!({"partition": "MIG-1g.10gb", "models": ["H100"], "minMemory": "8Gi"}),
+            "1 nvidia H100-80GB or H100-94GB 1g.10gb partition with at least 8Gi each",
+        ),
+        (json!({"partition": "CPX"}), "1 amd cpx partition"),
+        (
+            json!({"partition": "tile", "isolation": "hardware"}),
+            "1 intel tile partition with hardware isolation",
+        ),
+    ] {
+        assert_eq!(asked(&gpu).expect("an ask").describe(), want, "{gpu}");
+    }
+}
+
+#[test]
+fn a_part_that_cannot_be_is_refused_with_what_to_write() {
+    use serde_json::json;
+    for (gpu, says) in [
+        (
+            json!({"partition": "half"}),
+            "write a MIG profile such as 1g.10gb",
+        ),
+        (json!({"partition": "spx_nps1"}), "the whole GPU"),
+        (
+            json!({"partition": "CPX", "models": ["H100"]}),
+            "a part of amd GPUs",
+        ),
+        (
+            json!({"partition": "1g.10gb", "vendor": "amd"}),
+            "spec.gpu.partition names nvidia",
+        ),
+        (json!({"fraction": "0.0"}), "such as 0.25"),
+        (json!({"fraction": "1.5"}), "such as 0.25"),
+    ] {
+        let told = asked(&gpu).expect_err("no such part");
+        assert!(told.contains(says), "{told}");
+    }
+}
+
+#[test]
+fn the_resources_of_an_ask_are_those_nodes_offer_it_under() {
+    use serde_json::json;
+    for (gpu, want) in [
+        (json!({}), vec!["nvidia.com/gpu"]),
+        (
+            json!({"fraction": "0.1"}),
+            vec!["nvidia.com/gpu", "nvidia.com/gpu.shared"],
+        ),
+        (
+            json!({"partition": "2g.20gb"}),
+            vec!["nvidia.com/gpu", "nvidia.com/mig-2g.20gb"],
+        ),
+        (
+            json!({"partition": "cpx_nps4"}),
+            vec!["amd.com/gpu", "amd.com/cpx_nps4"],
+        ),
+        (json!({"partition": "tile"}), vec!["gpu.intel.com/tiles"]),
+    ] {
+        assert_eq!(asked(&gpu).expect("an ask").resources(), want, "{gpu}");
+    }
 }

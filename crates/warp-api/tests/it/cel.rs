@@ -157,6 +157,52 @@ fn value_examples() -> Vec<Example> {
             refused: workload(&json!({"image": "a", "gpu": {"minMemory": "-1Gi"}})),
         },
         Example {
+            message: "fraction is a share",
+            old: None,
+            accepted: workload(
+                &json!({"image": "a", "gpu": {"fraction": "0.25", "sharing": "shared"}}),
+            ),
+            refused: workload(
+                &json!({"image": "a", "gpu": {"fraction": "0.25", "sharing": "exclusive"}}),
+            ),
+        },
+        Example {
+            message: "fraction and partition exclude",
+            old: None,
+            accepted: workload(
+                &json!({"image": "a", "gpuCount": 3, "gpu": {"partition": "1g.10gb"}}),
+            ),
+            refused: workload(
+                &json!({"image": "a", "gpu": {"partition": "1g.10gb", "fraction": "0.5"}}),
+            ),
+        },
+        Example {
+            message: "isolation is for shared GPUs",
+            old: None,
+            accepted: workload(
+                &json!({"image": "a", "gpu": {"fraction": "0.5", "isolation": "none"}}),
+            ),
+            refused: workload(
+                &json!({"image": "a", "gpu": {"sharing": "exclusive", "isolation": "hardware"}}),
+            ),
+        },
+        Example {
+            message: "a share is of one GPU",
+            old: None,
+            accepted: workload(&json!({"image": "a", "replicas": 2, "gpu": {"sharing": "shared"}})),
+            refused: workload(&json!({"image": "a", "gpuCount": 2, "gpu": {"sharing": "shared"}})),
+        },
+        Example {
+            message: "rented machines hand out whole GPUs",
+            old: None,
+            accepted: workload(
+                &json!({"image": "a", "gpu": {"sharing": "exclusive"}, "rent": {"maxPrice": "1"}}),
+            ),
+            refused: workload(
+                &json!({"image": "a", "gpu": {"partition": "CPX"}, "rent": {"maxPrice": "1"}}),
+            ),
+        },
+        Example {
             message: "exactly one of persistentVolumeClaim",
             old: None,
             accepted: volume(json!({"emptyDir": {"sizeLimit": "1Gi"}})),

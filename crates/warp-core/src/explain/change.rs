@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::fleet::{Effect, Fleet, Request, Taint, Toleration};
+use crate::fleet::{Effect, Fleet, GpuRequest, Part, Request, Taint, Toleration, Unit, WHOLE};
+use crate::gpu::Isolation;
 use crate::schedule::fit::Filter;
 use crate::schedule::{amount, bytes, states_condition};
 
@@ -20,6 +21,8 @@ pub enum Change {
     FewerGpus(u32),
     /// Ask for this much of a card instead, in thousandths.
     SmallerFraction(u32),
+    /// Ask for GPUs in the way they are handed out.
+    Unit(OtherUnit),
     /// Accept this model too.
     AlsoModel(Arc<str>),
     /// Accept this vendor's GPUs instead.
@@ -41,6 +44,48 @@ pub enum Change {
     DropPodAntiAffinity(usize),
     DropSpread(usize),
     DropHostPort(usize),
+}
+
+/// Another way GPUs are handed out.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OtherUnit {
+    Whole,
+    /// A seat on a shared GPU, kept apart like this.
+    Shared(Isolation),
+    /// A part of this profile.
+    Partition(Arc<str>),
+}
+
+impl OtherUnit {
+    fn of(unit: &Unit) -> Option<Self> {
+        match (&unit.partition, unit.shared) {
+            (None, false) => Some(Self::Whole),
+            (Some(name), false) => Some(Self::Partition(Arc::clone(name))),
+            // By amount: how much would be enough only the owner knows.
+            (None, true) if unit.limits.is_none() => Some(Self::Shared(unit.isolation)),
+            _ => None,
+        }
+    }
+
+    fn apply(&self, gpu: &mut GpuRequest) {
+        gpu.milli = WHOLE;
+        match self {
+            Self::Whole => gpu.part = Part::Whole,
+            Self::Shared(isolation) => {
+                gpu.count = 1;
+                gpu.part = Part::Shared {
+                    isolation: *isolation,
+                    partition: None,
+                };
+            }
+            Self::Partition(name) => {
+                gpu.part = Part::Partition {
+                    name: Arc::clone(name),
+                    isolation: Isolation::None,
+                };
+            }
+        }
+    }
 }
 
 impl Change {
@@ -67,6 +112,7 @@ impl Change {
                     match gpu {
                         Self::FewerGpus(to) => asked.count = *to,
                         Self::SmallerFraction(to) => asked.milli = *to,
+                        Self::Unit(other) => other.apply(asked),
                         Self::AlsoModel(model) => {
                             asked.models.insert(Arc::clone(model));
                         }
@@ -93,6 +139,11 @@ impl fmt::Display for Change {
         match self {
             Self::FewerGpus(to) => write!(f, "ask for {to} GPU{}", if *to == 1 { "" } else { "s" }),
             Self::SmallerFraction(to) => write!(f, "ask for {to}/1000 of a GPU"),
+            Self::Unit(OtherUnit::Whole) => f.write_str("ask for whole GPUs"),
+            Self::Unit(OtherUnit::Shared(isolation)) => {
+                write!(f, "share a GPU (isolation {isolation})")
+            }
+            Self::Unit(OtherUnit::Partition(name)) => write!(f, "ask for partition {name}"),
             Self::AlsoModel(model) => write!(f, "accept model {model}"),
             Self::Vendor(vendor) => write!(f, "accept vendor {vendor}"),
             Self::GpuResource(name) => write!(f, "ask for {name}"),
@@ -233,6 +284,7 @@ impl Dimension {
             gpu_dimension(gpu.min_memory_bytes > 0, Self::GpuMemory);
             gpu_dimension(gpu.vendor.is_some(), Self::Vendor);
             gpu_dimension(gpu.resource.is_some(), Self::GpuResource);
+            found.extend(other_units(fleet, gpu).map(|other| Self::Whole(Change::Unit(other))));
         }
         let asked = &request.resources;
         if asked.cpu_milli > 0 {
@@ -358,6 +410,16 @@ impl Dimension {
             .map(|(_, kind)| change(kind))
             .find(|change| fits(fleet, &change.apply(request)))
     }
+}
+
+/// The ways GPUs are handed out here that the request is not for.
+fn other_units(fleet: &Fleet, gpu: &GpuRequest) -> impl Iterator<Item = OtherUnit> {
+    let others = fleet.kinds().filter(|(_, kind)| !kind.unit.serves(gpu));
+    let others: BTreeSet<OtherUnit> = others
+        .filter_map(|(_, kind)| OtherUnit::of(&kind.unit))
+        .filter(|_| gpu.resource.is_none())
+        .collect();
+    others.into_iter()
 }
 
 /// The constraints of a request, each as the change that drops it, and the taints that keep it off.

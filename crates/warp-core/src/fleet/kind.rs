@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::node::GpuPool;
 use super::request::GpuRequest;
+use super::unit::Unit;
 
 /// What makes two pools interchangeable to a request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,6 +13,7 @@ pub struct Kind {
     pub vendor: Arc<str>,
     pub model: Arc<str>,
     pub memory_bytes: u64,
+    pub unit: Unit,
 }
 
 impl Kind {
@@ -21,6 +23,7 @@ impl Kind {
             vendor: Arc::clone(&pool.vendor),
             model: Arc::clone(&pool.model),
             memory_bytes: pool.memory_bytes,
+            unit: pool.unit.clone(),
         }
     }
 
@@ -33,7 +36,8 @@ impl Kind {
                 .as_ref()
                 .is_none_or(|vendor| *vendor == self.vendor)
             && (gpu.models.is_empty() || gpu.models.contains(&self.model))
-            && gpu.min_memory_bytes <= self.memory_bytes
+            && self.unit.serves(gpu)
+            && gpu.min_memory_bytes <= self.unit.memory_of(self.memory_bytes, gpu)
     }
 }
 

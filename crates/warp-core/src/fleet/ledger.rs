@@ -7,6 +7,7 @@ use super::kind::{KindId, Kinds};
 use super::node::{Cards, Node};
 use super::prefer::Load;
 use super::request::{Effect, WHOLE};
+use super::unit::pack;
 use super::{Taken, Work};
 use crate::random::Fingerprint;
 use crate::resources::Resources;
@@ -79,6 +80,8 @@ pub(crate) struct Slot {
     pub(crate) load: Load,
     /// Thousandths left per card whether healthy or not, for pools known card by card.
     raw: Vec<Vec<i32>>,
+    /// Shares by size that pods hold of cards cut by amount, without saying of which card.
+    shares: Vec<BTreeMap<u32, u32>>,
     description: Fingerprint,
     /// A hash of the name alone.
     pub(crate) name_print: u64,
@@ -97,6 +100,7 @@ impl Slot {
         });
         let mut slot = Self {
             raw: raw.collect(),
+            shares: vec![BTreeMap::new(); node.gpus.len()],
             free: Free {
                 resources: node.allocatable.clone(),
                 pods: node.pods,
@@ -145,29 +149,47 @@ impl Slot {
         if let (Some(gpu), Some(taken)) = (&work.request.gpu, &work.gpus)
             && let Some(pool) = self.node.gpus.get(taken.pool)
         {
-            match &pool.cards {
-                Cards::Counted => {
-                    let moved = Resources::default().with(&pool.resource, i64::from(gpu.count));
-                    if sign < 0 {
-                        self.free.resources.subtract(&moved);
-                    } else {
-                        self.free.resources.add(&moved);
-                    }
+            if pool.cards == Cards::Counted || pool.unit.limits.is_some() {
+                let moved = pool.unit.takes(&pool.resource, gpu);
+                if sign < 0 {
+                    self.free.resources.subtract(&moved);
+                } else {
+                    self.free.resources.add(&moved);
                 }
-                Cards::Each(_) => {
-                    let milli = i32::try_from(gpu.milli).unwrap_or(i32::MAX);
-                    for &card in &taken.cards {
-                        if let Some(left) = self.raw[taken.pool].get_mut(usize::from(card)) {
-                            *left = left.saturating_add(sign.saturating_mul(milli));
-                        }
-                    }
+            }
+            let milli = i32::try_from(gpu.milli).unwrap_or(i32::MAX);
+            for &card in &taken.cards {
+                if let Some(left) = self.raw[taken.pool].get_mut(usize::from(card)) {
+                    *left = left.saturating_add(sign.saturating_mul(milli));
                 }
             }
         }
         // Pods of others may hold a counted resource by name, without naming a pool.
         for pool in 0..self.raw.len() {
+            self.move_shares(pool, work, sign);
             self.show(pool);
         }
+    }
+
+    /// Enters the shares that a pod holds by name of cards cut by amount.
+    fn move_shares(&mut self, at: usize, work: &Work, sign: i32) {
+        let pool = &self.node.gpus[at];
+        if pool.unit.limits.is_none() {
+            return;
+        }
+        let held = work.request.resources.extended(&pool.resource);
+        let held = u32::try_from(held).unwrap_or(0);
+        if held == 0 {
+            return;
+        }
+        let milli = pool.unit.share_of(&work.request);
+        let count = self.shares[at].entry(milli).or_default();
+        *count = if sign < 0 {
+            count.saturating_add(held)
+        } else {
+            count.saturating_sub(held)
+        };
+        self.shares[at].retain(|_, count| *count > 0);
     }
 
     /// Recomputes what strategies see of one pool.
@@ -191,6 +213,7 @@ impl Slot {
                     if card.healthy { left } else { left.min(0) }
                 };
                 shown.extend(cards.iter().zip(&self.raw[at]).map(usable));
+                pack(shown, &self.shares[at]);
             }
         }
     }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::request::Taint;
 use super::select::Labels;
+use super::unit::Unit;
 use crate::resources::Resources;
 
 /// Pods a node takes when nothing says otherwise (kubelet's default).
@@ -61,6 +62,9 @@ pub struct GpuPool {
     pub model: Arc<str>,
     #[serde(default)]
     pub memory_bytes: u64,
+    /// What one of the counted units is. Cards that are known one by one are whole, or cut by amount.
+    #[serde(default)]
+    pub unit: Unit,
     pub cards: Cards,
 }
 
@@ -79,6 +83,7 @@ impl GpuPool {
             vendor: nvidia(),
             model: Arc::from(model),
             memory_bytes,
+            unit: Unit::default(),
             cards,
         }
     }

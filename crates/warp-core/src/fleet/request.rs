@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use super::prefer::{Load, Preferences};
 use super::select::{Expression, Labels, NodeTerm, Operator, Selector};
+use super::unit::Part;
 use crate::random::Fingerprint;
 use crate::resources::Resources;
 
@@ -54,6 +55,7 @@ pub struct GpuRequest {
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub models: BTreeSet<Arc<str>>,
     pub min_memory_bytes: u64,
+    pub part: Part,
 }
 
 impl Default for GpuRequest {
@@ -71,6 +73,7 @@ impl GpuRequest {
             vendor: None,
             models: BTreeSet::new(),
             min_memory_bytes: 0,
+            part: Part::Whole,
         }
     }
 
@@ -398,6 +401,16 @@ impl Request {
                 .models
                 .iter()
                 .fold(print, |print, model| print.text(model));
+            print = match &gpu.part {
+                Part::Whole => print,
+                Part::Shared {
+                    isolation,
+                    partition,
+                } => print
+                    .word(1 + *isolation as u64)
+                    .text(partition.as_deref().unwrap_or_default()),
+                Part::Partition { name, isolation } => print.word(9 + *isolation as u64).text(name),
+            };
         }
         self.constraints.fingerprint(print).get()
     }

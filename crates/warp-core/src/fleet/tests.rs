@@ -332,3 +332,5 @@ fn contradictions_are_named() {
     assert_eq!(request.contradictions().len(), 1);
     assert_eq!(Request::default().contradictions(), []);
 }
+
+mod units;

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::sharing::{Facts, Offer, Sharing};
 use super::{Catalogue, Model, Vendor};
 
 /// Price of one GPU for one hour, decimal, no currency.
@@ -14,16 +15,6 @@ const CHEAP_LABEL: &str = "gpu-orchestrator/cheap-node";
 const AMD_PREFIXES: [&str; 2] = ["amd.com/gpu.", "beta.amd.com/gpu."];
 
 type Labels = BTreeMap<String, String>;
-
-/// Whether one unit of a resource is a device of one's own.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sharing {
-    Exclusive,
-    /// Several pods hold the same device (time slicing, MPS, shared Intel devices).
-    Shared,
-    /// One unit is a part of a device: a MIG profile or an AMD partition mode.
-    Slice(String),
-}
 
 /// The devices a node offers under one resource name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,9 +29,14 @@ pub struct Device {
     /// The product as the node's label names it, without what it says about sharing. None where no
     /// label says it, or several products share the resource.
     pub product: Option<String>,
-    /// Memory of the smallest unit in MiB, where labels or the catalogue tell.
+    /// Memory of the smallest unit in MiB, where labels or the catalogue tell. Of a device whose parts are asked for by
+    /// amount, the memory of the device.
     pub memory_mib: Option<u64>,
     pub sharing: Sharing,
+    /// Thousandths of a device that one unit counts as.
+    pub milli: u32,
+    /// Another resource of which one goes with each request.
+    pub beside: Option<String>,
     /// The label that told the model, for pinning a pod to what was seen.
     pub evidence: Option<(String, String)>,
 }
@@ -73,14 +69,14 @@ pub(super) fn read_by(
     let devices = allocatable
         .iter()
         .filter_map(|(resource, &count)| {
-            let vendor = Vendor::of_resource(resource)?;
-            let told = match vendor {
+            let offer = Offer::of(resource)?;
+            let told = match offer.vendor {
                 Vendor::Nvidia => nvidia(known, labels),
                 Vendor::Amd => amd(known, labels),
                 Vendor::Intel => intel(known, labels),
                 Vendor::Habana => habana(known, labels),
             };
-            Some(told.device(vendor, resource, count))
+            Some(told.device(offer, resource, count, labels, allocatable))
         })
         .collect();
     NodeGpus { devices }
@@ -97,31 +93,33 @@ pub fn cheap(labels: &Labels) -> bool {
 }
 
 /// What one vendor's labels say, before counts are known.
+#[derive(Default)]
 struct Told {
     models: Vec<&'static Model>,
     product: Option<String>,
     memory_mib: Option<u64>,
-    sharing: Sharing,
+    /// The part that one unit of the usual resource is.
+    profile: Option<String>,
+    /// Units of the usual resource are shared.
+    shared: bool,
     evidence: Option<(String, String)>,
 }
 
 impl Told {
-    fn nothing() -> Self {
-        Self {
-            models: Vec::new(),
-            product: None,
-            memory_mib: None,
-            sharing: Sharing::Exclusive,
-            evidence: None,
-        }
-    }
-
-    fn device(mut self, vendor: Vendor, resource: &str, count: u64) -> Device {
+    fn device(
+        mut self,
+        offer: Offer,
+        resource: &str,
+        count: u64,
+        labels: &Labels,
+        allocatable: &BTreeMap<String, u64>,
+    ) -> Device {
+        let vendor = offer.vendor;
         self.models.retain(|model| model.vendor == vendor);
-        // A label that leaves the size open ("A100") is settled by the memory the node reports.
+        // A label that leaves the size open ("A100") is settled by the memory the node reports, unless that is a part's.
         if self.models.len() > 1
             && let Some(memory) = self.memory_mib
-            && self.sharing == Sharing::Exclusive
+            && self.profile.is_none()
             && same_family(&self.models)
         {
             let nearest = self
@@ -135,14 +133,30 @@ impl Told {
             let smallest = self.models.iter().map(|model| model.memory_gib).min()?;
             Some(u64::from(smallest) * 1024)
         };
+        // What a label says of the usual resource is not said of parts that have a resource of their own.
+        let usual = offer.profile.is_none();
+        let facts = Facts {
+            resource,
+            count,
+            labels,
+            allocatable,
+            model: self.models.first().copied(),
+            labelled: self.profile.as_deref().filter(|_| usual),
+            shared: self.shared && usual,
+            memory_mib: self.memory_mib.or_else(from_table),
+            offer,
+        };
+        let units = facts.units();
         Device {
             vendor,
             resource: resource.to_owned(),
             count,
-            memory_mib: self.memory_mib.or_else(from_table),
+            memory_mib: units.memory_mib,
             models: self.models,
             product: self.product,
-            sharing: self.sharing,
+            sharing: units.sharing,
+            milli: units.milli,
+            beside: units.beside,
             evidence: self.evidence,
         }
     }
@@ -170,27 +184,24 @@ fn nvidia(known: &Catalogue, labels: &Labels) -> Told {
                 .find_map(|key| labels.get(*key).map(|value| (*key, value)))
         });
     let Some((key, product)) = product else {
-        return Told::nothing();
+        return Told::default();
     };
-    let (plain, mut sharing) = match (product.strip_suffix("-SHARED"), product.split_once("-MIG-"))
-    {
-        (Some(plain), _) => (plain, Sharing::Shared),
-        (None, Some((plain, profile))) => (plain, Sharing::Slice(profile.to_owned())),
-        (None, None) => (product.as_str(), Sharing::Exclusive),
+    let (rest, shared) = match product.strip_suffix("-SHARED") {
+        Some(rest) => (rest, true),
+        None => (product.as_str(), false),
     };
-    let replicas = labels
-        .get("nvidia.com/gpu.replicas")
-        .and_then(|text| text.parse::<u64>().ok());
-    if sharing == Sharing::Exclusive && replicas.is_some_and(|replicas| replicas > 1) {
-        sharing = Sharing::Shared;
-    }
+    let (plain, profile) = match rest.split_once("-MIG-") {
+        Some((plain, profile)) => (plain, Some(profile.to_owned())),
+        None => (rest, None),
+    };
     Told {
         models: known.named(plain),
         product: Some(plain.to_owned()),
         memory_mib: labels
             .get("nvidia.com/gpu.memory")
             .and_then(|text| text.parse().ok()),
-        sharing,
+        profile,
+        shared,
         evidence: Some((key.to_owned(), product.clone())),
     }
 }
@@ -210,9 +221,6 @@ fn amd(known: &Catalogue, labels: &Labels) -> Told {
     }
     models.dedup_by_key(|model| model.name);
     let (sizes, _) = amd_values(labels, "vram");
-    let partition = labels
-        .get("amd.com/gpu.compute-memory-partition")
-        .filter(|mode| !mode.to_ascii_lowercase().starts_with("spx"));
     Told {
         models,
         product: match products.as_slice() {
@@ -224,7 +232,8 @@ fn amd(known: &Catalogue, labels: &Labels) -> Told {
             .filter_map(|text| gibibytes(text))
             .min()
             .map(|gib| gib * 1024),
-        sharing: partition.map_or(Sharing::Exclusive, |mode| Sharing::Slice(mode.clone())),
+        profile: labels.get("amd.com/gpu.compute-memory-partition").cloned(),
+        shared: false,
         evidence,
     }
 }
@@ -267,26 +276,26 @@ fn amd_device(known: &Catalogue, id: &str) -> Option<&'static Model> {
 fn intel(known: &Catalogue, labels: &Labels) -> Told {
     const PRODUCT: &str = "gpu.intel.com/product";
     let Some(product) = labels.get(PRODUCT) else {
-        return Told::nothing();
+        return Told::default();
     };
     Told {
         models: known.named(product),
         product: Some(product.clone()),
         evidence: Some((PRODUCT.to_owned(), product.clone())),
-        ..Told::nothing()
+        ..Told::default()
     }
 }
 
 fn habana(known: &Catalogue, labels: &Labels) -> Told {
     const PRODUCT: &str = "habana.ai/gaudi.product";
     let Some(product) = labels.get(PRODUCT) else {
-        return Told::nothing();
+        return Told::default();
     };
     Told {
         models: known.named(product),
         product: Some(product.clone()),
         evidence: Some((PRODUCT.to_owned(), product.clone())),
-        ..Told::nothing()
+        ..Told::default()
     }
 }
 

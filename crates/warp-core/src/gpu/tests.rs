@@ -174,33 +174,6 @@ fn an_open_size_is_settled_by_the_memory_the_node_reports() {
 }
 
 #[test]
-fn shared_and_sliced_nvidia_devices_are_not_exclusive() {
-    let cases = [
-        ("Tesla-T4-SHARED", Sharing::Shared),
-        (
-            "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb",
-            Sharing::Slice("1g.5gb".to_owned()),
-        ),
-    ];
-    for (product, want) in cases {
-        let gpus = read(
-            &labels(&[("nvidia.com/gpu.product", product)]),
-            &allocatable(&[("nvidia.com/gpu", 4)]),
-        );
-        assert_eq!(gpus.devices[0].sharing, want);
-        assert_eq!(gpus.exclusive(Vendor::Nvidia), None, "{product}");
-    }
-    let replicated = only(
-        &[
-            ("nvidia.com/gpu.product", "Tesla-T4"),
-            ("nvidia.com/gpu.replicas", "4"),
-        ],
-        "nvidia.com/gpu",
-    );
-    assert_eq!(replicated.sharing, Sharing::Shared);
-}
-
-#[test]
 fn a_uniform_amd_node_is_read_in_rounded_gib() {
     let device = only(
         &[
@@ -258,23 +231,6 @@ fn one_mi250x_is_two_devices_of_half_its_memory() {
 }
 
 #[test]
-fn partitioned_amd_devices_are_slices() {
-    let pairs = [
-        ("amd.com/gpu.product-name", "AMD_Instinct_MI300X_OAM"),
-        ("amd.com/gpu.compute-memory-partition", "cpx_nps4"),
-    ];
-    assert_eq!(
-        only(&pairs, "amd.com/gpu").sharing,
-        Sharing::Slice("cpx_nps4".to_owned())
-    );
-    let whole = [
-        pairs[0],
-        ("amd.com/gpu.compute-memory-partition", "spx_nps1"),
-    ];
-    assert_eq!(only(&whole, "amd.com/gpu").sharing, Sharing::Exclusive);
-}
-
-#[test]
 fn intel_devices_come_under_either_driver() {
     for resource in ["gpu.intel.com/i915", "gpu.intel.com/xe"] {
         let device = only(&[("gpu.intel.com/product", "Max_1550")], resource);
@@ -325,3 +281,5 @@ fn prices_are_decimal_and_anything_else_is_no_price() {
     assert!(cheap(&labels(&[("gpu-orchestrator/cheap-node", "true")])));
     assert!(!cheap(&labels(&[("gpu-orchestrator/cheap-node", "no")])));
 }
+
+mod sharing;

@@ -136,6 +136,7 @@ fn lasting(reason: &Reason) -> bool {
         | Reason::GpuModel { .. }
         | Reason::GpuVendor { .. }
         | Reason::GpuMemory { .. }
+        | Reason::GpuUnit { .. }
         | Reason::WholeCardsOnly
         | Reason::NoTopologyLabel { .. } => true,
         Reason::Insufficient { needed, total, .. } => needed > total,
@@ -145,6 +146,7 @@ fn lasting(reason: &Reason) -> bool {
             sick,
             ..
         } => *needed > total.saturating_sub(*sick),
+        Reason::FewParts { needed, total, .. } => needed > total,
         Reason::TooManyPods { limit } => *limit < 1,
         Reason::NoRoomOnCard { .. }
         | Reason::HostPort { .. }

@@ -55,6 +55,17 @@ pub enum Reason {
         total: u32,
         sick: u32,
     },
+    /// Parts or seats: too few free ones.
+    FewParts {
+        needed: u32,
+        idle: u32,
+        total: u32,
+        what: Arc<str>,
+    },
+    /// The node's GPUs are handed out in another way than asked for.
+    GpuUnit {
+        found: Arc<str>,
+    },
     /// A fraction: no card has that much left.
     NoRoomOnCard {
         needed: u32,
@@ -134,10 +145,15 @@ impl Reason {
             Self::Taint(_) => Obstacle::Taint,
             Self::Volume { .. } => Obstacle::Storage,
             Self::Insufficient { needed, total, .. } if needed > total => Obstacle::Request,
-            Self::FewGpus { needed, total, .. } if needed > total => Obstacle::Request,
+            Self::FewGpus { needed, total, .. } | Self::FewParts { needed, total, .. }
+                if needed > total =>
+            {
+                Obstacle::Request
+            }
             Self::TooManyPods { limit } if *limit < 1 => Obstacle::Request,
             Self::Insufficient { .. }
             | Self::FewGpus { .. }
+            | Self::FewParts { .. }
             | Self::TooManyPods { .. }
             | Self::NoRoomOnCard { .. }
             | Self::HostPort { .. }
@@ -153,6 +169,7 @@ impl Reason {
             | Self::GpuModel { .. }
             | Self::GpuVendor { .. }
             | Self::GpuMemory { .. }
+            | Self::GpuUnit { .. }
             | Self::WholeCardsOnly
             | Self::NoTopologyLabel { .. } => Obstacle::Request,
         }
@@ -184,6 +201,8 @@ impl Reason {
                 )
             }
             Self::FewGpus { needed, .. } => format!("with fewer than {needed} idle GPUs"),
+            Self::FewParts { needed, what, .. } => format!("with fewer than {needed} free {what}"),
+            Self::GpuUnit { found } => format!("offering only {found}"),
             Self::NoRoomOnCard { needed, .. } => format!("without {needed}/1000 left on a card"),
             Self::WholeCardsOnly => "handing out whole GPUs only".into(),
             Self::HostPort { port, .. } => format!("with port {port} in use"),
@@ -212,6 +231,12 @@ impl Reason {
                 };
                 format!("{idle} of {total} GPUs idle{sick}, {needed} needed")
             }
+            Self::FewParts {
+                needed,
+                idle,
+                total,
+                what,
+            } => format!("{idle} of {total} {what} free, {needed} needed"),
             Self::NoRoomOnCard { needed, largest } => {
                 format!("at most {largest}/1000 left on a card, {needed} needed")
             }
@@ -235,6 +260,7 @@ impl Reason {
             self,
             Self::Insufficient { .. }
                 | Self::FewGpus { .. }
+                | Self::FewParts { .. }
                 | Self::NoRoomOnCard { .. }
                 | Self::TooManyPods { .. }
                 | Self::HostPort { .. }

@@ -31,7 +31,7 @@ pub struct Shares<'a> {
     pub usage: &'a Usage,
 }
 
-/// The GPUs a piece of work holds, by kind.
+/// The GPUs a piece of work holds, by kind, in thousandths: a part or a share counts as what it is of its GPU.
 pub fn held(fleet: &Fleet, work: &Work) -> Vec<(Kind, i64)> {
     let node = fleet.find(&work.node).and_then(|id| fleet.node(id));
     let pools = node.iter().flat_map(|node| node.gpus.iter().enumerate());
@@ -39,12 +39,18 @@ pub fn held(fleet: &Fleet, work: &Work) -> Vec<(Kind, i64)> {
         let named = work.request.resources.extended(&pool.resource);
         let taken = work.gpus.as_ref().filter(|taken| taken.pool == at);
         let asked = taken.and(work.request.gpu.as_ref());
-        let count = named + asked.map_or(0, |gpu| i64::from(gpu.count));
+        let each = i64::from(pool.unit.share_of(&work.request));
+        let count = named.saturating_mul(each) + asked.map_or(0, |gpu| pool.unit.counts(gpu));
         let kind = Kind {
             vendor: Arc::clone(&pool.vendor),
             model: Arc::clone(&pool.model),
         };
-        (count > 0).then_some((kind, count))
+        // A card that goes with a part is counted by the part.
+        let beside = node.iter().flat_map(|node| &node.gpus).any(|other| {
+            other.unit.beside.as_ref() == Some(&pool.resource)
+                && work.request.resources.extended(&other.resource) > 0
+        });
+        (count > 0 && !beside).then_some((kind, count))
     });
     held.collect()
 }

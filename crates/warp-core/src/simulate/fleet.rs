@@ -12,8 +12,8 @@ use thiserror::Error;
 
 use crate::explain::{Change, smallest_changes};
 use crate::fleet::{
-    Card, Cards, Constraints, Fleet, FleetError, GpuPool, GpuRequest, Labels, Level, Node, Request,
-    Taint, Topology, WHOLE, WorkState,
+    Card, Cards, Constraints, Fleet, FleetError, GpuPool, GpuRequest, Labels, Level, Node, Part,
+    Request, Taint, Topology, Unit, WHOLE, WorkState,
 };
 use crate::resources::{Quantity, Resources};
 use crate::schedule::{Gang, Member, Placement, Planner, Policy, Weighed};
@@ -80,6 +80,12 @@ pub struct GpuEntry {
     /// Indexes of cards that must not be used.
     #[serde(default)]
     pub sick: BTreeSet<u16>,
+    /// The resource they are handed out under; absent: the vendor's usual one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<Arc<str>>,
+    /// What one of `count` is, where it is not a whole card.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<Unit>,
 }
 
 fn nvidia() -> Arc<str> {
@@ -131,6 +137,8 @@ pub struct GpuAsk {
     pub models: BTreeSet<Arc<str>>,
     /// A quantity such as `40Gi`.
     pub min_memory: String,
+    /// Whether it is for whole cards, a seat on a shared one, or parts.
+    pub part: Part,
 }
 
 impl Default for GpuAsk {
@@ -141,6 +149,7 @@ impl Default for GpuAsk {
             vendor: None,
             models: BTreeSet::new(),
             min_memory: String::new(),
+            part: Part::Whole,
         }
     }
 }
@@ -373,19 +382,27 @@ impl NodeEntry {
             )));
         }
         let mut gpus = Vec::new();
+        let mut allocatable = self.allocatable.clone();
         for entry in &self.gpus {
             let healthy = |at| Card {
                 healthy: !entry.sick.contains(&at),
             };
             let memory_bytes = bytes(&entry.memory).map_err(wrong)?;
+            let usual = || Arc::from(format!("{}.com/gpu", entry.vendor));
+            let resource = entry.resource.clone().unwrap_or_else(usual);
+            let unit = entry.unit.clone().unwrap_or_default();
+            let cards = if unit.is_whole() || unit.limits.is_some() {
+                Cards::Each((0..entry.count).map(healthy).collect())
+            } else {
+                let counted = allocatable.extended.entry(Arc::clone(&resource));
+                counted.or_insert(i64::from(entry.count));
+                Cards::Counted
+            };
             gpus.push(GpuPool {
                 vendor: Arc::clone(&entry.vendor),
-                resource: Arc::from(format!("{}.com/gpu", entry.vendor)),
-                ..GpuPool::nvidia(
-                    &entry.model,
-                    memory_bytes,
-                    Cards::Each((0..entry.count).map(healthy).collect()),
-                )
+                resource,
+                unit,
+                ..GpuPool::nvidia(&entry.model, memory_bytes, cards)
             });
         }
         let price = self.price_per_gpu_hour.map(|price| {
@@ -407,7 +424,7 @@ impl NodeEntry {
             taints: self.taints.clone(),
             unschedulable: self.unschedulable,
             ready: self.ready,
-            allocatable: self.allocatable.clone(),
+            allocatable,
             pods: self.pods,
             gpus,
             price_per_gpu_hour_micros: price.flatten(),
@@ -474,6 +491,7 @@ impl RequestEntry {
                     vendor: ask.vendor.clone(),
                     models: ask.models.clone(),
                     min_memory_bytes: bytes(&ask.min_memory).map_err(wrong)?,
+                    part: ask.part.clone(),
                 })
             }
         };

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Covers, Quota, Reclaim, Standing, Tree, Usage, Verdict};
+use super::{Covers, Quota, Reclaim, Standing, Tree, Usage, Verdict, gpus};
 
 /// Parts of one a share is counted in.
 const PARTS: i128 = 1_000_000;
@@ -132,8 +132,10 @@ impl<'a> Line<'a> {
         if count > most {
             return Verdict::Never {
                 words: format!(
-                    "tenant {name} can never have {count} {} GPUs: {most} is all its quota and what it may borrow come to",
-                    self.covers
+                    "tenant {name} can never have {} {} GPUs: {} is all its quota and what it may borrow come to",
+                    gpus(count),
+                    self.covers,
+                    gpus(most)
                 ),
             };
         }
@@ -146,11 +148,19 @@ impl<'a> Line<'a> {
         let used = self.own[at];
         let left = available.max(0);
         let mut words = format!(
-            "tenant {name} uses {used} of its {nominal} {} GPUs and {left} more are left to it, {count} asked for",
-            self.covers
+            "tenant {name} uses {} of its {} {} GPUs and {} more are left to it, {} asked for",
+            gpus(used),
+            gpus(nominal),
+            self.covers,
+            gpus(left),
+            gpus(count)
         );
         if let Some(first) = reclaim.first() {
-            words = format!("{words}; {} borrows {} of them", first.tenant, first.count);
+            words = format!(
+                "{words}; {} borrows {} of them",
+                first.tenant,
+                gpus(first.count)
+            );
         }
         Verdict::Waits { words, reclaim }
     }
@@ -176,8 +186,17 @@ impl<'a> Line<'a> {
             if gain <= 0 {
                 continue;
             }
-            let enough = (1..=most).find(|&taken| helped(taken) >= missing.min(gain));
-            let taken = enough.unwrap_or(most);
+            // More given back never helps less: halving finds the least that is enough.
+            let wanted = missing.min(gain);
+            let (mut short, mut taken) = (0, most);
+            while taken - short > 1 {
+                let middle = short + (taken - short) / 2;
+                if helped(middle) >= wanted {
+                    taken = middle;
+                } else {
+                    short = middle;
+                }
+            }
             now = now.without(other, taken);
             found.push(Reclaim {
                 tenant: Arc::clone(&self.tree.tenants[other].name),

@@ -87,18 +87,23 @@ fn what_one_team_does_not_use_another_borrows() {
 
 #[test]
 fn a_team_within_its_share_is_told_who_has_to_give_back() {
-    let usage = using(&[("a", 7)]);
-    let Verdict::Waits { words, reclaim } = asked(&department(), &usage, "b", 3) else {
+    let department = tree(vec![
+        tenant("all", None, None),
+        tenant("a", Some("all"), nominal(4 * GPU)),
+        tenant("b", Some("all"), nominal(4 * GPU)),
+    ]);
+    let usage = using(&[("a", 7 * GPU), ("b", GPU / 4)]);
+    let Verdict::Waits { words, reclaim } = asked(&department, &usage, "b", 3 * GPU) else {
         panic!("a uses 7 of 8");
     };
     let back = Reclaim {
         tenant: Arc::from("a"),
-        count: 2,
+        count: 2 * GPU + GPU / 4,
     };
     assert_eq!(reclaim, [back]);
     assert_eq!(
         words,
-        "tenant b uses 0 of its 4 H100-80GB GPUs and 1 more are left to it, 3 asked for; a borrows 2 of them"
+        "tenant b uses 0.25 of its 4 H100-80GB GPUs and 0.75 more are left to it, 3 asked for; a borrows 2.25 of them"
     );
 }
 

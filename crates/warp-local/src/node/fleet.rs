@@ -1,6 +1,7 @@
 //! A fleet of simulated nodes as a file: pools of equal nodes, and the node objects they become.
 
 mod labels;
+mod parts;
 mod read;
 
 #[cfg(test)]
@@ -33,7 +34,7 @@ pub struct Shape {
     pub taints: Vec<Taint>,
     /// Everything but devices.
     pub capacity: BTreeMap<String, Quantity>,
-    /// Whole devices by resource name.
+    /// Devices, or parts or shares of them, by resource name.
     pub devices: BTreeMap<String, u32>,
     pub address: String,
     /// For `status.nodeInfo`.

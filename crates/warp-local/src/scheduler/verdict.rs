@@ -39,7 +39,9 @@ fn plugin(reason: &Reason, request: &Request) -> Plugin {
         | Reason::GpuModel { .. }
         | Reason::GpuVendor { .. }
         | Reason::GpuMemory { .. }
+        | Reason::GpuUnit { .. }
         | Reason::FewGpus { .. }
+        | Reason::FewParts { .. }
         | Reason::NoRoomOnCard { .. }
         | Reason::WholeCardsOnly => Plugin::Fit,
     }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use kube::{Resource, ResourceExt};
 use warp_api::{GPUWorkload, label};
 use warp_core::explain::{Change, Explanation, Nearest, smallest_changes};
-use warp_core::fleet::{Expression, Fleet, Node as FleetNode, NodeId, Operator, Request};
+use warp_core::fleet::{
+    Cards, Expression, Fleet, Node as FleetNode, NodeId, Operator, PoolFree, Request,
+};
 use warp_core::schedule::Reason;
 use warp_core::schedule::fit::Filter;
 
@@ -239,10 +241,15 @@ impl<'a> Meeting<'a> {
 /// The kinds of GPU of a node, for people.
 fn gpus_of(node: &FleetNode) -> String {
     let names = node.gpus.iter().map(|pool| {
-        if pool.model.is_empty() {
-            pool.vendor.to_string()
+        let name = if pool.model.is_empty() {
+            &pool.vendor
         } else {
-            pool.model.to_string()
+            &pool.model
+        };
+        if pool.unit.is_whole() {
+            name.to_string()
+        } else {
+            format!("{name} {}", pool.unit)
         }
     });
     names.collect::<Vec<_>>().join("+")
@@ -251,11 +258,20 @@ fn gpus_of(node: &FleetNode) -> String {
 /// Idle and all GPUs of a node.
 fn cards(fleet: &Fleet, id: NodeId, node: &FleetNode) -> (i64, i64) {
     let mut sums = (0, 0);
-    for pool in &node.gpus {
-        let all = node.allocatable.extended(&pool.resource).max(0);
-        let free = fleet
-            .free(id)
-            .map_or(0, |free| free.resources.extended(&pool.resource));
+    let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+    for (at, pool) in node.gpus.iter().enumerate() {
+        let free = fleet.free(id);
+        let (all, free) = match &pool.cards {
+            Cards::Counted => {
+                let free = free.map_or(0, |free| free.resources.extended(&pool.resource));
+                (node.allocatable.extended(&pool.resource).max(0), free)
+            }
+            Cards::Each(cards) => {
+                let left = free.and_then(|free| free.pools.get(at));
+                let idle = left.map_or(0, PoolFree::idle_cards);
+                (count(cards.len()), count(idle))
+            }
+        };
         sums = (sums.0 + free.clamp(0, all), sums.1 + all);
     }
     sums

@@ -9,7 +9,8 @@ use kube::ResourceExt;
 use warp_api::GPUWorkload;
 use warp_api::workload::{Closeness, Priority, TopologyLevels};
 use warp_core::fleet::{
-    Constraints, GpuRequest, Level, Node, Request, Toleration, TolerationOperator, Work,
+    Cards, Constraints, GpuRequest, Level, Node, Request, Toleration, TolerationOperator, WHOLE,
+    Work,
 };
 use warp_core::simulate::fleet::{GangEntry, GpuAsk, GpuEntry, NodeEntry, RequestEntry, Scenario};
 use warp_runtime::cache::Cache;
@@ -131,14 +132,21 @@ fn entry(node: &Node) -> NodeEntry {
     let mut allocatable = node.allocatable.clone();
     allocatable.extended.remove("pods");
     let gpus = node.gpus.iter().map(|pool| {
-        // In the file a GPU is known by its kind, not by the resource it is handed out under.
-        let count = allocatable.extended.remove(&pool.resource).unwrap_or(0);
+        // In the file a whole GPU is known by its kind, not by the resource it is handed out under.
+        let whole = pool.unit.is_whole();
+        let count = match (&pool.cards, whole) {
+            (Cards::Each(cards), _) => i64::try_from(cards.len()).unwrap_or(i64::MAX),
+            (Cards::Counted, true) => allocatable.extended.remove(&pool.resource).unwrap_or(0),
+            (Cards::Counted, false) => allocatable.extended(&pool.resource),
+        };
         GpuEntry {
             count: u16::try_from(count).unwrap_or_default(),
             model: Arc::clone(&pool.model),
             vendor: Arc::clone(&pool.vendor),
             memory: pool.memory_bytes.to_string(),
             sick: BTreeSet::new(),
+            resource: (!whole).then(|| Arc::clone(&pool.resource)),
+            unit: (!whole).then(|| pool.unit.clone()),
         }
     });
     let gpus = gpus.collect();
@@ -165,10 +173,11 @@ fn entry(node: &Node) -> NodeEntry {
 fn ask(gpu: &GpuRequest) -> GpuAsk {
     GpuAsk {
         count: gpu.count,
-        fraction: 1.0,
+        fraction: f64::from(gpu.milli) / f64::from(WHOLE),
         vendor: gpu.vendor.clone(),
         models: gpu.models.clone(),
         min_memory: gpu.min_memory_bytes.to_string(),
+        part: gpu.part.clone(),
     }
 }
 
@@ -176,27 +185,23 @@ fn ask(gpu: &GpuRequest) -> GpuAsk {
 fn running(work: &Work, node: &Node, names: &mut BTreeSet<String>) -> RequestEntry {
     let request = &work.request;
     let mut resources = request.resources.clone();
-    let held: BTreeMap<Arc<str>, i64> = node
-        .gpus
-        .iter()
+    // What is held of parts and shares stays under its names.
+    let whole = || node.gpus.iter().filter(|pool| pool.unit.is_whole());
+    let held: BTreeMap<Arc<str>, i64> = whole()
         .filter_map(|pool| {
             let count = resources.extended.remove(&pool.resource)?;
             Some((Arc::clone(&pool.resource), count))
         })
         .collect();
-    let pool = node
-        .gpus
-        .iter()
-        .find(|pool| held.get(&pool.resource).is_some_and(|count| *count > 0));
+    let pool = whole().find(|pool| held.get(&pool.resource).is_some_and(|count| *count > 0));
     let gpu = pool.map(|pool| GpuAsk {
         count: u32::try_from(held.values().sum::<i64>()).unwrap_or_default(),
-        fraction: 1.0,
         vendor: Some(Arc::clone(&pool.vendor)),
         models: Some(Arc::clone(&pool.model))
             .filter(|model| !model.is_empty())
             .into_iter()
             .collect(),
-        min_memory: String::new(),
+        ..GpuAsk::default()
     });
     let everything = Toleration {
         key: Arc::from(""),

@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use warp_api::workload::TopologyLevels;
 use warp_api::{label, pod};
-use warp_core::fleet::{self, Cards, DEFAULT_PODS, GpuPool, Topology};
-use warp_core::gpu::{self, Catalogue, Device, NodeGpus, Sharing};
+use warp_core::fleet::{self, Cards, DEFAULT_PODS, GpuPool, Topology, Unit};
+use warp_core::gpu::{self, Catalogue, Device, NodeGpus, SharedBy, Sharing};
 use warp_core::resources::Resources;
 
 pub(super) fn translate(
@@ -29,11 +29,7 @@ pub(super) fn translate(
         .into_iter()
         .flatten()
         .filter_map(pod::taint);
-    let pools = gpus
-        .devices
-        .iter()
-        .filter(|device| device.sharing == Sharing::Exclusive)
-        .map(pool);
+    let pools = gpus.devices.iter().filter_map(pool);
     let of_level = |name: &str| labels.get(levels.label(name)?).cloned();
     let topology = Topology {
         block: of_level("block").or_else(|| of_level("zone")),
@@ -79,14 +75,24 @@ pub(crate) fn model_name(device: &Device) -> String {
     names.join("+")
 }
 
-fn pool(device: &Device) -> GpuPool {
-    GpuPool {
+/// None for parts that nobody can name.
+fn pool(device: &Device) -> Option<GpuPool> {
+    // Cards whose parts are asked for by amount are known one by one: what is left of each decides.
+    let cards = match &device.sharing {
+        Sharing::Shared(seats) => match &seats.by {
+            SharedBy::Limits(limits) => Cards::each(limits.devices as usize),
+            _ => Cards::Counted,
+        },
+        _ => Cards::Counted,
+    };
+    Some(GpuPool {
         resource: Arc::from(device.resource.as_str()),
         vendor: Arc::from(device.vendor.as_str()),
         model: Arc::from(model_name(device)),
         memory_bytes: device.memory_mib.unwrap_or(0) << 20,
-        cards: Cards::Counted,
-    }
+        unit: Unit::of(device)?,
+        cards,
+    })
 }
 
 /// Whether a node says that it is ready.

@@ -1,7 +1,7 @@
 //! Who asks for places, in words that know no kind: what is asked for, in which order it is served, and how a place
 //! becomes writes. A kind that wants places provides [`Claimants`]. Pure data and the seam; nothing is decided here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -77,6 +77,10 @@ pub(crate) struct Place {
     pub(crate) node: String,
     /// Name of the node's GPU resource.
     pub(crate) resource: String,
+    /// What goes with it, by resource name: a share's memory and cores, a tile's card.
+    pub(crate) extra: BTreeMap<String, i64>,
+    /// Thousandths of a GPU that each unit of the resource counts as.
+    pub(crate) milli: u32,
     /// The node label that told the GPU's model.
     pub(crate) evidence: Option<(String, String)>,
     pub(crate) strategy: &'static str,

@@ -12,6 +12,7 @@ use warp_core::schedule::{self, Ask, Mix, Planner, Policy};
 
 use super::explain::{LeftOut, explain, fold, hint};
 use super::gang::{self, alternatives};
+use super::part;
 use super::quota::Quotas;
 use super::tenancy::{Reserved, Tenancy};
 use super::{
@@ -401,9 +402,9 @@ impl<'a> Desk<'a> {
         if let Some(verdict) = job.flatten() {
             return Some(verdict);
         }
-        let vendor = claim.pods.first()?.gpus.vendor;
+        let resources = claim.pods.first()?.gpus.resources();
         let mut first = None;
-        for resource in vendor.resources() {
+        for resource in &resources {
             let members = 0..claim.pods.len();
             let pods: Vec<_> = members.map(|each| claimant.pod(each, resource)).collect();
             let verdict = self.quotas.blocks(&claim.key.namespace, &pods)?;
@@ -522,10 +523,13 @@ impl<'a> Desk<'a> {
         let strategy = self.strategy(claim);
         let mut places = Vec::new();
         for placement in chosen {
-            let Some(place) = described(ledger, placement, strategy, tried) else {
+            let asked = claim.pods.get(places.len()).map(|pod| pod.gpus.request());
+            let asked = asked.unwrap_or_default();
+            let Some(place) = described(ledger, placement, &asked, strategy, tried) else {
                 return Decision::Skip;
             };
-            let pod = claimant.pod(places.len(), &place.resource);
+            let mut pod = claimant.pod(places.len(), &place.resource);
+            part::add(pod.containers.first_mut(), &place.extra);
             if !claimant.is_counted() {
                 self.quotas.promise(&claim.key.namespace, pod);
             }
@@ -533,8 +537,8 @@ impl<'a> Desk<'a> {
             let node = ledger.fleet.node(placement.node_id);
             let pool = node.and_then(|node| node.gpus.get(taken));
             if let (Some(pool), Some(pod)) = (pool, claim.pods.get(places.len())) {
-                self.tenancy
-                    .took(&claim.key.namespace, pool, pod.gpus.count);
+                let milli = pool.unit.counts(&pod.gpus.request());
+                self.tenancy.took(&claim.key.namespace, pool, milli);
             }
             places.push(place);
         }
@@ -597,13 +601,15 @@ fn mix(ledger: &Ledger, wanted: &[Arc<dyn Claimant>]) -> Mix {
 fn described(
     ledger: &Ledger,
     placement: &schedule::Placement,
+    asked: &GpuRequest,
     strategy: SchedulingStrategy,
     tried: &[(Option<String>, Verdict)],
 ) -> Option<Place> {
     let node = placement.node.to_string();
     let described = ledger.fleet.node(placement.node_id)?;
     let pool = placement.gpus.as_ref().map_or(0, |taken| taken.pool);
-    let resource = described.gpus.get(pool)?.resource.to_string();
+    let pool = described.gpus.get(pool)?;
+    let resource = pool.resource.to_string();
     let provider = provider_of(described).to_owned();
     let mut why = format!(
         "{} chose node {node} of provider {provider}",
@@ -629,7 +635,16 @@ fn described(
         );
     }
     let device = ledger.device(&node, &resource);
+    if let Some(told) = device.and_then(|device| part::told(device, asked)) {
+        why = format!("{why}; {told}");
+    }
+    let extra = pool.unit.extras(asked).into_iter();
     Some(Place {
+        extra: extra
+            .map(|(name, amount)| (name.to_string(), amount))
+            .collect(),
+        milli: u32::try_from(pool.unit.counts(asked) / i64::from(asked.count.max(1)))
+            .unwrap_or_default(),
         evidence: device.and_then(|device| device.evidence.clone()),
         node,
         resource,
@@ -664,9 +679,7 @@ pub(crate) fn base_request(ledger: &Ledger, pod: &PodClaim) -> Request {
 /// Models the fleet has that meet the ask, mixed groups included; where it has none, the ones asked
 /// for, so that the explanation names them.
 pub(super) fn gpu_request(ledger: &Ledger, ask: &GpuAsk) -> GpuRequest {
-    let mut gpu = GpuRequest::whole(ask.count);
-    gpu.vendor = Some(Arc::from(ask.vendor.as_str()));
-    gpu.min_memory_bytes = ask.min_memory_mib << 20;
+    let mut gpu = ask.request();
     if !ask.names.is_empty() {
         let meeting = ledger.devices().filter(|device| ask.met_by(device));
         gpu.models = meeting

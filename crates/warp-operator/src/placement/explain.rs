@@ -6,11 +6,11 @@ use std::sync::Arc;
 use warp_api::workload::GpuAsk;
 use warp_api::{label, reason};
 use warp_core::explain::{Change, smallest_changes};
-use warp_core::fleet::{Fleet, Request};
+use warp_core::fleet::{Fleet, Request, Unit};
 use warp_core::schedule::fit::Filter;
 use warp_core::schedule::{Obstacle, Reason};
 
-use super::Verdict;
+use super::{Verdict, part};
 use crate::ledger::{Ledger, model_name, provider_of};
 
 /// Changes named in one message.
@@ -80,15 +80,17 @@ pub(super) fn explain(
     match largest {
         None => Verdict {
             reason: reason::NO_SUCH_GPU,
-            message: format!(
-                "no node has {}; the cluster has: {}",
-                GpuAsk {
-                    count: 1,
-                    ..ask.clone()
-                }
-                .describe(),
-                inventory(ledger)
-            ),
+            message: part::unoffered(ledger, ask).unwrap_or_else(|| {
+                format!(
+                    "no node has {}; the cluster has: {}",
+                    GpuAsk {
+                        count: 1,
+                        ..ask.clone()
+                    }
+                    .describe(),
+                    inventory(ledger)
+                )
+            }),
         },
         Some(largest) if largest < u64::from(ask.count) => Verdict {
             reason: reason::NEVER_FITS,
@@ -246,8 +248,10 @@ fn inventory(ledger: &Ledger) -> String {
         if name.is_empty() {
             "(unknown model)".clone_into(&mut name);
         }
-        if device.sharing != warp_core::gpu::Sharing::Exclusive {
-            name.push_str(" (shared or sliced)");
+        match Unit::of(device) {
+            None => name.push_str(" (parts nobody can ask for)"),
+            Some(unit) if unit.is_whole() => {}
+            Some(unit) => name = format!("{name} ({unit})"),
         }
         *totals
             .entry(format!("{} {name}", device.vendor))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use warp_api::reason;
 use warp_api::workload::nodes_in_words;
-use warp_core::fleet::{Expression, Fleet, Node, Operator, Request, Taint, WorkState};
+use warp_core::fleet::{Expression, Fleet, GpuPool, Node, Operator, Request, Taint, WorkState};
 use warp_core::schedule::{
     self, Gang, GangRefusal, Member, Near, Obstacle, PlacedMember, Planner, Policy, Reason,
 };
@@ -273,8 +273,19 @@ fn by_resource(ledger: &Ledger, asked: &[Request]) -> Vec<Vec<Request>> {
     let vendor = gpu.vendor.clone();
     let names_of = |node: &Node| -> BTreeSet<Arc<str>> {
         let pools = node.gpus.iter();
-        let asked = pools.filter(|pool| vendor.as_ref().is_none_or(|name| *name == pool.vendor));
-        asked.map(|pool| Arc::clone(&pool.resource)).collect()
+        let asked = pools.filter(|pool| {
+            vendor.as_ref().is_none_or(|name| *name == pool.vendor) && pool.unit.serves(gpu)
+        });
+        // What goes with the name is in the template too.
+        let name = |pool: &GpuPool| {
+            let extras = pool.unit.extras(gpu).into_iter();
+            let name = pool.resource.to_string();
+            let full = extras.fold(name, |name, (more, amount)| {
+                format!("{name} {more}={amount}")
+            });
+            Arc::from(full)
+        };
+        asked.map(name).collect()
     };
     let nodes: Vec<_> = ledger
         .fleet

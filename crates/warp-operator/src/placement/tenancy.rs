@@ -12,7 +12,7 @@ use warp_api::{Tenant, reason};
 use warp_core::fleet::{Fleet, GpuPool, GpuRequest, Request, Work};
 use warp_core::schedule::reclaim::held;
 use warp_core::tenancy::{
-    Ask, Kind, Tree, Turn, Usage, Verdict as Answer, admit, is_entitled, turn,
+    Ask, Kind, Tree, Turn, Usage, Verdict as Answer, admit, gpus, is_entitled, turn,
 };
 use warp_runtime::cache::{Cache, Health, Key};
 
@@ -102,10 +102,10 @@ impl Tenancy {
     }
 
     /// Enters what was just placed.
-    pub(super) fn took(&mut self, namespace: &str, pool: &GpuPool, count: u32) {
+    pub(super) fn took(&mut self, namespace: &str, pool: &GpuPool, milli: i64) {
         if let Some(owner) = self.owners.get(namespace) {
             let name = Arc::from(owner.name_any());
-            self.usage.add(&name, &kind(pool), i64::from(count));
+            self.usage.add(&name, &kind(pool), milli);
         }
     }
 
@@ -293,7 +293,9 @@ impl Tenancy {
             reason: reason::TENANT_QUOTA_EXCEEDED,
             message: format!(
                 "it is behind {key}, which waits for {} {} of tenant {}'s quota",
-                first.count, first.kind.model, first.tenant
+                gpus(first.count),
+                first.kind.model,
+                first.tenant
             ),
         })
     }
@@ -351,16 +353,23 @@ impl Tenancy {
     }
 }
 
-/// The kinds of GPU a request accepts, and how many so many pods ask for.
+/// The kinds of GPU a request accepts, and how many thousandths of them so many pods ask for. A model that is handed out in
+/// several ways counts by the largest.
 fn asks(fleet: &Fleet, gpu: &GpuRequest, pods: usize) -> Vec<(Kind, i64)> {
     let pods = i64::try_from(pods).unwrap_or(i64::MAX);
-    let count = i64::from(gpu.count).saturating_mul(pods);
-    let accepted = fleet.kinds().filter(|(_, kind)| kind.accepted_by(gpu));
-    let kinds = accepted.map(|(_, offered)| Kind {
-        vendor: Arc::clone(&offered.vendor),
-        model: Arc::clone(&offered.model),
-    });
-    kinds.map(|kind| (kind, count)).collect()
+    let mut found: Vec<(Kind, i64)> = Vec::new();
+    for (_, offered) in fleet.kinds().filter(|(_, kind)| kind.accepted_by(gpu)) {
+        let count = offered.unit.counts(gpu).saturating_mul(pods);
+        let kind = Kind {
+            vendor: Arc::clone(&offered.vendor),
+            model: Arc::clone(&offered.model),
+        };
+        match found.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, most)) => *most = count.max(*most),
+            None => found.push((kind, count)),
+        }
+    }
+    found
 }
 
 impl Reserved {

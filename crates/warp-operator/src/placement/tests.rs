@@ -12,6 +12,7 @@ mod evict;
 mod gangs;
 mod line;
 mod order;
+mod parts;
 mod reclaim;
 mod rented;
 mod tenancy;

@@ -113,6 +113,8 @@ fn at(nodes: &[&str]) -> Vec<Place> {
     let place = |node: &&str| Place {
         node: (*node).to_owned(),
         resource: "nvidia.com/gpu".to_owned(),
+        extra: std::collections::BTreeMap::new(),
+        milli: 1000,
         evidence: None,
         strategy: "warp",
         provider: "kubernetes".to_owned(),

@@ -9,8 +9,11 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
+use warp_api::workload::GpuAsk;
 use warp_api::{GPUWorkload, Tenant, label};
-use warp_core::gpu::{Catalogue, Vendor};
+use warp_core::fleet::{Part, Unit};
+use warp_core::gpu::{Catalogue, Device, Profile, Vendor};
+use warp_core::tenancy::GPU;
 use warp_runtime::cache::{Cache, Key};
 
 use super::Tenants;
@@ -38,7 +41,7 @@ pub(crate) struct Walls {
     pub(crate) policies: Vec<Arc<NetworkPolicy>>,
 }
 
-/// GPUs of one namespace by model.
+/// Thousandths of GPUs of one namespace by model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) in_use: BTreeMap<String, i64>,
@@ -125,19 +128,33 @@ pub(super) fn count(
             continue;
         };
         let usage = all.entry(pod.namespace().unwrap_or_default()).or_default();
-        let asked = ledger::request(&pod.metadata, spec).resources.extended;
-        let asked = asked.iter().filter_map(|(resource, count)| {
-            let vendor = Vendor::of_resource(resource)?;
+        let request = ledger::request(&pod.metadata, spec);
+        let asked = request.resources.extended.iter();
+        let asked = asked.filter_map(|(resource, count)| {
+            let vendor = Vendor::of_units(resource)?;
             Some((vendor, resource, *count))
         });
         match node_of(pod) {
             Some(name) => {
                 placed.extend(owner);
                 let node = node(name);
+                let devices = node.as_deref().map(|node| devices(node, gpus));
+                let devices = devices.unwrap_or_default();
                 for (vendor, resource, count) in asked {
-                    let model = node.as_deref().and_then(|node| model(node, resource, gpus));
+                    let Some((model, unit)) = described(&devices, resource) else {
+                        *usage.in_use.entry(vendor.as_str().to_owned()).or_default() += count * GPU;
+                        continue;
+                    };
+                    // A card that goes with a part is counted by the part.
+                    if devices.iter().any(|other| {
+                        other.beside.as_deref() == Some(resource)
+                            && request.resources.extended(&other.resource) > 0
+                    }) {
+                        continue;
+                    }
                     let model = model.unwrap_or_else(|| vendor.as_str().to_owned());
-                    *usage.in_use.entry(model).or_default() += count;
+                    let each = unit.map_or(GPU, |unit| i64::from(unit.share_of(&request)));
+                    *usage.in_use.entry(model).or_default() += count * each;
                 }
             }
             // A workload's own pods are counted with the workload.
@@ -145,7 +162,7 @@ pub(super) fn count(
             None => {
                 for (vendor, _, count) in asked {
                     let model = vendor.as_str().to_owned();
-                    *usage.waiting.entry(model).or_default() += count;
+                    *usage.waiting.entry(model).or_default() += count * GPU;
                 }
             }
         }
@@ -160,7 +177,7 @@ pub(super) fn count(
         let usage = all
             .entry(workload.namespace().unwrap_or_default())
             .or_default();
-        let count = i64::from(workload.spec.total_gpus());
+        let count = i64::from(workload.spec.total_gpus()) * asked_milli(workload);
         *usage.waiting.entry(asked_model(workload)).or_default() += count;
     }
     all
@@ -173,8 +190,23 @@ fn wait_for_job(all: &mut Counts, job: &queuedjob::Queued) {
         let usage = all.entry(job.namespace().unwrap_or_default()).or_default();
         let model = ask.vendor.as_str().to_owned();
         let count = i64::try_from(ask.total_gpus()).unwrap_or(i64::MAX);
-        *usage.waiting.entry(model).or_default() += count;
+        *usage.waiting.entry(model).or_default() += count * GPU;
     }
+}
+
+/// Thousandths of a GPU that each of those a waiting workload asks for counts as: its fraction, and of a part of a GPU what
+/// its profile says. How large a seat is its node will tell: until then it counts whole.
+fn asked_milli(workload: &GPUWorkload) -> i64 {
+    let Ok(ask) = GpuAsk::of(&workload.spec) else {
+        return GPU;
+    };
+    let named = match &ask.part {
+        Part::Partition { name, .. } => Profile::read(name),
+        _ => None,
+    };
+    let model = ask.names.iter().flat_map(|name| &name.models).next();
+    let part = named.map(|profile| profile.milli(model.copied(), 1));
+    i64::from(part.unwrap_or(ask.milli))
 }
 
 /// What a waiting workload asks for: its models, else its vendor.
@@ -191,16 +223,22 @@ fn asked_model(workload: &GPUWorkload) -> String {
     }
 }
 
-/// The model of a node's devices under one resource name.
-fn model(node: &Node, resource: &str, known: &Catalogue) -> Option<String> {
-    let allocatable = node.status.as_ref()?.allocatable.as_ref()?;
+/// The devices of a node.
+fn devices(node: &Node, known: &Catalogue) -> Vec<Device> {
+    let allocatable = node
+        .status
+        .as_ref()
+        .and_then(|status| status.allocatable.as_ref());
     let counts = allocatable
-        .iter()
+        .into_iter()
+        .flatten()
         .filter_map(|(name, amount)| Some((name.clone(), amount.0.parse().ok()?)));
-    let gpus = known.read(node.labels(), &counts.collect());
-    let device = gpus
-        .devices
-        .iter()
-        .find(|device| device.resource == resource)?;
-    Some(ledger::model_name(device)).filter(|name| !name.is_empty())
+    known.read(node.labels(), &counts.collect()).devices
+}
+
+/// The model of the devices under one resource name, and what one of its units is.
+fn described(devices: &[Device], resource: &str) -> Option<(Option<String>, Option<Unit>)> {
+    let device = devices.iter().find(|device| device.resource == resource)?;
+    let model = Some(ledger::model_name(device)).filter(|name| !name.is_empty());
+    Some((model, Unit::of(device)))
 }

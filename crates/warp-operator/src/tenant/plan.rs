@@ -12,6 +12,7 @@ use kube::{Resource, ResourceExt};
 use serde_json::Value;
 use warp_api::tenant::{TenantGpus, TenantNamespaces};
 use warp_api::{Tenant, TenantStatus, condition, reason};
+use warp_core::tenancy::GPU;
 use warp_runtime::driver::later;
 use warp_runtime::plan::{Plan, about};
 
@@ -251,9 +252,12 @@ fn gpus(namespaces: &BTreeSet<String>, usage: &BTreeMap<String, Usage>) -> Vec<T
             by_model.entry(model).or_default().waiting += count;
         }
     }
+    // Parts of GPUs add up, and what is left over counts as one more.
+    let whole = |milli: i64| milli.div_euclid(GPU) + i64::from(milli.rem_euclid(GPU) > 0);
     let each = by_model.into_iter().map(|(model, gpus)| TenantGpus {
         model: model.to_owned(),
-        ..gpus
+        in_use: whole(gpus.in_use),
+        waiting: whole(gpus.waiting),
     });
     each.collect()
 }

@@ -217,6 +217,6 @@ fn bound_pods_use_and_what_has_no_node_waits() {
             .map(|(model, count)| ((*model).to_owned(), *count))
             .collect()
     };
-    assert_eq!(usage.in_use, by(&[("H100-80GB", 4), ("nvidia", 2)]));
-    assert_eq!(usage.waiting, by(&[("H100", 4), ("nvidia", 6)]));
+    assert_eq!(usage.in_use, by(&[("H100-80GB", 4000), ("nvidia", 2000)]));
+    assert_eq!(usage.waiting, by(&[("H100", 4000), ("nvidia", 6000)]));
 }

@@ -98,7 +98,7 @@ impl Shell {
         places: &[Place],
     ) -> Option<Job> {
         let first = places.first()?;
-        let mut template = self.with_gpus(workload, attempt, &first.resource);
+        let mut template = self.with_gpus(workload, attempt, first);
         let pod = template.spec.get_or_insert_default();
         pin(pod, None, models(places));
         let name = job_name(workload, attempt);

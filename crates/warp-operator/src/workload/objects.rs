@@ -20,7 +20,7 @@ use warp_core::gpu::{Catalogue, Vendor};
 use super::spec_hash::spec_hash;
 use super::{checkpoint, gang, mpi};
 use crate::ledger::pin;
-use crate::placement::Place;
+use crate::placement::{Place, part};
 
 /// Container that gets the GPUs.
 const CONTAINER: &str = "gpu-workload";
@@ -139,7 +139,7 @@ fn own_gpus(container: &mut Container, ask: &GpuAsk) -> Result<bool, BadSpec> {
     {
         let named: Vec<String> = list
             .keys()
-            .filter(|key| Vendor::of_resource(key).is_some())
+            .filter(|key| Vendor::of_units(key).is_some())
             .cloned()
             .collect();
         for key in named {
@@ -147,8 +147,7 @@ fn own_gpus(container: &mut Container, ask: &GpuAsk) -> Result<bool, BadSpec> {
                 .remove(&key)
                 .map(|quantity| quantity.0)
                 .unwrap_or_default();
-            let same =
-                Vendor::of_resource(&key) == Some(ask.vendor) && asked == ask.count.to_string();
+            let same = Vendor::of_units(&key) == Some(ask.vendor) && asked == ask.count.to_string();
             let once = asking.get_or_insert_with(|| key.clone()) == &key;
             if !same || !once {
                 return Err(BadSpec(format!(
@@ -317,17 +316,18 @@ impl Shell {
         }
     }
 
-    /// The pods of one attempt, still without a node.
+    /// The pods of one attempt with the GPUs of a place, still without its node.
     pub(super) fn with_gpus(
         &self,
         workload: &GPUWorkload,
         attempt: i32,
-        resource: &str,
+        place: &Place,
     ) -> PodTemplateSpec {
         let mut template = self.template.clone();
         template.metadata = Some(self.labelled(workload, attempt));
         if let Some(pod) = template.spec.as_mut() {
-            self.give_gpus(pod, resource);
+            self.give_gpus(pod, &place.resource);
+            part::add(pod.containers.get_mut(self.main), &place.extra);
         }
         checkpoint::equip(&mut template, self.main, workload, attempt);
         template
@@ -335,7 +335,7 @@ impl Shell {
 
     /// The Job of one attempt, its pod pinned to a node.
     pub(crate) fn job(&self, workload: &GPUWorkload, attempt: i32, place: &Place) -> Job {
-        let mut template = self.with_gpus(workload, attempt, &place.resource);
+        let mut template = self.with_gpus(workload, attempt, place);
         if let Some(pod) = template.spec.as_mut() {
             let model = place.evidence.as_ref();
             let model = model.map(|(key, value)| (key.clone(), vec![value.clone()]));

@@ -51,6 +51,7 @@ mod role;
 mod run;
 mod security;
 mod serve;
+mod share;
 mod stop;
 mod tenant;
 mod world;
@@ -103,6 +104,9 @@ const SHARED: &[Scenario] = &scenarios![
     stop::saved_work_is_known_and_resumed,
     place::a_volume_is_followed_to_the_node_it_can_be_reached_from,
     place::nodes_closed_by_hand_are_said_and_used_once_open,
+    share::each_vendors_parts_are_given_as_asked,
+    share::what_no_node_offers_is_told_with_what_is_offered,
+    share::a_gpu_is_shared_until_it_is_full,
     gang::all_members_start_or_none,
     gang::what_ends_one_member_ends_all,
     gang::an_elastic_gang_starts_with_what_fits_and_fails_when_told,
@@ -154,6 +158,9 @@ const SHARED: &[Scenario] = &scenarios![
 
 fn shared_cluster(builder: Builder) -> Builder {
     let [(east, two), (west, one)] = gang::zoned();
+    let builder = share::nodes()
+        .into_iter()
+        .fold(builder, |builder, shape| builder.nodes(shape, 1));
     builder
         .nodes(east, two)
         .nodes(west, one)

@@ -465,6 +465,23 @@ fn gangs_start_together_as_the_guide_shows() {
 }
 
 #[test]
+fn gpus_are_shared_as_the_guide_shows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let _ended = Ended(folder.path());
+    let reader = Reader {
+        page: "sharing.md",
+        folder: folder.path(),
+        environment: vec![
+            ("PATH", programs(folder.path())),
+            ("HOME", folder.path().into()),
+            ("XDG_DATA_HOME", folder.path().join("share").into()),
+        ],
+    };
+    let read = reader.read();
+    assert!(read.ran >= 4 && read.compared >= 4, "{read:?}");
+}
+
+#[test]
 fn stopped_work_goes_on_as_the_guide_shows() {
     let folder = tempfile::tempdir().expect("a folder");
     let _ended = Ended(folder.path());

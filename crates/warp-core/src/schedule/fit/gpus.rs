@@ -21,15 +21,20 @@ pub fn usable_pools<'a>(
 }
 
 fn has_room(pool: &GpuPool, left: &PoolFree, free: &Free, gpu: &GpuRequest) -> bool {
-    if gpu.is_fraction() {
-        pool.cards != Cards::Counted
-            && left
-                .cards
-                .iter()
-                .any(|&card| i64::from(card) >= i64::from(gpu.milli))
-    } else {
-        idle(pool, left, free) >= gpu.count
-    }
+    let extras = pool.unit.extras(gpu);
+    let enough = |(name, needed): (&Arc<str>, &i64)| free.resources.extended(name) >= *needed;
+    extras.iter().all(enough)
+        && match (&pool.cards, gpu.is_fraction()) {
+            // Whether a seat is as large as the fraction is its kind's to say.
+            (Cards::Counted, true) => pool.unit.shared && idle(pool, left, free) >= gpu.count,
+            (Cards::Each(_), true) => {
+                let roomy = |&card: &i32| i64::from(card) >= i64::from(gpu.milli);
+                let seat = pool.unit.limits.is_none()
+                    || free.resources.extended(&pool.resource) >= i64::from(gpu.count);
+                seat && left.cards.iter().any(roomy)
+            }
+            (_, false) => idle(pool, left, free) >= gpu.count,
+        }
 }
 
 fn idle(pool: &GpuPool, left: &PoolFree, free: &Free) -> u32 {
@@ -65,6 +70,16 @@ fn nearest_miss(
     let pools = || node.gpus.iter().zip(&free.pools);
     let accepted = pools().filter(|(_, left)| kinds.contains(left.kind));
     let short = |(pool, left): (&GpuPool, &PoolFree)| {
+        let counted = pool.cards == Cards::Counted && !pool.unit.is_whole();
+        if counted {
+            let total = node.allocatable.extended(&pool.resource).max(0);
+            return Reason::FewParts {
+                needed: gpu.count,
+                idle: idle(pool, left, free),
+                total: u32::try_from(total).unwrap_or(u32::MAX),
+                what: Arc::from(pool.unit.to_string()),
+            };
+        }
         if !gpu.is_fraction() {
             let total = match &pool.cards {
                 Cards::Counted => node.allocatable.extended(&pool.resource).max(0),
@@ -97,20 +112,35 @@ fn nearest_miss(
         }
     };
     let rank = |reason: &Reason| match *reason {
-        Reason::FewGpus { idle, .. } => u64::from(idle) + 1,
+        Reason::FewGpus { idle, .. } | Reason::FewParts { idle, .. } => u64::from(idle) + 1,
         Reason::NoRoomOnCard { largest, .. } => u64::from(largest) + 1,
         _ => 0,
     };
     if let Some(reason) = accepted.map(short).max_by_key(rank) {
         return reason;
     }
-    let Some((_, left)) = pools().next() else {
+    // A pool of the right model tells more than another: it says what is wrong with that.
+    let near = |left: &PoolFree| {
+        let kind = fleet.kind(left.kind);
+        let vendor = gpu
+            .vendor
+            .as_ref()
+            .is_none_or(|vendor| *vendor == kind.vendor);
+        let model = gpu.models.is_empty() || gpu.models.contains(&kind.model);
+        (vendor && model, vendor)
+    };
+    let nearest = pools().rev().max_by_key(|(_, left)| near(left));
+    let Some((_, left)) = nearest else {
         return Reason::NoGpu;
     };
     let kind = fleet.kind(left.kind);
     if !gpu.models.is_empty() && !gpu.models.contains(&kind.model) {
         Reason::GpuModel {
             found: Arc::clone(&kind.model),
+        }
+    } else if near(left).1 && !kind.unit.serves(gpu) {
+        Reason::GpuUnit {
+            found: Arc::from(kind.unit.to_string()),
         }
     } else if gpu.min_memory_bytes > kind.memory_bytes {
         Reason::GpuMemory {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::schedule::tests::build::{busy, node, whole};
-use crate::tenancy::{Covers, Quota, Tenant};
+use crate::tenancy::{Covers, GPU, Quota, Tenant};
 
 fn t4() -> Kind {
     Kind {
@@ -23,7 +23,7 @@ fn tree(nominal: &[(&str, i64)]) -> Tree {
         quota: BTreeMap::from([(
             line.clone(),
             Quota {
-                nominal,
+                nominal: nominal * GPU,
                 ..Quota::default()
             },
         )]),
@@ -58,7 +58,7 @@ fn scene(nodes: &[&str], held: &[Held<'_>]) -> Scene {
         .iter()
         .zip(held)
         .map(|(name, (tenant, _, gpus, lost))| {
-            usage.add(&Arc::from(*tenant), &t4(), i64::from(*gpus));
+            usage.add(&Arc::from(*tenant), &t4(), i64::from(*gpus) * GPU);
             Lent {
                 tenant: Arc::from(*tenant),
                 victim: Victim {
@@ -82,7 +82,7 @@ impl Scene {
         let ask = Ask {
             tenant,
             kind: &kind,
-            count: i64::from(gpus),
+            count: i64::from(gpus) * GPU,
         };
         let shares = Shares {
             tree,
@@ -178,12 +178,12 @@ proptest! {
         let scene = scene(&nodes, &placed);
         let Some(victims) = scene.asked(&tree, "a", gpus) else { return Ok(()) };
         let kind = t4();
-        let ask = Ask { tenant: "a", kind: &kind, count: i64::from(gpus) };
+        let ask = Ask { tenant: "a", kind: &kind, count: i64::from(gpus) * GPU };
         prop_assert!(is_entitled(&tree, &scene.usage, ask));
         let enough = |gone: &[usize]| {
             let (mut usage, mut fleet) = (scene.usage.clone(), scene.fleet.clone());
             for at in gone {
-                usage.add(&Arc::from(placed[*at].0), &kind, -i64::from(placed[*at].2));
+                usage.add(&Arc::from(placed[*at].0), &kind, -i64::from(placed[*at].2) * GPU);
                 fleet.release(&scene.lent[*at].victim.works[0]).unwrap();
             }
             let fits = Planner::new(Policy::BestFit, 0).choose(&fleet, &whole(gpus)).is_some();

@@ -12,6 +12,7 @@ use super::super::complaint::complaint;
 use super::super::faults::Fault;
 use super::super::simulated::{Defaults, LOST_GPUS, NAMES as POD_NAMES, NODE_LOST};
 use super::super::spelling::hint;
+use super::parts::{self, Share};
 use super::{Fleet, PROVIDER_LABEL, Shape, labels};
 
 /// More than a laptop can hold; a larger number is a typo.
@@ -67,6 +68,11 @@ struct Pool {
     count: u64,
     gpu: Option<String>,
     gpus: Option<u32>,
+    /// How its devices are shared.
+    share: Option<Share>,
+    /// Parts its devices are cut into, by profile, counted for the whole node; `gpus` are left whole.
+    #[serde(default)]
+    partitions: BTreeMap<String, u32>,
     cpu: Option<Amount>,
     memory: Option<Amount>,
     storage: Option<Amount>,
@@ -268,6 +274,7 @@ fn pool_nodes(pool: &Pool, nodes: &mut Vec<Shape>) -> Result<(), (String, String
     }
     let model = pool.gpu.as_deref().map(model).transpose()?;
     let gpus = match (&model, pool.gpus) {
+        (Some(_), None) if !pool.partitions.is_empty() => 0,
         (Some(_), count) => count.unwrap_or(8),
         (None, None | Some(0)) => 0,
         (None, Some(_)) => {
@@ -277,20 +284,26 @@ fn pool_nodes(pool: &Pool, nodes: &mut Vec<Shape>) -> Result<(), (String, String
             ));
         }
     };
-    let capacity = capacity(pool, gpus)?;
+    let mut capacity = capacity(pool, gpus)?;
+    let shown = match model {
+        Some(model) => parts::shown(model, gpus, pool.share.as_ref(), &pool.partitions)?,
+        None if pool.share.is_none() && pool.partitions.is_empty() => parts::Shown::default(),
+        None => {
+            let what = "share and partitions are of a gpu; name the model, for example gpu: L4";
+            return Err((pool.name.clone(), what.to_owned()));
+        }
+    };
+    capacity.extend(shown.amounts);
     let taints = taints(pool)?;
     for index in 0..pool.count {
         let name = format!("{}-{index}", pool.name);
         let number = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
         nodes.push(Shape {
-            labels: node_labels(pool, &name, model, gpus),
+            labels: node_labels(pool, &name, model, gpus, &shown.labels),
             annotations: pool.annotations.clone(),
             taints: taints.clone(),
             capacity: capacity.clone(),
-            devices: model
-                .map(|model| (model.vendor.resources()[0].to_owned(), gpus))
-                .into_iter()
-                .collect(),
+            devices: shown.devices.clone(),
             address: std::net::Ipv4Addr::from(0x0a00_0001 + (number & 0x007f_ffff)).to_string(),
             runtime: "simulated://1".to_owned(),
             provider: provider(pool),
@@ -311,10 +324,12 @@ fn node_labels(
     name: &str,
     model: Option<&Model>,
     gpus: u32,
+    shown: &BTreeMap<String, String>,
 ) -> BTreeMap<String, String> {
     let mut labels = model
         .map(|model| labels::of(model, gpus))
         .unwrap_or_default();
+    labels.extend(shown.clone());
     let fixed = [
         ("kubernetes.io/hostname", name.to_owned()),
         ("kubernetes.io/os", "linux".to_owned()),

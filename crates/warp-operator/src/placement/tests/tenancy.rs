@@ -19,7 +19,7 @@ fn tenancy(nodes: &Ledger, tenants: &[Value]) -> Tenancy {
     Tenancy::new(&tenants, &[namespace], &nodes.fleet)
 }
 
-fn red(spec: Value) -> Value {
+pub(super) fn red(spec: Value) -> Value {
     let mut whole = json!({"name": "red", "spec": {"namespaces": {"names": ["default"]}}});
     for (key, value) in spec.as_object().into_iter().flatten() {
         whole["spec"][key] = value.clone();
@@ -27,7 +27,7 @@ fn red(spec: Value) -> Value {
     whole
 }
 
-fn under(
+pub(super) fn under(
     tenants: &[Value],
     nodes: &[Arc<k8s_openapi::api::core::v1::Node>],
     wanted: &[Arc<GPUWorkload>],

@@ -7,7 +7,7 @@ use kube::{Resource, ResourceExt};
 use warp_api::Tenant;
 use warp_api::tenant::TenantStanding;
 use warp_core::gpu::{self, Vendor};
-use warp_core::tenancy::{Kind, Tree, Usage, standing};
+use warp_core::tenancy::{GPU, Kind, Tree, Usage, standing};
 
 use super::super::observe::Seen;
 use super::claims;
@@ -20,12 +20,14 @@ pub(super) fn of(tenant: &Tenant, seen: &Seen) -> (Vec<TenantStanding>, Option<S
     let name = tenant.name_any();
     let problem = problems.into_iter().find(|one| *one.tenant == *name);
     let lines = standing(&tree, &usage(&tenants, seen), &name);
+    // A part of a GPU that is used is a whole one nobody else can count on.
+    let up = |milli: i64| milli / GPU + i64::from(milli % GPU > 0);
     let told = lines.into_iter().map(|(covers, standing)| TenantStanding {
         gpu: covers.to_string(),
-        nominal: standing.nominal,
-        used: standing.used,
-        borrowed: standing.borrowed,
-        available: standing.available,
+        nominal: standing.nominal / GPU,
+        used: up(standing.used),
+        borrowed: up(standing.borrowed),
+        available: standing.available / GPU,
     });
     (told.collect(), problem.map(|problem| problem.what))
 }

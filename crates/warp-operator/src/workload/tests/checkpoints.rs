@@ -18,6 +18,8 @@ fn place() -> Place {
     Place {
         node: "gpu-1".to_owned(),
         resource: "nvidia.com/gpu".to_owned(),
+        extra: std::collections::BTreeMap::new(),
+        milli: 1000,
         evidence: None,
         strategy: "warp",
         provider: "p".to_owned(),

@@ -27,6 +27,8 @@ fn places() -> Vec<Place> {
     let place = |node: &str| Place {
         node: node.to_owned(),
         resource: "nvidia.com/gpu".to_owned(),
+        extra: BTreeMap::new(),
+        milli: 1000,
         evidence: Some(("nvidia.com/gpu.product".to_owned(), "H100".to_owned())),
         strategy: "warp",
         provider: "kubernetes".to_owned(),

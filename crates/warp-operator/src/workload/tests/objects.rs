@@ -9,6 +9,8 @@ fn place(evidence: Option<&(String, String)>) -> Place {
     Place {
         node: "gpu-1".to_owned(),
         resource: "nvidia.com/gpu".to_owned(),
+        extra: std::collections::BTreeMap::new(),
+        milli: 1000,
         evidence: evidence.cloned(),
         strategy: "leastLoaded",
         provider: "kubernetes".to_owned(),

@@ -30,6 +30,18 @@ pub(crate) struct Ask {
     /// Least memory of one GPU, such as 40Gi
     #[arg(long, value_name = "SIZE")]
     gpu_memory: Option<String>,
+    /// A GPU that others use at the same time
+    #[arg(long, conflicts_with_all = ["gpus", "rent"])]
+    shared: bool,
+    /// A part of one GPU, such as 0.25
+    #[arg(long, value_name = "PART", conflicts_with_all = ["gpus", "partition", "rent"])]
+    fraction: Option<String>,
+    /// Parts of this profile instead of whole GPUs: a MIG profile such as 1g.10gb, CPX, tile
+    #[arg(long, value_name = "PROFILE", conflicts_with = "rent")]
+    partition: Option<String>,
+    /// The least that keeps others off its memory: none, software or hardware
+    #[arg(long, value_name = "LEVEL")]
+    isolation: Option<String>,
     /// low, normal or high
     #[arg(long, value_name = "PRIORITY")]
     priority: Option<String>,
@@ -93,7 +105,16 @@ impl Ask {
         if !self.gpu.is_empty() {
             gpu["models"] = json!(self.gpu);
         }
-        for (key, value) in [("vendor", &self.vendor), ("minMemory", &self.gpu_memory)] {
+        if self.shared {
+            gpu["sharing"] = json!("shared");
+        }
+        for (key, value) in [
+            ("vendor", &self.vendor),
+            ("minMemory", &self.gpu_memory),
+            ("fraction", &self.fraction),
+            ("partition", &self.partition),
+            ("isolation", &self.isolation),
+        ] {
             if let Some(value) = value {
                 gpu[key] = json!(value);
             }
@@ -210,6 +231,35 @@ mod tests {
             json!({"modelName": "train", "gpuCount": 4, "replicas": 2, "topology": {"level": "rack"}, "image": "registry/train:1", "command": ["python", "-u"],
                 "gpu": {"models": ["H100"]}, "retryPolicy": {"maxRetries": 0}, "rent": {"maxPrice": "3.50", "after": "5m"}, "env": [{"name": "A", "value": "b=c"}],
                 "resources": {"requests": {"cpu": "4"}}})
+        );
+    }
+
+    #[test]
+    fn shares_and_parts_become_fields_of_gpu() {
+        let share = Ask {
+            image: Some("i".to_owned()),
+            name: Some("n".to_owned()),
+            gpus: 1,
+            shared: true,
+            fraction: Some("0.25".to_owned()),
+            isolation: Some("none".to_owned()),
+            ..Ask::default()
+        };
+        assert_eq!(
+            share.object().unwrap()["spec"]["gpu"],
+            json!({"sharing": "shared", "fraction": "0.25", "isolation": "none"})
+        );
+        let part = Ask {
+            shared: false,
+            fraction: None,
+            isolation: None,
+            partition: Some("1g.10gb".to_owned()),
+            gpus: 2,
+            ..share
+        };
+        assert_eq!(
+            part.object().unwrap()["spec"]["gpu"],
+            json!({"partition": "1g.10gb"})
         );
     }
 

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 use warp_api::GPUWorkload;
-use warp_core::explain::Change;
+use warp_core::explain::{Change, OtherUnit};
 
 use super::Step;
 use crate::cluster::quoted;
@@ -58,6 +58,21 @@ fn one(workload: &GPUWorkload, change: &Change) -> Option<Value> {
     match change {
         // GPUs a template names itself would have to change with the count.
         Change::FewerGpus(count) if pod.is_none() => Some(json!({"gpuCount": count})),
+        Change::SmallerFraction(milli) => {
+            let digits = format!("{milli:03}");
+            Some(json!({"gpu": {"fraction": format!("0.{}", digits.trim_end_matches('0'))}}))
+        }
+        Change::Unit(other) if pod.is_none() => Some(match other {
+            OtherUnit::Whole => json!({"gpu": {
+                "sharing": null, "fraction": null, "partition": null, "isolation": null,
+            }}),
+            OtherUnit::Shared(isolation) => json!({"gpuCount": 1, "gpu": {
+                "sharing": "shared", "fraction": null, "partition": null, "isolation": isolation.as_str(),
+            }}),
+            OtherUnit::Partition(name) => json!({"gpu": {
+                "sharing": null, "fraction": null, "partition": name, "isolation": null,
+            }}),
+        }),
         Change::AlsoModel(model) => {
             let mut models: Vec<&str> = models.iter().map(String::as_str).collect();
             models.push(model);
