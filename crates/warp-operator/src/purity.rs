@@ -1,5 +1,30 @@
 //! The files that decide must not be able to do: they contain no await, client or API handle.
 
+/// Placement and the ledger know claimants, not kinds.
+#[test]
+fn placement_knows_no_claimant_by_name() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut folders = vec![root.join("placement"), root.join("ledger")];
+    let mut files = vec![root.join("placement.rs"), root.join("ledger.rs")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            match path.file_name().and_then(|name| name.to_str()) {
+                Some("tests" | "tests.rs") | None => {}
+                _ if path.is_dir() => folders.push(path),
+                _ => files.push(path),
+            }
+        }
+    }
+    assert!(files.len() > 20, "{files:?}");
+    for file in files {
+        let text = std::fs::read_to_string(&file).expect("a file");
+        for word in ["crate::workload", "crate::queuedjob", "GPUWorkload"] {
+            assert!(!text.contains(word), "{} names {word}", file.display());
+        }
+    }
+}
+
 #[test]
 fn files_that_decide_do_no_io() {
     let files = [
@@ -50,6 +75,11 @@ fn files_that_decide_do_no_io() {
         ("workload/claim.rs", include_str!("workload/claim.rs")),
         ("placement/claim.rs", include_str!("placement/claim.rs")),
         ("placement/decide.rs", include_str!("placement/decide.rs")),
+        ("placement/memo.rs", include_str!("placement/memo.rs")),
+        ("placement/order.rs", include_str!("placement/order.rs")),
+        ("placement/roll.rs", include_str!("placement/roll.rs")),
+        ("placement/shape.rs", include_str!("placement/shape.rs")),
+        ("placement/walk.rs", include_str!("placement/walk.rs")),
         ("placement/explain.rs", include_str!("placement/explain.rs")),
         ("placement/quota.rs", include_str!("placement/quota.rs")),
         ("placement/tenancy.rs", include_str!("placement/tenancy.rs")),
