@@ -45,6 +45,9 @@ pub(crate) struct Metrics {
     placement: Histogram,
     decision: Histogram,
     repairs: Counter,
+    waits: Histogram,
+    reasons: Family<Labels, Gauge>,
+    gpus: Family<Labels, Gauge>,
     pending: Gauge,
     evictions: Counter,
     lost: Counter,
@@ -73,6 +76,9 @@ impl Default for Metrics {
             placement: buckets(),
             decision: buckets(),
             repairs: Counter::default(),
+            waits: Histogram::new(exponential_buckets(1.0, 3.0, 13)),
+            reasons: Family::default(),
+            gpus: Family::default(),
             pending: Gauge::default(),
             evictions: Counter::default(),
             lost: Counter::default(),
@@ -127,6 +133,21 @@ impl Metrics {
             "warp_scheduler_ledger_repairs",
             "Times the kept ledger differed from what the API shows and was read anew",
             self.repairs.clone(),
+        );
+        to.register(
+            "warp_scheduler_wait_seconds",
+            "Time from the creation of work to its placement",
+            self.waits.clone(),
+        );
+        to.register(
+            "warp_scheduler_waiting",
+            "Work without a place by the reason it was last found to wait for",
+            self.reasons.clone(),
+        );
+        to.register(
+            "warp_scheduler_gpus",
+            "Whole GPUs of all nodes: allocated (or sick), idle on nodes of which none is, or stranded beside those",
+            self.gpus.clone(),
         );
         to.register(
             "warp_scheduler_pending_workloads",
@@ -230,6 +251,30 @@ impl Metrics {
         self.decision.observe(took.as_secs_f64());
     }
 
+    /// Work was placed that waited for so long.
+    pub(crate) fn waited(&self, seconds: f64) {
+        self.waits.observe(seconds);
+    }
+
+    /// How many wait, by reason: of those that are not named nobody does any more.
+    pub(crate) fn waiting(&self, reasons: &BTreeMap<&'static str, usize>) {
+        self.reasons.clear();
+        for (reason, count) in reasons {
+            let labels = vec![("reason", snake(reason))];
+            let count = i64::try_from(*count).unwrap_or(i64::MAX);
+            self.reasons.get_or_create(&labels).set(count);
+        }
+    }
+
+    /// How the GPUs of the fleet are used.
+    pub(crate) fn fleet(&self, states: [(&'static str, usize); 3]) {
+        for (state, count) in states {
+            let labels = vec![("state", state.to_owned())];
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            self.gpus.get_or_create(&labels).set(count);
+        }
+    }
+
     pub(crate) fn repaired(&self) {
         self.repairs.inc();
     }
@@ -286,6 +331,29 @@ fn snake(reason: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_loop_says_who_waits_for_what_and_how_the_fleet_is_used() {
+        let metrics = Metrics::default();
+        metrics.waiting(&BTreeMap::from([("NeverFits", 2)]));
+        metrics.waiting(&BTreeMap::from([("WaitingForCapacity", 7)]));
+        metrics.fleet([("allocated", 5), ("idle", 8), ("stranded", 3)]);
+        metrics.waited(4.0);
+        metrics.repaired();
+        let text = metrics.render();
+        for line in [
+            "warp_scheduler_waiting{reason=\"waiting_for_capacity\"} 7",
+            "warp_scheduler_gpus{state=\"stranded\"} 3",
+            "warp_scheduler_wait_seconds_count 1",
+            "warp_scheduler_ledger_repairs_total 1",
+        ] {
+            assert!(text.contains(line), "{line} not in\n{text}");
+        }
+        assert!(
+            !text.contains("never_fits"),
+            "nobody waits for that any more"
+        );
+    }
 
     #[test]
     fn the_first_designs_names_and_labels_are_kept() {

@@ -23,6 +23,7 @@ mod tenancy;
 mod verdict;
 mod walk;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{self, AtomicBool};
 use std::time::Duration;
@@ -78,6 +79,8 @@ const CREATE: &str = "create";
 const PATCH: &str = "patch";
 /// A pass runs at least this often while anything waits, because time alone may change the answer.
 const RESYNC: SignedDuration = SignedDuration::from_mins(1);
+/// The same while somebody has not been told yet what has changed a moment ago.
+const UNTOLD: SignedDuration = SignedDuration::from_secs(10);
 /// What is kept from pass to pass is compared with what the API shows at least this often.
 const CHECK: SignedDuration = SignedDuration::from_mins(10);
 
@@ -163,7 +166,12 @@ impl Sweep for Placement {
 
     async fn sweep(&self, hands: &Hands) -> Option<Timestamp> {
         let waiting = self.pass(hands).await;
-        waiting.then(|| later(self.cx.clock.now(), RESYNC))
+        let pause = if self.state.lock().settled.is_some() {
+            RESYNC
+        } else {
+            UNTOLD
+        };
+        waiting.then(|| later(self.cx.clock.now(), pause))
     }
 }
 
@@ -216,6 +224,7 @@ impl Placement {
             Look::Decided(decided, held) => {
                 let waiting = decided.waiting;
                 cx.metrics.decided(started.elapsed());
+                cx.metrics.waiting(&decided.reasons);
                 (decided, waiting + held)
             }
         };
@@ -241,6 +250,9 @@ impl Placement {
         if state.roll.is_empty() {
             state.books.catch_up_with(promises);
             state.settled = None;
+            cx.metrics.waiting(&BTreeMap::new());
+            cx.metrics
+                .fleet(walk::usage(&state.books.ledger_mut().fleet));
             return Look::Nothing { waiting: 0, held };
         }
         // What has not been listed yet may limit everything, and be rented for somebody.
@@ -264,6 +276,8 @@ impl Placement {
         if let Some(Settled { waiting, .. }) = unchanged {
             return Look::Nothing { waiting, held };
         }
+        cx.metrics
+            .fleet(walk::usage(&state.books.ledger_mut().fleet));
         let decided = Walk::over(cx, state, &tenants, now).run();
         state.settled = decided.leaves_nothing.then(|| Settled {
             line: state.roll.changes(),
@@ -545,6 +559,10 @@ async fn place(
         Ok(_) if claimant.is_made() => {
             if let Some(first) = places.first() {
                 cx.metrics.scheduled(first.strategy);
+            }
+            if let Some(created) = claim.created {
+                let waited = now.duration_since(created);
+                cx.metrics.waited(waited.as_secs_f64().max(0.0));
             }
             cx.verdicts.clear(&claim.uid);
             Outcome::Made

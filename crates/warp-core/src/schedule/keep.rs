@@ -52,7 +52,41 @@ pub fn keep(
     ending: &dyn Fn(&Work) -> Ending,
     eligible: &dyn Fn(&str) -> bool,
 ) -> Option<Kept> {
-    let mut fleet = fleet.clone();
+    keep_in(&mut fleet.clone(), requests, ending, eligible)
+}
+
+/// The same without a copy: what is tried on the fleet is undone.
+pub fn keep_in(
+    fleet: &mut Fleet,
+    requests: &[Request],
+    ending: &dyn Fn(&Work) -> Ending,
+    eligible: &dyn Fn(&str) -> bool,
+) -> Option<Kept> {
+    let mut tried = Vec::new();
+    let kept = try_out(fleet, requests, ending, eligible, &mut tried);
+    for tried in tried.into_iter().rev() {
+        match tried {
+            Tried::Bound(id) => drop(fleet.release(&id)),
+            // It was there a moment ago, and what took its place is gone.
+            Tried::Released(work) => drop(fleet.bind(work)),
+        }
+    }
+    kept
+}
+
+/// A change that is to be undone.
+enum Tried {
+    Bound(Arc<str>),
+    Released(Work),
+}
+
+fn try_out(
+    fleet: &mut Fleet,
+    requests: &[Request],
+    ending: &dyn Fn(&Work) -> Ending,
+    eligible: &dyn Fn(&str) -> bool,
+    tried: &mut Vec<Tried>,
+) -> Option<Kept> {
     // Nobody waits for those that are kept room together with it.
     let ending = &|work: &Work| {
         if work.id.starts_with(OWN) {
@@ -64,17 +98,19 @@ pub fn keep(
     let mut nodes: Vec<Arc<str>> = Vec::new();
     let mut last = Ending::By(i64::MIN);
     for (member, request) in requests.iter().enumerate() {
-        let opening = best(&mut fleet, request, ending, eligible)?;
+        let opening = best(fleet, request, ending, eligible)?;
         for victim in &opening.victims {
-            fleet.release(victim);
+            tried.extend(fleet.release(victim).map(Tried::Released));
         }
         let scope = Scope::Only(&[opening.node]);
         let mut planner = Planner::new(Policy::BestFit, 0);
-        let placement = planner.choose_within(&fleet, request, scope)?;
-        let id = Arc::from(format!("{OWN}{member}"));
+        let placement = planner.choose_within(fleet, request, scope)?;
+        let id: Arc<str> = Arc::from(format!("{OWN}{member}"));
         let name = Arc::clone(&placement.node);
-        let work = placement.work(id, Arc::new(request.clone()), 0, WorkState::Reserved);
+        let request = Arc::new(request.clone());
+        let work = placement.work(Arc::clone(&id), request, 0, WorkState::Reserved);
         fleet.bind(work).ok()?;
+        tried.push(Tried::Bound(id));
         if !nodes.contains(&name) {
             nodes.push(name);
         }
@@ -113,6 +149,14 @@ fn best(
         // Those that follow lack even more.
         if best.as_ref().is_some_and(|best| best.cards < least) {
             break;
+        }
+        // Nothing ends there before what is waited for already.
+        let soonest = fleet.works_on(node).map(ending).min();
+        let no_sooner = |best: &Opening| {
+            least > 0 && best.cards <= least && soonest.is_none_or(|soonest| best.last <= soonest)
+        };
+        if best.as_ref().is_some_and(no_sooner) {
+            continue;
         }
         let Some(found) = opening(fleet, request, node, ending) else {
             continue;

@@ -206,13 +206,8 @@ pub(super) fn gpus(pod: &Pod) -> Option<(GpuAsk, &'static str)> {
     vendors.find_map(|vendor| {
         let mut names = vendor.resources().iter();
         let resource = *names.find(|name| asked.extended(name) > 0)?;
-        let ask = GpuAsk {
-            vendor,
-            // Which of the vendor's GPUs will do is in the pod's affinity.
-            names: Vec::new(),
-            min_memory_mib: 0,
-            count: u32::try_from(asked.extended(resource)).unwrap_or(u32::MAX),
-        };
+        // Which of the vendor's GPUs will do is in the pod's affinity.
+        let ask = GpuAsk::whole(vendor, u32::try_from(asked.extended(resource)).unwrap_or(u32::MAX));
         Some((ask, resource))
     })
 }

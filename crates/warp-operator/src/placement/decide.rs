@@ -5,8 +5,12 @@ use std::sync::Arc;
 
 use warp_api::workload::{GpuAsk, SchedulingStrategy, TopologyLevels};
 use warp_api::{label, reason};
-use warp_core::fleet::{Expression, GpuRequest, NodeTerm, Operator, Request, WorkState};
+use warp_core::fleet::{
+    Expression, Fleet, GpuRequest, NodeTerm, Operator, Request, WHOLE, WorkState,
+};
 use warp_core::gpu;
+use warp_core::schedule::fit::Filter;
+use warp_core::schedule::keep::waits_for_work;
 use warp_core::schedule::reclaim::Lent;
 use warp_core::schedule::{self, Ask, Mix, Planner, Policy};
 
@@ -58,6 +62,8 @@ pub(crate) struct Desk<'a> {
     rented: Rented,
     /// Whom work goes for that is of the same priority.
     order: Option<&'a Order>,
+    /// Whoever is decided for has just been told why it waits: only whether that is still so is found out.
+    brief: bool,
     settings: &'a Settings,
 }
 
@@ -80,8 +86,14 @@ impl<'a> Desk<'a> {
             evictable: Evictable::default(),
             rented: Rented::default(),
             order: None,
+            brief: false,
             settings,
         }
+    }
+
+    /// From now on explains only where the reason may be another, or all there is to say.
+    pub(super) fn set_brief(&mut self, brief: bool) {
+        self.brief = brief;
     }
 
     /// Lets running work be evicted for its equals where the order says so.
@@ -255,7 +267,7 @@ impl<'a> Desk<'a> {
                 return decision;
             }
             // What the tenant does not let it have now would be among the changes.
-            let hint = (!narrowed)
+            let hint = (!narrowed && !self.brief)
                 .then(|| self.hint(ledger, claim, &asked, &kept))
                 .flatten();
             let kept = self.stand_in_line(ledger, claim, &asked);
@@ -307,10 +319,12 @@ impl<'a> Desk<'a> {
             .order
             .and_then(|order| Some((order, order.equals(claimant, now)?)));
         let gives_way =
-            |runs: &Runs| equals.is_some_and(|(order, equals)| order.gives_way(runs, equals, now));
+            equals.map(|(order, equals)| move |runs: &Runs| order.gives_way(runs, equals, now));
+        let gives_way = gives_way
+            .as_ref()
+            .map(|gives_way| gives_way as &dyn Fn(&Runs) -> bool);
         let evictable = &mut self.evictable;
-        let room =
-            evictable.make_room(fleet, claim, &asked, &left_out, &preemptible, &gives_way)?;
+        let room = evictable.make_room(fleet, claim, &asked, &left_out, &preemptible, gives_way)?;
         let equal = |one: &Arc<dyn Runner>| one.runs().priority == claim.priority;
         let (cause, whose) = if room.going.iter().any(equal) {
             (Cause::Rank, "ranked far worse by the queue policy")
@@ -335,7 +349,7 @@ impl<'a> Desk<'a> {
     /// Keeps room for a claim whose turn it is; says where.
     fn stand_in_line(
         &mut self,
-        ledger: &Ledger,
+        ledger: &mut Ledger,
         claim: &Claim,
         asked: &[Request],
     ) -> Option<String> {
@@ -347,7 +361,7 @@ impl<'a> Desk<'a> {
                 require(request, None, Some(&elsewhere(&rented)));
             }
         }
-        let nodes = self.line.waits(&ledger.fleet, claim, &asked)?;
+        let nodes = self.line.waits(&mut ledger.fleet, claim, &asked)?;
         Some(match nodes.as_slice() {
             [node] => {
                 format!("it is next: node {node} is kept for it until enough work there has ended")
@@ -451,6 +465,12 @@ impl<'a> Desk<'a> {
                 refused: &claim.avoided,
                 kept,
             };
+            if self.brief && some_node_waits_for_work(ledger, &request) {
+                return Err(Verdict {
+                    reason: reason::WAITING_FOR_CAPACITY,
+                    message: BRIEF.to_owned(),
+                });
+            }
             let verdict = explain(ledger, &request, &pod.gpus, provider, &left_out);
             return Err(verdict);
         }
@@ -480,6 +500,9 @@ impl<'a> Desk<'a> {
         claim: &Claim,
         request: &Request,
     ) -> Option<schedule::Placement> {
+        if !has_idle_cards(&ledger.fleet, request) {
+            return None;
+        }
         self.planning(ledger, claim, |planner| {
             planner.choose(&ledger.fleet, request)
         })
@@ -548,6 +571,30 @@ impl<'a> Desk<'a> {
         gang::tell(&mut places, claim);
         Decision::Place(places)
     }
+}
+
+/// What is said of one that has just been told more.
+const BRIEF: &str = "it still waits for room";
+
+/// Whether any node has as many whole cards idle as a request asks for: the planner need not look where none has.
+fn has_idle_cards(fleet: &Fleet, request: &Request) -> bool {
+    let Some(gpu) = request
+        .gpu
+        .as_ref()
+        .filter(|gpu| gpu.count > 0 && gpu.milli == WHOLE)
+    else {
+        return true;
+    };
+    let count = gpu.count as usize;
+    let mut nodes = fleet.nodes().filter_map(|(id, _)| fleet.free(id));
+    nodes.any(|free| free.pools.iter().any(|pool| pool.idle_cards() >= count))
+}
+
+/// Whether other work is all that keeps a request off some node: then that is why it waits.
+fn some_node_waits_for_work(ledger: &Ledger, request: &Request) -> bool {
+    let filter = Filter::new(&ledger.fleet, request);
+    let mut nodes = ledger.fleet.nodes();
+    nodes.any(|(id, _)| waits_for_work(&filter.reasons(id)))
 }
 
 /// What the pods of a claim ask for, in every way it may be met: at each provider, in each place its topology allows.

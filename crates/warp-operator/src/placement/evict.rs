@@ -116,6 +116,8 @@ pub(crate) struct Evictable {
     runners: Arc<Vec<Arc<dyn Runner>>>,
     /// Who goes for a claim of this pass already.
     taken: BTreeSet<usize>,
+    /// Priorities for which nobody may go in this pass.
+    hopeless: BTreeSet<Priority>,
     now: Timestamp,
     min_run: SignedDuration,
 }
@@ -137,6 +139,7 @@ impl Evictable {
         Self {
             runners: runners.into(),
             taken: BTreeSet::new(),
+            hopeless: BTreeSet::new(),
             now,
             min_run: SignedDuration::try_from(min_run).unwrap_or(SignedDuration::MAX),
         }
@@ -160,9 +163,9 @@ impl Evictable {
         asked: &[Vec<Request>],
         left_out: &[Arc<str>],
         preemptible: &dyn Fn(&str) -> Option<bool>,
-        gives_way: &dyn Fn(&Runs) -> bool,
+        gives_way: Option<&dyn Fn(&Runs) -> bool>,
     ) -> Option<Room> {
-        if claim.patient {
+        if claim.patient || (gives_way.is_none() && self.hopeless.contains(&claim.priority)) {
             return None;
         }
         let may_go = |at: &usize| {
@@ -170,13 +173,16 @@ impl Evictable {
             let said = || preemptible(&runs.key.namespace);
             let lets = runs.preemptible.or_else(said);
             let goes = if runs.priority == claim.priority {
-                lets.unwrap_or(true) && gives_way(runs)
+                lets.unwrap_or(true) && gives_way.is_some_and(|gives_way| gives_way(runs))
             } else {
                 runs.priority < claim.priority && lets.unwrap_or(runs.priority == Priority::Low)
             };
             goes && self.is_due(runs) && !self.taken.contains(at)
         };
         let candidates: Vec<usize> = (0..self.runners.len()).filter(may_go).collect();
+        if candidates.is_empty() && gives_way.is_none() {
+            self.hopeless.insert(claim.priority);
+        }
         let victims: Vec<Victim> = candidates.iter().map(|at| self.victim(*at)).collect();
         let eligible = |name: &str| !left_out.iter().any(|node| **node == *name);
         let mut providers = asked.iter();

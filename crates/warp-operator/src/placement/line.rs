@@ -9,7 +9,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use warp_core::fleet::{Fleet, Request, Work};
 use warp_core::schedule::fit::Filter;
-use warp_core::schedule::keep::{Ending, keep, waits_for_work};
+use warp_core::schedule::keep::{Ending, keep_in, waits_for_work};
 
 use super::{Claim, Order};
 use crate::config::QueuePolicy;
@@ -141,7 +141,7 @@ impl<'a> Line<'a> {
     /// each of its providers. Returns the nodes.
     pub(crate) fn waits(
         &mut self,
-        fleet: &Fleet,
+        fleet: &mut Fleet,
         claim: &Claim,
         asked: &[Vec<Request>],
     ) -> Option<Vec<Arc<str>>> {
@@ -175,7 +175,7 @@ impl<'a> Line<'a> {
     /// The nodes kept before, if they still do; else those that lack least.
     fn reserve(
         &mut self,
-        fleet: &Fleet,
+        fleet: &mut Fleet,
         claim: &Claim,
         asked: &[Vec<Request>],
     ) -> Option<(Vec<Arc<str>>, Option<i64>)> {
@@ -192,12 +192,12 @@ impl<'a> Line<'a> {
             let there = |name: &str| free(name) && held.nodes.iter().any(|node| **node == *name);
             asked
                 .iter()
-                .find_map(|requests| keep(fleet, requests, &ending, &there))
+                .find_map(|requests| keep_in(fleet, requests, &ending, &there))
         });
         let found = again.or_else(|| {
             asked
                 .iter()
-                .find_map(|requests| keep(fleet, requests, &ending, &free))
+                .find_map(|requests| keep_in(fleet, requests, &ending, &free))
         });
         found.map(|kept| (kept.nodes, kept.by))
     }

@@ -41,6 +41,8 @@ impl Ground {
 pub(super) struct Own {
     pub(super) ground: Arc<Ground>,
     pub(super) verdict: Arc<Verdict>,
+    /// Only the reason was found out.
+    pub(super) brief: bool,
     /// What was kept of its tenant's share for it.
     pub(super) reserves: Option<Reserved>,
 }
@@ -59,6 +61,8 @@ pub(super) struct Memo {
 struct Found {
     ground: Arc<Ground>,
     verdict: Arc<Verdict>,
+    /// Only the reason was found out.
+    brief: bool,
 }
 
 impl Memo {
@@ -67,24 +71,37 @@ impl Memo {
         self.last = std::mem::take(&mut self.now);
     }
 
-    /// Why claims of a sort wait on a ground, if that is known.
-    pub(super) fn get(&mut self, sort: Sort, ground: &Arc<Ground>) -> Option<Arc<Verdict>> {
+    /// Why claims of a sort wait on a ground, if that is known; `brief` where its reason will do.
+    pub(super) fn get(
+        &mut self,
+        sort: Sort,
+        ground: &Arc<Ground>,
+        brief: bool,
+    ) -> Option<Arc<Verdict>> {
         let here = self.now.get(&sort).into_iter().flatten().rev();
-        let mut here = here.filter(|found| Arc::ptr_eq(&found.ground, ground));
+        let enough = |found: &&Found| brief || !found.brief;
+        let mut here = here.filter(|found| Arc::ptr_eq(&found.ground, ground) && enough(found));
         if let Some(found) = here.next() {
             return Some(Arc::clone(&found.verdict));
         }
         let before = self.last.get(&sort).into_iter().flatten();
-        let mut before = before.filter(|found| found.ground.is_same(ground));
-        let verdict = Arc::clone(&before.next()?.verdict);
-        self.put(sort, ground, &verdict);
+        let mut before = before.filter(|found| found.ground.is_same(ground) && enough(found));
+        let Found { verdict, brief, .. } = before.next()?.clone();
+        self.put(sort, ground, &verdict, brief);
         Some(verdict)
     }
 
-    pub(super) fn put(&mut self, sort: Sort, ground: &Arc<Ground>, verdict: &Arc<Verdict>) {
+    pub(super) fn put(
+        &mut self,
+        sort: Sort,
+        ground: &Arc<Ground>,
+        verdict: &Arc<Verdict>,
+        brief: bool,
+    ) {
         self.now.entry(sort).or_default().push(Found {
             ground: Arc::clone(ground),
             verdict: Arc::clone(verdict),
+            brief,
         });
     }
 }

@@ -105,7 +105,12 @@ struct Told {
     position: usize,
     generation: i64,
     since: Timestamp,
+    /// When it was last found that this is still all there is to say.
+    confirmed: Timestamp,
 }
+
+/// What was found to be still so is not explained again for this long.
+const CONFIRMED: SignedDuration = SignedDuration::from_secs(5);
 
 /// Whether there is something to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,23 +123,42 @@ pub(super) enum News {
 
 impl Waiting {
     /// Whether a verdict is news to it.
-    pub(super) fn news(&self, verdict: &Arc<Verdict>, position: usize, now: Timestamp) -> News {
+    pub(super) fn news(
+        &mut self,
+        (verdict, brief): (&Arc<Verdict>, bool),
+        position: usize,
+        now: Timestamp,
+    ) -> News {
         let generation = self.claimant.claim().generation;
         let Some(told) = self
             .told
-            .as_ref()
+            .as_mut()
             .filter(|told| told.generation == generation)
         else {
             return News::Now;
         };
         let same = Arc::ptr_eq(&told.verdict, verdict) || *told.verdict == **verdict;
         if same && !moved(Some(told.position), Some(position)) {
+            if !brief {
+                told.confirmed = now;
+            }
             News::None
-        } else if told.verdict.reason == verdict.reason && is_fresh(told.since, now) {
+        } else if told.verdict.reason == verdict.reason && (brief || is_fresh(told.since, now)) {
+            // Where only the reason was looked at, there may be more to say.
             News::Later
         } else {
             News::Now
         }
+    }
+
+    /// Whether it has been told so recently why it waits that it hears of another reason only.
+    pub(super) fn has_just_heard(&self, now: Timestamp) -> bool {
+        let generation = self.claimant.claim().generation;
+        self.told.as_ref().is_some_and(|told| {
+            told.generation == generation
+                && told.verdict.reason == warp_api::reason::WAITING_FOR_CAPACITY
+                && (is_fresh(told.since, now) || now.duration_since(told.confirmed) < CONFIRMED)
+        })
     }
 
     /// Notes what it has been told.
@@ -144,6 +168,7 @@ impl Waiting {
             position,
             generation: self.claimant.claim().generation,
             since: now,
+            confirmed: now,
         });
     }
 

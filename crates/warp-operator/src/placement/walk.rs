@@ -1,11 +1,12 @@
 //! One walk along the line: everybody in order, each seeing the ones before it. Claims of one shape are looked at once on
 //! each ground. Nothing is written here.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use warp_api::Tenant;
-use warp_core::fleet::Request;
+use warp_core::fleet::{Fleet, Request};
 use warp_core::schedule::fit::Filter;
 
 use super::decide::work_id;
@@ -24,8 +25,9 @@ pub(super) struct Decided {
     pub(super) places: Vec<(Turn, Arc<dyn Claimant>, Vec<Place>)>,
     pub(super) evictions: Vec<(Arc<dyn Claimant>, Vec<Arc<dyn Runner>>, Cause)>,
     pub(super) news: Vec<News>,
-    /// Those that wait.
+    /// Those that wait, and for which reasons.
     pub(super) waiting: usize,
+    pub(super) reasons: BTreeMap<&'static str, usize>,
     /// Nothing is to be done as long as nothing changes.
     pub(super) leaves_nothing: bool,
 }
@@ -131,19 +133,22 @@ impl<'a> Walk<'a> {
                 || (!rented.is_empty() && rented.is_first(&waiting.claimant.claim().uid));
             let level = cx.order.level(&*waiting.claimant, now);
             let sort = (waiting.shape, realms[waiting.namespace], level);
+            let brief = waiting.has_just_heard(now);
             let known = if special {
                 let own = waiting.own.as_ref();
-                own.filter(|own| own.ground.is_same(&ground)).map(|own| {
+                let holds = |own: &&Own| own.ground.is_same(&ground) && (brief || !own.brief);
+                own.filter(holds).map(|own| {
                     desk.still_waits(waiting.claimant.claim(), own.reserves.as_ref());
                     Arc::clone(&own.verdict)
                 })
             } else {
-                memo.get(sort, &ground)
+                memo.get(sort, &ground, brief)
             };
             let verdict = if let Some(verdict) = known {
                 verdict
             } else {
                 let claimant = Arc::clone(&waiting.claimant);
+                desk.set_brief(brief);
                 let decision = desk.decide(books.ledger_mut(), &*claimant);
                 let still = ground.still(desk.held(), desk.reserved());
                 waiting.is_kept_for = !still;
@@ -179,10 +184,11 @@ impl<'a> Walk<'a> {
                             waiting.own = Some(Own {
                                 ground: Arc::clone(&ground),
                                 verdict: Arc::clone(&verdict),
+                                brief,
                                 reserves: reserves.cloned(),
                             });
                         } else {
-                            memo.put(sort, &ground, &verdict);
+                            memo.put(sort, &ground, &verdict, brief);
                         }
                         verdict
                     }
@@ -192,8 +198,9 @@ impl<'a> Walk<'a> {
                 ground = ground_of(&desk, books, evictable);
             }
             decided.waiting += 1;
+            *decided.reasons.entry(verdict.reason).or_default() += 1;
             let position = decided.waiting;
-            match waiting.news(&verdict, position, now) {
+            match waiting.news((&verdict, brief), position, now) {
                 Told::None => {}
                 Told::Later => decided.leaves_nothing = false,
                 Told::Now => decided.news.push(News {
@@ -209,6 +216,30 @@ impl<'a> Walk<'a> {
         books.settle();
         decided
     }
+}
+
+/// Whole GPUs that are allocated, idle on nodes that nothing runs on, and idle beside other work.
+pub(super) fn usage(fleet: &Fleet) -> [(&'static str, usize); 3] {
+    let (mut allocated, mut idle, mut stranded) = (0, 0, 0);
+    for (id, _) in fleet.nodes() {
+        let pools = fleet.free(id).into_iter().flat_map(|free| &free.pools);
+        let (mut all, mut free) = (0, 0);
+        for pool in pools {
+            all += pool.cards.len();
+            free += pool.idle_cards();
+        }
+        allocated += all - free;
+        if all == free {
+            idle += free;
+        } else {
+            stranded += free;
+        }
+    }
+    [
+        ("allocated", allocated),
+        ("idle", idle),
+        ("stranded", stranded),
+    ]
 }
 
 /// What decisions depend on now.

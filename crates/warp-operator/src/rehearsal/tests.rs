@@ -222,6 +222,9 @@ fn a_pass_in_which_nothing_has_changed_decides_and_tells_nothing() {
     scene.starts(&name, &nodes[0]);
     let second = scene.schedulers[0].look(now);
     assert_eq!(second.placed.len(), 0);
+    // What has moved since it was told is told a little later.
+    now += SignedDuration::from_mins(1);
+    scene.schedulers[0].look(now);
     for _ in 0..3 {
         now += SignedDuration::from_mins(1);
         let idle = scene.schedulers[0].look(now);

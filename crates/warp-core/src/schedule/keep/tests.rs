@@ -94,6 +94,10 @@ proptest! {
         }
         let before = fleet.clone();
         let found = keep(&fleet, std::slice::from_ref(&asked), &|_| Ending::Unknown, &|_| true);
+        let mut tried = fleet.clone();
+        let same = keep_in(&mut tried, std::slice::from_ref(&asked), &|_| Ending::Unknown, &|_| true);
+        prop_assert_eq!(&same, &found);
+        prop_assert!(tried == fleet, "what was tried is undone");
         prop_assert_eq!(&before, &fleet);
         if let Some(found) = found {
             let id = fleet.find(&found.nodes[0]).unwrap();

@@ -144,7 +144,7 @@ fn nobody_goes_for_work_whose_class_evicts_nobody() {
         .claim()
         .clone();
     claim.patient = true;
-    let room = evictable.make_room(&ledger.fleet, &claim, &[], &[], &|_| None, &|_| false);
+    let room = evictable.make_room(&ledger.fleet, &claim, &[], &[], &|_| None, None);
     assert!(room.is_none());
 }
 
