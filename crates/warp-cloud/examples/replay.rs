@@ -81,14 +81,26 @@ fn jobs(path: &Path) -> Outcome<Vec<Job>> {
         .collect();
     all.sort_by_key(|job| job.at);
     let work = |from: i64| -> i64 {
-        let inside = all.iter().filter(|job| (from..from + DAYS * DAY).contains(&job.at));
+        let inside = all
+            .iter()
+            .filter(|job| (from..from + DAYS * DAY).contains(&job.at));
         inside.map(|job| job.seconds * i64::from(job.gpus)).sum()
     };
     let first = all.first().ok_or("no jobs")?.at / DAY;
     let last = all.last().ok_or("no jobs")?.at / DAY - DAYS;
-    let from = (first..=last.max(first)).max_by_key(|day| work(day * DAY)).unwrap_or(first) * DAY;
-    let inside = all.into_iter().filter(|job| (from..from + DAYS * DAY).contains(&job.at));
-    Ok(inside.map(|job| Job { at: job.at - from, ..job }).collect())
+    let from = (first..=last.max(first))
+        .max_by_key(|day| work(day * DAY))
+        .unwrap_or(first)
+        * DAY;
+    let inside = all
+        .into_iter()
+        .filter(|job| (from..from + DAYS * DAY).contains(&job.at));
+    Ok(inside
+        .map(|job| Job {
+            at: job.at - from,
+            ..job
+        })
+        .collect())
 }
 
 /// The fields of a line of a price list, which may be quoted.
@@ -112,9 +124,11 @@ fn market(folder: &Path) -> Outcome<Vec<(Kind, String)>> {
         let mut lines = text.lines();
         let head = fields(lines.next().unwrap_or_default());
         let column = |name: &str| head.iter().position(|field| field == name);
-        let (Some(gpu), Some(count), Some(cost)) =
-            (column("AcceleratorName"), column("AcceleratorCount"), column("Price"))
-        else {
+        let (Some(gpu), Some(count), Some(cost)) = (
+            column("AcceleratorName"),
+            column("AcceleratorCount"),
+            column("Price"),
+        ) else {
             continue;
         };
         for line in lines {
@@ -123,12 +137,19 @@ fn market(folder: &Path) -> Outcome<Vec<(Kind, String)>> {
             if model(text(gpu), None) != Some(GPU) {
                 continue;
             }
-            let (Ok(gpus), Ok(dollars)) = (text(count).parse::<f64>(), text(cost).parse::<Decimal>()) else {
+            let (Ok(gpus), Ok(dollars)) =
+                (text(count).parse::<f64>(), text(cost).parse::<Decimal>())
+            else {
                 continue;
             };
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a count"
+            )]
             let gpus = gpus as u32;
-            let Ok(ten_thousandths) = u64::try_from((dollars * Decimal::from(10_000)).round()) else {
+            let Ok(ten_thousandths) = u64::try_from((dollars * Decimal::from(10_000)).round())
+            else {
                 continue;
             };
             if gpus == 0 || ten_thousandths == 0 {
@@ -140,7 +161,9 @@ fn market(folder: &Path) -> Outcome<Vec<(Kind, String)>> {
             }
         }
     }
-    let kinds = best.into_iter().map(|(gpus, (price, cloud))| (Kind { gpus, price }, cloud));
+    let kinds = best
+        .into_iter()
+        .map(|(gpus, (price, cloud))| (Kind { gpus, price }, cloud));
     Ok(kinds.collect())
 }
 
@@ -168,7 +191,16 @@ struct Figures {
 
 fn replay(jobs: &[Job], owned: u32, kinds: &[Kind], rule: Rule) -> Figures {
     let mut machines: Vec<Machine> = (0..owned)
-        .map(|_| Machine { free: NODE, gpus: NODE, price: None, bought: 0, ready: 0, idle_since: None, own: None, gone: false })
+        .map(|_| Machine {
+            free: NODE,
+            gpus: NODE,
+            price: None,
+            bought: 0,
+            ready: 0,
+            idle_since: None,
+            own: None,
+            gone: false,
+        })
         .collect();
     let mut figures = Figures::default();
     let mut queue: Vec<usize> = Vec::new();
@@ -198,7 +230,9 @@ fn replay(jobs: &[Job], owned: u32, kinds: &[Kind], rule: Rule) -> Figures {
         }
         // In the order they came; whoever fits starts, where it leaves the least free.
         let room = |machines: &[Machine]| {
-            let there = machines.iter().filter(|machine| !machine.gone && machine.ready <= now);
+            let there = machines
+                .iter()
+                .filter(|machine| !machine.gone && machine.ready <= now);
             there.map(|machine| machine.free).max().unwrap_or(0)
         };
         let mut most = room(&machines);
@@ -212,7 +246,14 @@ fn replay(jobs: &[Job], owned: u32, kinds: &[Kind], rule: Rule) -> Figures {
                 !machine.gone && mine && machine.ready <= now && machine.free >= gpus
             };
             let place = machines.iter().enumerate().filter(fits);
-            let place = place.min_by_key(|(at, machine)| (machine.own != Some(*job), machine.price.is_some(), machine.free, *at));
+            let place = place.min_by_key(|(at, machine)| {
+                (
+                    machine.own != Some(*job),
+                    machine.price.is_some(),
+                    machine.free,
+                    *at,
+                )
+            });
             let Some((place, _)) = place else {
                 return true;
             };
@@ -228,7 +269,11 @@ fn replay(jobs: &[Job], owned: u32, kinds: &[Kind], rule: Rule) -> Figures {
             most = room(&machines);
             false
         });
-        let due: Vec<usize> = queue.iter().copied().filter(|job| jobs[*job].at + AFTER <= now && !counted_on.contains_key(job)).collect();
+        let due: Vec<usize> = queue
+            .iter()
+            .copied()
+            .filter(|job| jobs[*job].at + AFTER <= now && !counted_on.contains_key(job))
+            .collect();
         let mut buy = |machines: &mut Vec<Machine>, kind: Kind, own: Option<usize>| {
             figures.machines += 1;
             times.push(std::cmp::Reverse(now + JOINS));
@@ -272,7 +317,11 @@ fn replay(jobs: &[Job], owned: u32, kinds: &[Kind], rule: Rule) -> Figures {
             let Some(price) = machine.price else { continue };
             let idle = machine.idle_since.is_some_and(|since| {
                 let own = machine.own.is_some() && machine.ready <= now;
-                if own { since > machine.ready || now >= since + IDLE } else { now >= since + IDLE }
+                if own {
+                    since > machine.ready || now >= since + IDLE
+                } else {
+                    now >= since + IDLE
+                }
             });
             if idle && machine.free == machine.gpus {
                 machine.gone = true;
@@ -306,8 +355,15 @@ fn exact(wants: &[u32], kinds: &[Kind]) -> Option<u64> {
     for set in 1..all {
         let mut part = set;
         while part > 0 {
-            let gpus: u32 = (0..wants.len()).filter(|at| (part >> at) & 1 == 1).map(|at| wants[at]).sum();
-            let alone = kinds.iter().filter(|kind| kind.gpus >= gpus).map(|kind| kind.price).min();
+            let gpus: u32 = (0..wants.len())
+                .filter(|at| (part >> at) & 1 == 1)
+                .map(|at| wants[at])
+                .sum();
+            let alone = kinds
+                .iter()
+                .filter(|kind| kind.gpus >= gpus)
+                .map(|kind| kind.price)
+                .min();
             let whole = alone.zip(best[set & !part]).map(|(one, rest)| one + rest);
             best[set] = [best[set], whole].into_iter().flatten().min();
             part = (part - 1) & set;
@@ -327,9 +383,14 @@ fn small_cases(kinds: &[Kind]) {
     let (mut cases, mut worst, mut alone) = (0, 1.0_f64, 0.0);
     for _ in 0..1000 {
         let count = 1 + chance(8);
-        let wants: Vec<u32> = (0..count).map(|_| [1, 1, 1, 2, 2, 4, 8][usize::try_from(chance(7)).unwrap_or(0)]).collect();
+        let wants: Vec<u32> = (0..count)
+            .map(|_| [1, 1, 1, 2, 2, 4, 8][usize::try_from(chance(7)).unwrap_or(0)])
+            .collect();
         // Prices within a fifth of the lists', so that no size is always the best.
-        let priced = kinds.iter().map(|kind| Kind { price: kind.price * (80 + chance(41)) / 100, ..*kind });
+        let priced = kinds.iter().map(|kind| Kind {
+            price: kind.price * (80 + chance(41)) / 100,
+            ..*kind
+        });
         let priced: Vec<Kind> = priced.collect();
         let (Some(found), Some(least)) = (cheapest(&wants, &priced), exact(&wants, &priced)) else {
             continue;
@@ -339,17 +400,26 @@ fn small_cases(kinds: &[Kind]) {
             fitting.map(|kind| kind.price).min()
         });
         #[expect(clippy::cast_precision_loss, reason = "a ratio in a figure")]
-        let (ratio, own) = (price(&found, &priced) as f64 / least as f64, each.sum::<u64>() as f64 / least as f64);
+        let (ratio, own) = (
+            price(&found, &priced) as f64 / least as f64,
+            each.sum::<u64>() as f64 / least as f64,
+        );
         worst = worst.max(ratio);
         alone += own;
         cases += 1;
     }
-    println!("small cases: {cases} of up to 8 jobs; the dearest purchase is {worst:.4} of the exact optimum; one machine each is {:.4} of it on average", alone / f64::from(cases));
+    println!(
+        "small cases: {cases} of up to 8 jobs; the dearest purchase is {worst:.4} of the exact optimum; one machine each is {:.4} of it on average",
+        alone / f64::from(cases)
+    );
 }
 
 fn main() -> Outcome<()> {
     let mut args = std::env::args().skip(1);
-    let (jobs_at, prices_at) = (args.next().ok_or("name the jobs")?, args.next().ok_or("name the folder of the price lists")?);
+    let (jobs_at, prices_at) = (
+        args.next().ok_or("name the jobs")?,
+        args.next().ok_or("name the folder of the price lists")?,
+    );
     let jobs = jobs(Path::new(&jobs_at))?;
     let market = market(Path::new(&prices_at))?;
     let kinds: Vec<Kind> = market.iter().map(|(kind, _)| *kind).collect();
@@ -358,20 +428,45 @@ fn main() -> Outcome<()> {
         let dollars = kind.price as f64 / UNIT;
         println!("{} x {GPU}: {dollars:.2} an hour ({cloud})", kind.gpus);
     }
-    let work: i64 = jobs.iter().map(|job| job.seconds * i64::from(job.gpus)).sum();
+    let work: i64 = jobs
+        .iter()
+        .map(|job| job.seconds * i64::from(job.gpus))
+        .sum();
     let capacity = work * 100 / LOAD / (DAYS * DAY) / i64::from(NODE);
     let owned = u32::try_from(capacity.max(1))?;
-    println!("{} jobs of up to {NODE} GPUs in {DAYS} days, {} GPU-hours, on {owned} owned nodes of {NODE}: {LOAD} % of what they can do", jobs.len(), work / 3600);
-    println!("{:<22} {:>12} {:>10} {:>10} {:>10} {:>9} {:>8}", "rule", "dollars", "mean wait", "p95 wait", "machines", "GPU-hours", "used");
-    for (name, rule) in [("never rent", Rule::Never), ("one machine per job", Rule::OneEach), ("together (Warp)", Rule::Together)] {
+    println!(
+        "{} jobs of up to {NODE} GPUs in {DAYS} days, {} GPU-hours, on {owned} owned nodes of {NODE}: {LOAD} % of what they can do",
+        jobs.len(),
+        work / 3600
+    );
+    println!(
+        "{:<22} {:>12} {:>10} {:>10} {:>10} {:>9} {:>8}",
+        "rule", "dollars", "mean wait", "p95 wait", "machines", "GPU-hours", "used"
+    );
+    for (name, rule) in [
+        ("never rent", Rule::Never),
+        ("one machine per job", Rule::OneEach),
+        ("together (Warp)", Rule::Together),
+    ] {
         let mut figures = replay(&jobs, owned, &kinds, rule);
         figures.waits.sort_unstable();
         let count = i64::try_from(figures.waits.len())?.max(1);
         let mean = figures.waits.iter().sum::<i64>() / count;
-        let p95 = figures.waits.get(figures.waits.len() * 95 / 100).copied().unwrap_or(0);
+        let p95 = figures
+            .waits
+            .get(figures.waits.len() * 95 / 100)
+            .copied()
+            .unwrap_or(0);
         let used = (figures.used_gpu_seconds * 100).checked_div(figures.rented_gpu_seconds);
         let used = used.map_or_else(|| "-".to_owned(), |used| format!("{used} %"));
-        println!("{name:<22} {:>12.0} {:>8} s {:>8} s {:>10} {:>9} {used:>8}", figures.cost, mean, p95, figures.machines, figures.rented_gpu_seconds / 3600);
+        println!(
+            "{name:<22} {:>12.0} {:>8} s {:>8} s {:>10} {:>9} {used:>8}",
+            figures.cost,
+            mean,
+            p95,
+            figures.machines,
+            figures.rented_gpu_seconds / 3600
+        );
     }
     small_cases(&kinds);
     Ok(())

@@ -73,7 +73,10 @@ mod tests {
         let mut it = Breaker::default().failed(10).failed(20);
         assert_eq!(it.state(21), State::Closed);
         it = it.failed(30);
-        assert_eq!((it.state(30), it.state(329), it.state(330)), (State::Open, State::Open, State::HalfOpen));
+        assert_eq!(
+            (it.state(30), it.state(329), it.state(330)),
+            (State::Open, State::Open, State::HalfOpen)
+        );
         let again = it.failed(400);
         assert_eq!(again.until, Some(400 + 600));
         let long = (0..20).fold(again, |it, _| it.failed(1000));
@@ -83,7 +86,12 @@ mod tests {
 
     #[test]
     fn a_success_between_failures_keeps_it_closed() {
-        let it = Breaker::default().failed(1).failed(2).succeeded().failed(3).failed(4);
+        let it = Breaker::default()
+            .failed(1)
+            .failed(2)
+            .succeeded()
+            .failed(3)
+            .failed(4);
         assert_eq!(it.state(5), State::Closed);
     }
 

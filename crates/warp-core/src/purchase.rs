@@ -75,9 +75,16 @@ pub fn price(bought: &[Bought], kinds: &[Kind]) -> u64 {
 fn useful(kinds: &[Kind], least: u32) -> Vec<usize> {
     let beats = |(one, a): (usize, &Kind), (other, b): (usize, &Kind)| {
         let better = (a.price, std::cmp::Reverse(a.gpus), one);
-        a.gpus >= b.gpus && a.price <= b.price && better < (b.price, std::cmp::Reverse(b.gpus), other)
+        a.gpus >= b.gpus
+            && a.price <= b.price
+            && better < (b.price, std::cmp::Reverse(b.gpus), other)
     };
-    let all = || kinds.iter().enumerate().filter(|(_, kind)| kind.gpus >= least);
+    let all = || {
+        kinds
+            .iter()
+            .enumerate()
+            .filter(|(_, kind)| kind.gpus >= least)
+    };
     let kept = all().filter(|one| !all().any(|other| beats(other, *one)));
     let mut kept: Vec<usize> = kept.map(|(at, _)| at).collect();
     // The largest first: those that came first share it.
@@ -99,7 +106,9 @@ impl Search<'_> {
             return Some((0, 0));
         };
         if let Some(known) = self.known.get(left) {
-            return known.as_ref().map(|(price, machines, ..)| (*price, *machines));
+            return known
+                .as_ref()
+                .map(|(price, machines, ..)| (*price, *machines));
         }
         if self.known.len() >= MOST_STATES {
             return None;
@@ -115,7 +124,11 @@ impl Search<'_> {
             let mut ways = Vec::new();
             fill(self.sizes, left, largest, room, &mut held, &mut ways);
             for held in ways {
-                let rest: Left = left.iter().zip(&held).map(|(all, held)| all - held).collect();
+                let rest: Left = left
+                    .iter()
+                    .zip(&held)
+                    .map(|(all, held)| all - held)
+                    .collect();
                 let Some((more, machines)) = self.best(&rest) else {
                     continue;
                 };
@@ -128,7 +141,9 @@ impl Search<'_> {
                 }
             }
         }
-        let said = best.as_ref().map(|(price, machines, ..)| (*price, *machines));
+        let said = best
+            .as_ref()
+            .map(|(price, machines, ..)| (*price, *machines));
         self.known.insert(left.clone(), best);
         said
     }
@@ -166,10 +181,22 @@ mod tests {
     use super::*;
 
     const LINEAR: [Kind; 4] = [
-        Kind { gpus: 1, price: 100 },
-        Kind { gpus: 2, price: 200 },
-        Kind { gpus: 4, price: 400 },
-        Kind { gpus: 8, price: 800 },
+        Kind {
+            gpus: 1,
+            price: 100,
+        },
+        Kind {
+            gpus: 2,
+            price: 200,
+        },
+        Kind {
+            gpus: 4,
+            price: 400,
+        },
+        Kind {
+            gpus: 8,
+            price: 800,
+        },
     ];
 
     fn sizes(wants: &[u32], kinds: &[Kind]) -> Vec<u32> {
@@ -188,9 +215,30 @@ mod tests {
 
     #[test]
     fn a_larger_one_is_bought_only_where_it_is_not_dearer() {
-        let dear = [Kind { gpus: 1, price: 100 }, Kind { gpus: 8, price: 850 }];
+        let dear = [
+            Kind {
+                gpus: 1,
+                price: 100,
+            },
+            Kind {
+                gpus: 8,
+                price: 850,
+            },
+        ];
         assert_eq!(sizes(&[1; 8], &dear), [1; 8]);
-        assert_eq!(sizes(&[1; 9], &[dear[0], Kind { gpus: 8, price: 500 }]), [1, 8]);
+        assert_eq!(
+            sizes(
+                &[1; 9],
+                &[
+                    dear[0],
+                    Kind {
+                        gpus: 8,
+                        price: 500
+                    }
+                ]
+            ),
+            [1, 8]
+        );
         // Only machines with eight are sold.
         assert_eq!(sizes(&[1; 9], &[dear[1]]), [8, 8]);
     }
@@ -206,15 +254,24 @@ mod tests {
     fn exact(wants: &[u32], kinds: &[Kind]) -> Option<u64> {
         let all = 1_usize << wants.len();
         let alone = |set: usize| {
-            let gpus: u32 = (0..wants.len()).filter(|at| set >> at & 1 == 1).map(|at| wants[at]).sum();
-            kinds.iter().filter(|kind| kind.gpus >= gpus).map(|kind| kind.price).min()
+            let gpus: u32 = (0..wants.len())
+                .filter(|at| set >> at & 1 == 1)
+                .map(|at| wants[at])
+                .sum();
+            kinds
+                .iter()
+                .filter(|kind| kind.gpus >= gpus)
+                .map(|kind| kind.price)
+                .min()
         };
         let mut best: Vec<Option<u64>> = vec![None; all];
         best[0] = Some(0);
         for set in 1..all {
             let mut part = set;
             while part > 0 {
-                let whole = alone(part).zip(best[set & !part]).map(|(one, rest)| one + rest);
+                let whole = alone(part)
+                    .zip(best[set & !part])
+                    .map(|(one, rest)| one + rest);
                 best[set] = [best[set], whole].into_iter().flatten().min();
                 part = (part - 1) & set;
             }

@@ -138,7 +138,15 @@ async fn a_new_machine_may_be_missing_from_every_answer() {
     );
     assert_eq!(cloud.fake.status(&machine.id).await, Ok(None));
     cloud.pass(60);
-    assert_eq!(cloud.fake.machines("warp-", &[]).await.expect("a list").len(), 1);
+    assert_eq!(
+        cloud
+            .fake
+            .machines("warp-", &[])
+            .await
+            .expect("a list")
+            .len(),
+        1
+    );
 }
 
 #[tokio::test]

@@ -533,7 +533,11 @@ async fn a_machine_in_a_region_the_account_has_left_is_found_where_it_was_bought
         // The answer is lost: all that is left of it is the name.
         let _ = stand.provider.launch(&launch).await;
         let mut moved = account(brand);
-        let elsewhere = if brand == Brand::Azure { "westeurope" } else { "eu-west-1" };
+        let elsewhere = if brand == Brand::Azure {
+            "westeurope"
+        } else {
+            "eu-west-1"
+        };
         moved.regions = vec![elsewhere.to_owned()];
         let moved = stand.again(moved);
         tokio::time::advance(Duration::from_mins(5)).await;

@@ -52,7 +52,10 @@ async fn traffic(stand: &Stand) -> Vec<Recorded> {
     stand
         .vendor
         .script(|script| "another".clone_into(&mut script.key));
-    provider.machines("warp-", &[]).await.expect_err("a stranger");
+    provider
+        .machines("warp-", &[])
+        .await
+        .expect_err("a stranger");
     stand.vendor.recorded()
 }
 

@@ -26,8 +26,17 @@ impl Document {
     }
 
     fn methods<'a>(resource: &'a Value, all: &mut Vec<&'a Value>) {
-        all.extend(resource["methods"].as_object().into_iter().flat_map(|all| all.values()));
-        for inner in resource["resources"].as_object().into_iter().flat_map(|all| all.values()) {
+        all.extend(
+            resource["methods"]
+                .as_object()
+                .into_iter()
+                .flat_map(|all| all.values()),
+        );
+        for inner in resource["resources"]
+            .as_object()
+            .into_iter()
+            .flat_map(|all| all.values())
+        {
             Self::methods(inner, all);
         }
     }
@@ -44,7 +53,10 @@ impl Document {
             }
             let mut path = BTreeMap::new();
             for (want, have) in shape.iter().zip(&rest) {
-                match want.strip_prefix('{').and_then(|name| name.strip_suffix('}')) {
+                match want
+                    .strip_prefix('{')
+                    .and_then(|name| name.strip_suffix('}'))
+                {
                     Some(name) => {
                         path.insert(name.to_owned(), (*have).to_owned());
                     }
@@ -121,7 +133,10 @@ impl Document {
         }
         for (name, inner) in value.as_object().into_iter().flatten() {
             let at = format!("{at}.{name}");
-            match (schema["properties"].get(name), schema.get("additionalProperties")) {
+            match (
+                schema["properties"].get(name),
+                schema.get("additionalProperties"),
+            ) {
                 (Some(known), _) | (None, Some(known)) => self.value(inner, known, &at, wrong),
                 (None, None) => wrong.push(format!("there is no field {at}")),
             }
@@ -184,8 +199,16 @@ fn a_field_google_does_not_know_is_refused() {
         answer: Value::Null,
     };
     let wrong = document.judge(&record);
-    for part in ["requestID", "body.shape", "provisioningModel", "preemptible"] {
-        assert!(wrong.iter().any(|said| said.contains(part)), "{part}: {wrong:?}");
+    for part in [
+        "requestID",
+        "body.shape",
+        "provisioningModel",
+        "preemptible",
+    ] {
+        assert!(
+            wrong.iter().any(|said| said.contains(part)),
+            "{part}: {wrong:?}"
+        );
     }
     assert_eq!(wrong.len(), 4, "{wrong:?}");
 }

@@ -18,7 +18,10 @@ fn account(regions: &[&str]) -> Account {
         ("accessKeyId", "AKIDOFTHETESTS".to_owned()),
         ("secretAccessKey", "key-of-the-tests-0001".to_owned()),
         ("endpoint", told("WARP_MOTO")),
-        ("userData", "#cloud-config\nhostname: '{{name}}'\n".to_owned()),
+        (
+            "userData",
+            "#cloud-config\nhostname: '{{name}}'\n".to_owned(),
+        ),
     ];
     let secrets: BTreeMap<String, Secret> = secrets
         .into_iter()
@@ -94,7 +97,10 @@ async fn moto_understands_what_is_asked_of_ec2() {
     for id in &ids {
         moved.terminate(id).await.expect("the end");
         let over = state(&*moved, id).await;
-        assert!(matches!(over, None | Some(State::Gone | State::Terminating)), "{over:?}");
+        assert!(
+            matches!(over, None | Some(State::Gone | State::Terminating)),
+            "{over:?}"
+        );
         asked += 2;
     }
     assert_eq!(cloud.machines(MARK, &[]).await.expect("a list"), Vec::new());
@@ -102,5 +108,7 @@ async fn moto_understands_what_is_asked_of_ec2() {
     assert_eq!(cloud.status(nobodys).await.expect("an answer"), None);
     cloud.terminate(nobodys).await.expect("nothing to end");
     asked += 3;
-    say(&format!("{asked} requests to EC2 understood by moto, 0 refused"));
+    say(&format!(
+        "{asked} requests to EC2 understood by moto, 0 refused"
+    ));
 }

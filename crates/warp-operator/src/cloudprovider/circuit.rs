@@ -77,7 +77,10 @@ pub(super) fn next(
             after.last_failure = None;
         }
         after.failures = it.failures;
-        after.until = it.until.and_then(|until| Timestamp::from_second(until).ok()).map(Time);
+        after.until = it
+            .until
+            .and_then(|until| Timestamp::from_second(until).ok())
+            .map(Time);
         after.counted_until = Some(Time(at));
     }
     after.state = state(&after, now);
@@ -176,13 +179,21 @@ mod tests {
         let third = [request(&[failed(30, "BadCredentials")])];
         let open = next(Some(&closed), &third, "cloud", at(31)).expect("three failures");
         assert_eq!((open.state, open.failures), (CircuitState::Open, 3));
-        assert_eq!(next(Some(&open), &third, "cloud", at(32)), Some(open.clone()), "counted once");
+        assert_eq!(
+            next(Some(&open), &third, "cloud", at(32)),
+            Some(open.clone()),
+            "counted once"
+        );
         let (text, until) = objection(&provider(&open), "cloud", &third, at(32)).expect("open");
-        assert!(text.contains("BadCredentials") && until == Some(at(330)), "{text}");
+        assert!(
+            text.contains("BadCredentials") && until == Some(at(330)),
+            "{text}"
+        );
         // Then one is tried, and no second beside it.
         assert_eq!(objection(&provider(&open), "cloud", &third, at(330)), None);
         let probing = [request(&[json!({})])];
-        let (text, _) = objection(&provider(&open), "cloud", &probing, at(331)).expect("one at a time");
+        let (text, _) =
+            objection(&provider(&open), "cloud", &probing, at(331)).expect("one at a time");
         assert!(text.contains("m-0"), "{text}");
         let good = [request(&[json!({"instanceId": "i", "readyAt": at(400)})])];
         let after = next(Some(&open), &good, "cloud", at(401)).expect("counted");
@@ -191,10 +202,23 @@ mod tests {
 
     #[test]
     fn what_says_nothing_of_the_cloud_does_not_count() {
-        let outcomes = ["NoCapacity", "QuotaExceeded", "PriceChanged", "Deleted", "SpotInterrupted"];
-        let all: Vec<Value> = (0..).zip(outcomes).map(|(at, outcome)| failed(at, outcome)).collect();
+        let outcomes = [
+            "NoCapacity",
+            "QuotaExceeded",
+            "PriceChanged",
+            "Deleted",
+            "SpotInterrupted",
+        ];
+        let all: Vec<Value> = (0..)
+            .zip(outcomes)
+            .map(|(at, outcome)| failed(at, outcome))
+            .collect();
         assert_eq!(next(None, &[request(&all)], "cloud", at(10)), None);
-        let others = [failed(1, "NeverRan"), failed(2, "NeverRan"), failed(3, "NeverRan")];
+        let others = [
+            failed(1, "NeverRan"),
+            failed(2, "NeverRan"),
+            failed(3, "NeverRan"),
+        ];
         assert_eq!(next(None, &[request(&others)], "another", at(10)), None);
     }
 }

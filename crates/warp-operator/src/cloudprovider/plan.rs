@@ -148,7 +148,10 @@ fn call(
         plan.look_again(due);
     }
     // Its state follows the clock.
-    let until = after.circuit.iter().filter_map(|circuit| circuit.until.as_ref());
+    let until = after
+        .circuit
+        .iter()
+        .filter_map(|circuit| circuit.until.as_ref());
     for until in until.filter(|until| until.0 > now) {
         plan.look_again(until.0);
     }
@@ -364,7 +367,10 @@ fn ready(provider: &CloudProvider, after: &CloudProviderStatus, seen: &Seen) -> 
         Some(circuit) => format!(
             "{} offers, and nothing is rented until {:.0}: the last {} machines came to nothing ({})",
             after.offers.len(),
-            circuit.until.as_ref().map_or(Timestamp::MAX, |until| until.0),
+            circuit
+                .until
+                .as_ref()
+                .map_or(Timestamp::MAX, |until| until.0),
             circuit.failures,
             circuit.last_failure.as_deref().unwrap_or_default()
         ),

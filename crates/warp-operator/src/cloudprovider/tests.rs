@@ -260,8 +260,16 @@ fn several_kinds_of_machine_of_one_place_are_offered() {
         .collect();
     offers.push(kind("gr6.9", 900, Some(30)));
     offers[0].availability = Availability::None;
-    let status = written(&plan(&provider(&json!({})), &seen(0, offers, Vec::new()), at(1)));
-    let kinds: Vec<&str> = status.offers.iter().map(|offer| &*offer.instance_type).collect();
+    let status = written(&plan(
+        &provider(&json!({})),
+        &seen(0, offers, Vec::new()),
+        at(1),
+    ));
+    let kinds: Vec<&str> = status
+        .offers
+        .iter()
+        .map(|offer| &*offer.instance_type)
+        .collect();
     // Those that can be had first, and the cheapest as spot among them.
     assert_eq!(kinds, ["g6.2", "g6.3", "g6.4", "gr6.9"]);
 }
@@ -278,7 +286,12 @@ fn the_second_kind_of_a_place_crowds_out_no_other_place() {
     let listed = seen(0, offers.collect(), Vec::new());
     let status = written(&plan(&provider(&json!({})), &listed, at(1)));
     assert_eq!(status.offers.len(), 300);
-    assert!(status.offers.iter().all(|offer| offer.instance_type == "t100"));
+    assert!(
+        status
+            .offers
+            .iter()
+            .all(|offer| offer.instance_type == "t100")
+    );
 }
 
 #[test]

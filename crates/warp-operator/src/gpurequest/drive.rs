@@ -206,7 +206,12 @@ fn step(
         None => Recorded::Intended(intended),
     };
     if let Some(text) = caller::claim(plan, attempt, seen, open, now) {
-        return Said::new(RequestPhase::Provisioning, "False", reason::PROVISIONING, text);
+        return Said::new(
+            RequestPhase::Provisioning,
+            "False",
+            reason::PROVISIONING,
+            text,
+        );
     }
     let gone = machine.is_some_and(|machine| machine.state == State::Gone);
     let mut sight = open.sight.clone();
@@ -236,7 +241,8 @@ fn step(
         Step::LookUp => plan.calls.push(call(What::LookUp)),
         Step::Make => {
             // A watch that is behind may hide that another process buys it by now.
-            plan.premises.push(Premise::Unchanged(plan::Seen::of(request)));
+            plan.premises
+                .push(Premise::Unchanged(plan::Seen::of(request)));
             let launch = as_json(&launch(attempt, request));
             plan.calls.push(call(What::Make(launch)));
         }

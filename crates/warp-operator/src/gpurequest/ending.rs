@@ -111,9 +111,8 @@ pub(super) fn is_lent(open: &Open) -> bool {
 fn too_dear(attempt: &RequestAttempt) -> Option<String> {
     let billed: Decimal = attempt.billed_price.as_ref()?.parse().ok()?;
     let agreed: Decimal = attempt.price_limit.parse().ok()?;
-    (billed > agreed).then(|| {
-        format!("the cloud bills {billed} an hour where at most {agreed} was agreed")
-    })
+    (billed > agreed)
+        .then(|| format!("the cloud bills {billed} an hour where at most {agreed} was agreed"))
 }
 
 /// When the machine must go for its time or its money, and which of them it is.

@@ -97,7 +97,10 @@ fn open_to_work(plan: &mut Plan, node: &Node, kept: bool) {
 
 /// Whether a node offers as many GPUs as its machine has.
 fn shows_gpus(node: &Node, gpus: u32) -> bool {
-    let offered = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+    let offered = node
+        .status
+        .as_ref()
+        .and_then(|status| status.allocatable.as_ref());
     let counts = offered
         .into_iter()
         .flatten()

@@ -87,9 +87,8 @@ fn is_ownerless(kind: &GpuRequests, request: &GPURequest) -> bool {
         return false;
     };
     let owner = kind.cx.workloads.get(&key);
-    let there = owner.filter(|owner| {
-        owner.uid() == Some(uid) && owner.meta().deletion_timestamp.is_none()
-    });
+    let there =
+        owner.filter(|owner| owner.uid() == Some(uid) && owner.meta().deletion_timestamp.is_none());
     there.is_none()
 }
 

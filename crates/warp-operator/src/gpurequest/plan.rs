@@ -104,7 +104,9 @@ fn replace(
     let mut after = status.clone();
     let said = next(plan, &mut after, request, seen, now);
     // The wait for a spot machine begins with the notice, not with the end of the machine.
-    status.spot_wanted_since.clone_from(&after.spot_wanted_since);
+    status
+        .spot_wanted_since
+        .clone_from(&after.spot_wanted_since);
     if after.attempt_count == status.attempt_count {
         return None;
     }
@@ -204,7 +206,14 @@ fn next(
             let uid = request.uid().unwrap_or_default();
             let number = status.attempt_count + 1;
             let machine = machine_name(mark, &uid, number);
-            begin(status, *candidate, tenant, (number, machine), &seen.process, now)
+            begin(
+                status,
+                *candidate,
+                tenant,
+                (number, machine),
+                &seen.process,
+                now,
+            )
         }
     }
 }
@@ -221,7 +230,10 @@ fn in_vain(attempts: &[RequestAttempt]) -> usize {
         let times = attempt.ready_at.as_ref().zip(attempt.ended_at.as_ref());
         times.is_some_and(|(ready, ended)| later(ready.0, OF_USE) <= ended.0)
     };
-    let bought = attempts.iter().rev().filter(|one| one.instance_id.is_some());
+    let bought = attempts
+        .iter()
+        .rev()
+        .filter(|one| one.instance_id.is_some());
     let kept = bought.filter(|attempt| !is(attempt, reason::SPOT_INTERRUPTED));
     kept.take_while(|attempt| !served(attempt)).count()
 }

@@ -27,11 +27,11 @@ use warp_runtime::cache::{Cache, Health, Key};
 use warp_runtime::plan::{Plan, as_json, is_controlled_by, merge_difference};
 
 pub(crate) use self::beside::Beside;
+#[cfg(test)]
+pub(super) use self::beside::look;
 pub(crate) use self::pack::Pack;
 #[cfg(test)]
 pub(super) use self::pack::plan as packed;
-#[cfg(test)]
-pub(super) use self::beside::look;
 use super::course::Course;
 use super::objects::owned_by;
 use super::say::note;
@@ -337,7 +337,9 @@ impl Waiting<'_> {
             Ok(request) => {
                 let name = request.name_any();
                 let price = request.spec.max_price.as_ref();
-                let price = price.and_then(|price| price.decimal().ok()).unwrap_or_default();
+                let price = price
+                    .and_then(|price| price.decimal().ok())
+                    .unwrap_or_default();
                 let gpus = gpus(&request.spec);
                 let shared = self.rented.pack.as_ref().map(|pack| pack.shared_by - 1);
                 let shared = shared.map(|others| format!(" and {others} that wait with it"));
@@ -382,7 +384,10 @@ impl Waiting<'_> {
             }
             RequestPhase::Ended => None,
             _ => {
-                match self.spec(spent(self.others(&name))).map(|own| self.kept(own, request)) {
+                match self
+                    .spec(spent(self.others(&name)))
+                    .map(|own| self.kept(own, request))
+                {
                     Ok(wanted) if wanted != request.spec => {
                         let patch = merge_difference(&as_json(&request.spec), &as_json(&wanted));
                         if let Some(patch) = patch {

@@ -51,17 +51,14 @@ impl Selection {
 
     /// Whether it brings the objects of one kind without exception.
     pub(crate) fn is_whole(&self) -> bool {
-        self.namespace.is_none()
-            && self.name.is_none()
-            && self.labels.is_empty()
-            && !self.unknown
+        self.namespace.is_none() && self.name.is_none() && self.labels.is_empty() && !self.unknown
     }
 
     /// Whether it brings an object; none when only the API server knows.
     pub(crate) fn brings(&self, meta: &ObjectMeta) -> Option<bool> {
-        let differs = |wanted: &Option<String>, is: &Option<String>| wanted.is_some() && wanted != is;
-        let another =
-            differs(&self.namespace, &meta.namespace) || differs(&self.name, &meta.name);
+        let differs =
+            |wanted: &Option<String>, is: &Option<String>| wanted.is_some() && wanted != is;
+        let another = differs(&self.namespace, &meta.namespace) || differs(&self.name, &meta.name);
         let none = BTreeMap::new();
         let labels = meta.labels.as_ref().unwrap_or(&none);
         if another || !self.labels.iter().all(|each| each.holds(labels)) {

@@ -191,7 +191,10 @@ fn closed(provider: &CloudProvider) -> Option<String> {
     let circuit = provider.status.as_ref()?.circuit.as_ref()?;
     let last = circuit.last_failure.as_deref().unwrap_or_default();
     (circuit.state == CircuitState::Open).then(|| {
-        format!("its last {} machines came to nothing ({last})", circuit.failures)
+        format!(
+            "its last {} machines came to nothing ({last})",
+            circuit.failures
+        )
     })
 }
 
@@ -227,7 +230,11 @@ fn objection(args: &Args, row: &Row) -> Option<String> {
     if args.region.as_ref().is_some_and(elsewhere) {
         return Some("another region".to_owned());
     }
-    if args.provider.as_ref().is_some_and(|name| *name != row.provider) {
+    if args
+        .provider
+        .as_ref()
+        .is_some_and(|name| *name != row.provider)
+    {
         return Some("another provider".to_owned());
     }
     let spot = decimal(offer.spot_price.as_deref());
@@ -241,7 +248,9 @@ fn objection(args: &Args, row: &Row) -> Option<String> {
     }
     // Said of what would do otherwise: it is shown, and cannot be had at the moment.
     let sold_out = (offer.availability == "none").then(|| "sold out".to_owned());
-    sold_out.or_else(|| row.closed.clone()).filter(|_| args.rejected)
+    sold_out
+        .or_else(|| row.closed.clone())
+        .filter(|_| args.rejected)
 }
 
 /// Where a provider's prices are from.
@@ -298,7 +307,9 @@ fn grouped(args: &Args, rows: &[Row]) -> anyhow::Result<ExitCode> {
 
 /// What does not do, and why.
 fn refused(rows: &[Row], why: impl Fn(&Row) -> Option<String>) -> Table {
-    let mut table = Table::new(["GPU", "GPUS", "PRICE/H", "PROVIDER", "REGION", "TYPE", "WHY NOT"]);
+    let mut table = Table::new([
+        "GPU", "GPUS", "PRICE/H", "PROVIDER", "REGION", "TYPE", "WHY NOT",
+    ]);
     for row in rows {
         let offer = &row.offer;
         table.row([

@@ -54,13 +54,17 @@ fn one_that_is_silent_for_long_is_followed_by_the_other() {
     let mut it = intended(&json!({}));
     let before = plan(&it, &other(-50, 250), at(259));
     assert!(before.calls.is_empty());
-    assert_eq!(written(&before).attempts[0].caller.as_deref(), Some("one@1"));
+    assert_eq!(
+        written(&before).attempts[0].caller.as_deref(),
+        Some("one@1")
+    );
     let status = written(&plan(&it, &other(-50, 261), at(261)));
     assert_eq!(status.attempts[0].caller.as_deref(), Some("other@2"));
     // Deleted meanwhile: it goes when nothing that was sent can still appear.
     it.status = Some(status);
-    it.metadata.deletion_timestamp =
-        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(262)));
+    it.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
+        at(262),
+    ));
     it.status = Some(written(&plan(&it, &other(-50, 262), at(262))));
     let open = |now| {
         let pass = plan(&it, &other(-50, now), at(now));

@@ -191,7 +191,11 @@ fn a_machine_rented_for_a_workload_is_closed_to_others_once_its_gpus_show() {
     ]);
     let running = machine(State::Running);
     let put = |node: Node| {
-        let pass = plan(&it, &with(sight(9, Some(&running)), Some(node), false), at(9));
+        let pass = plan(
+            &it,
+            &with(sight(9, Some(&running)), Some(node), false),
+            at(9),
+        );
         let mut patches = pass.actions.iter().filter_map(|action| match action {
             Action::Patch { patch, .. } => patch.pointer("/spec/taints").cloned(),
             _ => None,
@@ -203,12 +207,21 @@ fn a_machine_rented_for_a_workload_is_closed_to_others_once_its_gpus_show() {
     // What makes its GPUs known is a pod of somebody else.
     assert_eq!(put(starting(Some("passed"))), Some(json!([kept])));
     let mut shows = starting(Some("passed"));
-    shows.spec.get_or_insert_default().taints = Some(vec![serde_json::from_value(kept.clone()).expect("a taint")]);
+    shows.spec.get_or_insert_default().taints =
+        Some(vec![serde_json::from_value(kept.clone()).expect("a taint")]);
     let status = shows.status.get_or_insert_default();
-    status.allocatable = Some([("nvidia.com/gpu".to_owned(), serde_json::from_value(json!("1")).expect("a count"))].into());
+    status.allocatable = Some(
+        [(
+            "nvidia.com/gpu".to_owned(),
+            serde_json::from_value(json!("1")).expect("a count"),
+        )]
+        .into(),
+    );
     assert_eq!(put(shows.clone()), Some(json!([kept, rented])));
     let taints = &mut shows.spec.get_or_insert_default().taints;
-    taints.get_or_insert_default().push(serde_json::from_value(rented).expect("a taint"));
+    taints
+        .get_or_insert_default()
+        .push(serde_json::from_value(rented).expect("a taint"));
     assert_eq!(put(shows), None, "once is enough");
 }
 

@@ -20,7 +20,11 @@ fn vanishes(it: &mut GPURequest, seconds: i64) {
         let number = it.status.as_ref().map_or(0, |status| status.attempt_count);
         gone.open[0].number = number;
         let pass = plan(it, &gone, at(now));
-        if pass.actions.iter().any(|action| matches!(action, Action::Status(_))) {
+        if pass
+            .actions
+            .iter()
+            .any(|action| matches!(action, Action::Status(_)))
+        {
             it.status = Some(written(&pass));
         }
     }
@@ -47,7 +51,11 @@ fn a_spot_request_outlives_any_number_of_interruptions() {
         assert_eq!(last.outcome.as_deref(), Some("SpotInterrupted"), "{last:?}");
         follows(&mut it, start + 1800);
         let status = it.status.clone().expect("a status");
-        assert_eq!(status.phase, RequestPhase::Ready, "round {round}: {status:?}");
+        assert_eq!(
+            status.phase,
+            RequestPhase::Ready,
+            "round {round}: {status:?}"
+        );
     }
 }
 
@@ -59,12 +67,19 @@ fn machines_that_come_to_nothing_end_a_request_only_in_a_row() {
         vanishes(&mut it, round * 4000);
         follows(&mut it, round * 4000 + 1800);
     }
-    assert_eq!(it.status.as_ref().map(|status| status.phase), Some(RequestPhase::Ready));
+    assert_eq!(
+        it.status.as_ref().map(|status| status.phase),
+        Some(RequestPhase::Ready)
+    );
     // None of these is there for a minute.
     for round in 10..16 {
         vanishes(&mut it, round * 4000);
         if round < 15 {
-            it.status = Some(written(&plan(&it, &seen(market()), at(round * 4000 + 1800))));
+            it.status = Some(written(&plan(
+                &it,
+                &seen(market()),
+                at(round * 4000 + 1800),
+            )));
         }
     }
     let status = written(&plan(&it, &seen(market()), at(70_000)));
@@ -108,14 +123,18 @@ fn a_machine_that_is_billed_above_what_was_agreed_is_given_back() {
     let attempt = &status.attempts[0];
     assert_eq!(attempt.ending.as_deref(), Some("PriceAboveLimit"));
     let words = attempt.reason.as_deref().unwrap_or_default();
-    assert!(words.contains("bills 3.01") && words.contains("3.00"), "{words}");
+    assert!(
+        words.contains("bills 3.01") && words.contains("3.00"),
+        "{words}"
+    );
 }
 
 #[test]
 fn a_machine_that_others_use_outlives_the_workload_it_was_rented_for() {
     let mut it = ready(&json!({"maxLifetime": "1h"}));
-    it.metadata.deletion_timestamp =
-        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(100)));
+    it.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
+        at(100),
+    ));
     let running = machine(State::Running);
     let ending = |ownerless: bool, used: bool, now: i64| {
         let mut seen = with(sight(now, Some(&running)), Some(ready_node()), used);

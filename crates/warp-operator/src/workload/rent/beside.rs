@@ -39,7 +39,8 @@ pub(crate) fn look(
     let rooms = requests.iter().filter(|request| {
         if let Some(attempt) = coming(request, now) {
             let machine = (attempt.gpus, Some(attempt.machine.as_str()));
-            return holds(&ask, &attempt.gpu) && free(request, machine, workload, workloads) >= needed;
+            return holds(&ask, &attempt.gpu)
+                && free(request, machine, workload, workloads) >= needed;
         }
         // Sized for several, and no machine is chosen yet.
         let gpus = u32::try_from(request.spec.gpu_count).unwrap_or(0);
@@ -106,7 +107,9 @@ fn owner<'a>(
     workloads: &'a [Arc<GPUWorkload>],
 ) -> Option<&'a Arc<GPUWorkload>> {
     let (_, uid) = tenant_of(request)?;
-    workloads.iter().find(|one| one.uid().as_ref() == Some(&uid))
+    workloads
+        .iter()
+        .find(|one| one.uid().as_ref() == Some(&uid))
 }
 
 /// Whether a request is to rent a machine and has not chosen one.

@@ -53,7 +53,10 @@ pub(crate) fn plan(
         Some((gpus, paying(other)?))
     });
     let mine = u32::try_from(workload.spec.total_gpus()).ok()?;
-    let wants: Vec<(u32, Decimal)> = std::iter::once((mine, own)).chain(others).take(TOGETHER).collect();
+    let wants: Vec<(u32, Decimal)> = std::iter::once((mine, own))
+        .chain(others)
+        .take(TOGETHER)
+        .collect();
     let kinds = kinds(workload, &ask, providers);
     let sizes: Vec<u32> = wants.iter().map(|(gpus, _)| *gpus).collect();
     let bought = purchase::cheapest(&sizes, &kinds)?;
@@ -88,7 +91,8 @@ fn kinds(workload: &GPUWorkload, ask: &GpuAsk, providers: &[Arc<CloudProvider>])
     };
     let named = |provider: &&Arc<CloudProvider>| {
         let mut names = rent.providers.iter();
-        let known = |name: &String| *name == provider.name_any() || name == provider.spec.kind.as_str();
+        let known =
+            |name: &String| *name == provider.name_any() || name == provider.spec.kind.as_str();
         rent.providers.is_empty() || names.any(known)
     };
     let ready = |provider: &&Arc<CloudProvider>| {
@@ -99,13 +103,17 @@ fn kinds(workload: &GPUWorkload, ask: &GpuAsk, providers: &[Arc<CloudProvider>])
             && provider.meta().deletion_timestamp.is_none()
     };
     let usable = providers.iter().filter(named).filter(ready);
-    let offers = usable.flat_map(|provider| provider.status.iter().flat_map(|status| &status.offers));
+    let offers =
+        usable.flat_map(|provider| provider.status.iter().flat_map(|status| &status.offers));
     let fitting = offers.filter(|offer| offer.availability != "none" && holds(ask, &offer.gpu));
     let kinds = fitting.filter_map(|offer| {
         let spot = offer.spot_price.as_ref().filter(|_| rent.spot);
         let price: Decimal = spot.unwrap_or(&offer.price).parse().ok()?;
         let price = u64::try_from(price * Decimal::from(UNIT)).ok()?;
-        Some(Kind { gpus: offer.gpus, price })
+        Some(Kind {
+            gpus: offer.gpus,
+            price,
+        })
     });
     kinds.collect()
 }

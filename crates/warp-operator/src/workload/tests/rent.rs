@@ -432,21 +432,36 @@ fn waiting(number: usize, gpus: i32, rent: Value) -> Arc<GPUWorkload> {
 
 #[test]
 fn ten_that_wait_buy_what_they_need_together() {
-    let all: Vec<_> = (0..10).map(|number| waiting(number, 1, json!({"maxPrice": 3}))).collect();
+    let all: Vec<_> = (0..10)
+        .map(|number| waiting(number, 1, json!({"maxPrice": 3})))
+        .collect();
     let clouds = [selling(&[(1, "2.90"), (2, "5.80"), (8, "23.20")])];
     let first = packed(&all[0], &all, &clouds, now());
-    let eight = Pack { gpus: 8, max_price: 24.into(), shared_by: 8 };
+    let eight = Pack {
+        gpus: 8,
+        max_price: 24.into(),
+        shared_by: 8,
+    };
     assert_eq!(first, Some(eight));
-    assert_eq!(packed(&all[1], &all, &clouds, now()), None, "others come first");
+    assert_eq!(
+        packed(&all[1], &all, &clouds, now()),
+        None,
+        "others come first"
+    );
     // The two that are left buy one with two.
-    assert_eq!(packed(&all[8], &all[8..], &clouds, now()).map(|pack| pack.gpus), Some(2));
+    assert_eq!(
+        packed(&all[8], &all[8..], &clouds, now()).map(|pack| pack.gpus),
+        Some(2)
+    );
     // Nothing is gained, or nobody would pay it.
     let dear = [selling(&[(1, "2.90"), (8, "23.30")])];
     assert_eq!(packed(&all[0], &all, &dear, now()), None);
     let only = [selling(&[(8, "30.00")])];
     assert_eq!(packed(&all[0], &all[..8], &only, now()), None);
     // Whose sum is limited rents for itself.
-    let limited: Vec<_> = (0..2).map(|at| waiting(at, 1, json!({"maxTotalPrice": 9}))).collect();
+    let limited: Vec<_> = (0..2)
+        .map(|at| waiting(at, 1, json!({"maxTotalPrice": 9})))
+        .collect();
     assert_eq!(packed(&limited[0], &limited, &clouds, now()), None);
 }
 
@@ -454,11 +469,22 @@ fn ten_that_wait_buy_what_they_need_together() {
 fn a_machine_for_several_is_asked_for_and_kept_while_it_has_them() {
     let waits = asks(json!({"after": "0s"}), Value::Null);
     let mut seen = seen(reason::WAITING_FOR_CAPACITY, &[]);
-    seen.rented.pack = Some(Pack { gpus: 8, max_price: 30.into(), shared_by: 4 });
+    seen.rented.pack = Some(Pack {
+        gpus: 8,
+        max_price: 30.into(),
+        shared_by: 4,
+    });
     let course = planned(&waits, &seen);
     let [asked] = made(&course).try_into().expect("one request");
-    assert_eq!((&asked["spec"]["gpuCount"], &asked["spec"]["maxPrice"]), (&json!(8), &json!("30")));
-    assert!(message(&course).contains("and 3 that wait with it"), "{}", message(&course));
+    assert_eq!(
+        (&asked["spec"]["gpuCount"], &asked["spec"]["maxPrice"]),
+        (&json!(8), &json!("30"))
+    );
+    assert!(
+        message(&course).contains("and 3 that wait with it"),
+        "{}",
+        message(&course)
+    );
     let mut waits = waits;
     waits.status.as_mut().unwrap().rent = Some(state(&course));
     let mut there = (*request(NAME, json!({"phase": "Pending"}))).clone();
@@ -468,10 +494,14 @@ fn a_machine_for_several_is_asked_for_and_kept_while_it_has_them() {
     seen.rented.shared = vec![NAME.to_owned()];
     let patched = |seen: &Seen| {
         let course = planned(&waits, seen);
-        let mut patches = course.steps.actions.iter().filter_map(|action| match action {
-            Action::Patch { patch, .. } => patch.pointer("/spec/gpuCount").cloned(),
-            _ => None,
-        });
+        let mut patches = course
+            .steps
+            .actions
+            .iter()
+            .filter_map(|action| match action {
+                Action::Patch { patch, .. } => patch.pointer("/spec/gpuCount").cloned(),
+                _ => None,
+            });
         patches.next()
     };
     assert_eq!(patched(&seen), None);

@@ -60,7 +60,9 @@ pub(super) fn bought(change: &Change, moment: &Moment, wrong: &mut Vec<String>) 
             if theirs == own {
                 wrong.push(format!("{own} was bought while there is one of that name"));
             } else if request(theirs) == request(own) && other["preempted"] != true {
-                wrong.push(format!("{own} was bought while {theirs} of the same request runs"));
+                wrong.push(format!(
+                    "{own} was bought while {theirs} of the same request runs"
+                ));
             }
         }
     }
@@ -69,7 +71,9 @@ pub(super) fn bought(change: &Change, moment: &Moment, wrong: &mut Vec<String>) 
 /// No machine is left of a request that goes.
 pub(super) fn left(gone: &Value, moment: &Moment, wrong: &mut Vec<String>) {
     let uid = text(gone, "/metadata/uid");
-    let books = moment.all("ConfigMap").filter(|object| !text(object, BOOKS).is_empty());
+    let books = moment
+        .all("ConfigMap")
+        .filter(|object| !text(object, BOOKS).is_empty());
     for machine in books.flat_map(ours) {
         let its = request(text(&machine, "/name")).ends_with(uid);
         if its && text(&machine, "/ended").is_empty() {

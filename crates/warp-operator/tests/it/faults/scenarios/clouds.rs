@@ -463,7 +463,10 @@ pub(super) async fn is_told_until_the_machine_is_gone(world: &World) -> Result<(
     let api = world.api_of(&it)?;
     api.delete("r", &DeleteParams::default()).await?;
     world.pass(Duration::from_mins(10)).await;
-    ensure!(api.get_opt("r").await?.is_some(), "it went before its machine");
+    ensure!(
+        api.get_opt("r").await?.is_some(),
+        "it went before its machine"
+    );
     cloud_does(world, |books| books.script.forgets_terminate = false).await?;
     world.until(&it, "gone", |object| object.is_none()).await?;
     accounts_are_right(world, None).await

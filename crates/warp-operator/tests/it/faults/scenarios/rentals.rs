@@ -80,6 +80,9 @@ pub(super) async fn leaves_its_machine_to_those_that_use_it(world: &World) -> Re
     delete(world, &first).await?;
     until_phase(world, &second, "Succeeded").await?;
     let retried = world.api_of(&second)?.get("v").await?;
-    ensure!(retried.data["status"]["disruptions"].as_i64().unwrap_or(0) == 0, "{retried:?}");
+    ensure!(
+        retried.data["status"]["disruptions"].as_i64().unwrap_or(0) == 0,
+        "{retried:?}"
+    );
     accounts_are_right(world, None).await
 }
