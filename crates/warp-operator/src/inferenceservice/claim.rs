@@ -207,7 +207,10 @@ pub(super) fn gpus(pod: &Pod) -> Option<(GpuAsk, &'static str)> {
         let mut names = vendor.resources().iter();
         let resource = *names.find(|name| asked.extended(name) > 0)?;
         // Which of the vendor's GPUs will do is in the pod's affinity.
-        let ask = GpuAsk::whole(vendor, u32::try_from(asked.extended(resource)).unwrap_or(u32::MAX));
+        let ask = GpuAsk::whole(
+            vendor,
+            u32::try_from(asked.extended(resource)).unwrap_or(u32::MAX),
+        );
         Some((ask, resource))
     })
 }

@@ -125,12 +125,7 @@ pub(crate) fn ask(job: &Queued) -> Result<Ask, String> {
             vendors.flat_map(|vendor| vendor.resources().iter().map(move |name| (vendor, *name)));
         for named in names.filter(|(_, name)| asked.extended(name) > 0) {
             let count = u32::try_from(asked.extended(named.1)).unwrap_or(u32::MAX);
-            let gpus = GpuAsk {
-                vendor: named.0,
-                names: Vec::new(),
-                min_memory_mib: 0,
-                count,
-            };
+            let gpus = GpuAsk::whole(named.0, count);
             let (meta, pod) = (meta.clone(), pod.clone());
             found.push((
                 named,
