@@ -102,6 +102,8 @@ fn a_place_pins_one_pod_and_lets_it_through_its_own_gate_only() {
     let place = Place {
         node: "n1".to_owned(),
         resource: "nvidia.com/gpu".to_owned(),
+        extra: std::collections::BTreeMap::new(),
+        milli: 1000,
         evidence: None,
         strategy: "warp",
         provider: "kubernetes".to_owned(),
