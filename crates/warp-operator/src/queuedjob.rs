@@ -37,7 +37,7 @@ use caches::BY_UID;
 use observe::{Seen, see};
 use queued::{Of, Row};
 
-pub(crate) use ask::{ask, patient, priority, without};
+pub(crate) use ask::{Ask, ask, patient, priority, without};
 pub(crate) use caches::Caches;
 pub(crate) use claim::{Asking, Claims, ends_of};
 pub(crate) use evict::Running;

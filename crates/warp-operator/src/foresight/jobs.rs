@@ -16,7 +16,7 @@ use crate::config::Settings;
 use crate::ledger::{Promise, finished};
 use crate::placement::{Claimant, Endings, Runner};
 use crate::queuedjob::{
-    Asking, Queued, Running, Standing, ask, ends_of, in_words_of, patient, priority, promises,
+    Ask, Asking, Queued, Running, Standing, ask, ends_of, in_words_of, patient, priority, promises,
     queued_at, standing,
 };
 
@@ -162,7 +162,7 @@ impl Cluster {
         QueuedJob {
             priority: self.priority_of(job),
             patient: self.is_patient(job),
-            gpus: asked.as_ref().map_or(0, |asked| asked.total_gpus()),
+            gpus: asked.as_ref().map_or(0, Ask::total_gpus),
             in_line: standing == Standing::Queued && asked.is_ok(),
             ask: asked.map_or_else(|_| "-".to_owned(), |asked| asked.describe()),
             job: Arc::clone(job),

@@ -29,6 +29,7 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
 MaxStartups 1024
+LogLevel ERROR
 SetEnv WARP_MPI_DONE=$own/done
 END
 	"$sshd" -D -e -f "$own/sshd_config" &

@@ -22,6 +22,17 @@ use super::store::{Entry, Store};
 use super::{Health, Key};
 use crate::pass::Observer;
 
+/// What it means that the API server does not serve a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unserved {
+    /// It has no objects.
+    Empty,
+    /// It has none, which is no trouble: it need not be installed.
+    Fine,
+    /// It is waited for.
+    Missing,
+}
+
 /// Where objects come from: a path and what it is asked for.
 #[derive(Clone, Debug)]
 pub struct Source {
@@ -29,8 +40,7 @@ pub struct Source {
     namespace: Option<String>,
     metadata_only: bool,
     managed_fields: bool,
-    must_be_served: bool,
-    if_served: bool,
+    unserved: Unserved,
     field_selector: Option<String>,
     label_selector: Option<String>,
 }
@@ -68,8 +78,7 @@ impl Source {
             namespace: None,
             metadata_only: false,
             managed_fields: false,
-            must_be_served: false,
-            if_served: false,
+            unserved: Unserved::Empty,
             field_selector: None,
             label_selector: None,
         }
@@ -91,7 +100,7 @@ impl Source {
     /// A kind the API server does not serve is waited for, instead of counting as one without objects.
     #[must_use]
     pub fn must_be_served(mut self) -> Self {
-        self.must_be_served = true;
+        self.unserved = Unserved::Missing;
         self
     }
 
@@ -99,13 +108,13 @@ impl Source {
     /// seldom asked for again.
     #[must_use]
     pub fn if_served(mut self) -> Self {
-        self.if_served = true;
+        self.unserved = Unserved::Fine;
         self
     }
 
     /// Whether this failure is only that a kind that need not be there is not.
     fn may_be_missing(&self, error: &kube::Error) -> bool {
-        self.if_served && missing(error)
+        self.unserved == Unserved::Fine && missing(error)
     }
 
     /// The plural of the kind.
@@ -329,7 +338,7 @@ impl Reader {
                     self.delay = delay;
                     self.place = Place::Nowhere(Some(Instant::now() + delay));
                     // A kind this server does not serve has no objects; it may be served later.
-                    if missing(&error) && !self.source.must_be_served {
+                    if missing(&error) && self.source.unserved != Unserved::Missing {
                         return Change::Listed(Vec::new(), None);
                     }
                 }
@@ -359,8 +368,8 @@ impl Reader {
 
     /// How long to leave the server alone after a failure: longer the sooner it came.
     fn rest(&self, error: &kube::Error) -> Duration {
-        let absent = self.source.must_be_served || self.source.if_served;
-        if refused(error) || (missing(error) && absent) {
+        let seldom = self.source.unserved != Unserved::Empty;
+        if refused(error) || (missing(error) && seldom) {
             (self.delay * 3).clamp(FIRST_REFUSED, LAST_REFUSED)
         } else if self.began.elapsed() > LAST_RETRY {
             FIRST_RETRY

@@ -186,6 +186,16 @@ impl Trial {
                 };
                 world.until(&manifest, "failed", failed).await
             }
+            "retryPolicy.onMemberFailure" if self.value == "fail" => {
+                trouble::exit(world, &pod).await?;
+                let failed = |object: Option<&Value>| {
+                    object.is_some_and(|object| {
+                        object["status"]["phase"] == "Failed"
+                            && object["status"]["retryCount"].as_i64().unwrap_or(0) == 0
+                    })
+                };
+                world.until(&manifest, "failed", failed).await
+            }
             "retryPolicy.backoffSeconds" => {
                 trouble::fail(world, &pod, random).await?;
                 let waits = |object: Option<&Value>| {

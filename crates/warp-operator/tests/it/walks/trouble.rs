@@ -86,6 +86,11 @@ pub(crate) async fn fail(world: &World, pod: &Pod, random: &mut Random) -> Resul
     behave(world, pod, ENDS[random.below(ENDS.len())]).await
 }
 
+/// Ends a pod badly by its own doing.
+pub(crate) async fn exit(world: &World, pod: &Pod) -> Result<()> {
+    behave(world, pod, ENDS[0]).await
+}
+
 /// Ends a pod well.
 pub(crate) async fn finish(world: &World, pod: &Pod) -> Result<()> {
     behave(world, pod, &[("run-time", "1s")]).await

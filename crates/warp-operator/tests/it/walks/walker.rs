@@ -236,7 +236,9 @@ impl Walker {
     pub(crate) fn sturdy(&self, failures: i64) -> bool {
         let retries = self.goal["retryPolicy"]["maxRetries"].as_i64();
         let ends = ["command", "args", "maxRuntime"];
+        let gives_up = self.goal["retryPolicy"]["onMemberFailure"] == "fail";
         retries >= Some(failures)
+            && !gives_up
             && ends.iter().all(|field| self.goal.get(field).is_none())
             && !self.leaf.path.contains("tolerations")
     }
