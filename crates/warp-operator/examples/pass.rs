@@ -109,7 +109,7 @@ struct Running {
 impl Fleet {
     fn new(nodes: usize, waiting: usize, sizes: &[usize]) -> Result<Self> {
         let mut fleet = Self {
-            scheduler: Rehearsal::new(Settings::default()),
+            scheduler: Rehearsal::new(Settings::default()).unchecked(),
             now: "2026-11-17T12:00:00Z".parse()?,
             running: Vec::new(),
             version: 0,

@@ -24,7 +24,7 @@ mod placement;
 mod purity;
 mod queuedjob;
 mod readiness;
-#[cfg(any(test, feature = "rehearsal"))]
+#[doc(hidden)]
 pub mod rehearsal;
 mod retry;
 mod run;

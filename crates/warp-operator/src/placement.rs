@@ -90,6 +90,8 @@ pub(crate) struct Placement {
     cx: Arc<Context>,
     claimants: Vec<Box<dyn Claimants>>,
     state: Mutex<State>,
+    /// Every pass compares what is kept with what the API shows.
+    checks: bool,
     /// Volumes, or quotas, have changed since the last pass.
     storage_changed: Arc<AtomicBool>,
     quotas_changed: Arc<AtomicBool>,
@@ -191,6 +193,7 @@ impl Placement {
         Self {
             cx: Arc::clone(cx),
             claimants,
+            checks: cfg!(debug_assertions),
             state: Mutex::new(State {
                 roll: Roll::default(),
                 books,
@@ -336,7 +339,7 @@ impl Placement {
         let due = state
             .checked
             .is_none_or(|checked| later(checked, CHECK) <= now);
-        if !due && !cfg!(debug_assertions) {
+        if !due && !self.checks {
             return;
         }
         state.checked = Some(now);
@@ -367,6 +370,7 @@ impl Placement {
         state.settled = None;
         let reader = self.reader();
         state.roll.read_all(reader, now);
+        state.roll.is_kept_for(&state.held);
         let kept = state.kept.promises();
         let promises = state.roll.promises().cloned().chain(kept);
         state.books.rebuild(promises.collect());
@@ -384,8 +388,13 @@ impl Placement {
     }
 }
 
-#[cfg(any(test, feature = "rehearsal"))]
 impl Placement {
+    /// Compares what is kept with what the API shows only as often as a release build does.
+    pub(crate) fn unchecked(mut self) -> Self {
+        self.checks = false;
+        self
+    }
+
     /// A pass but for its writes: what would be placed, and how many are told that they wait.
     pub(crate) fn rehearse(
         &self,

@@ -27,6 +27,13 @@ pub(crate) struct Held {
     by: Option<i64>,
 }
 
+impl Held {
+    /// Whom they are kept for.
+    pub(super) fn uid(&self) -> &str {
+        &self.uid
+    }
+}
+
 /// The line of one pass.
 pub(crate) struct Line<'a> {
     policy: QueuePolicy,

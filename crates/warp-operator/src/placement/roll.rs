@@ -14,7 +14,8 @@ use super::memo::Own;
 use super::shape::{ShapeId, Shapes};
 use super::verdict::{is_fresh, moved};
 use super::{
-    Account, Arrivals, Asks, Claimant, Claimants, Endings, Order, Runner, Turn, Verdict, Verdicts,
+    Account, Arrivals, Asks, Claimant, Claimants, Endings, Held, Order, Runner, Turn, Verdict,
+    Verdicts,
 };
 use crate::ledger::{Ledger, Promise};
 
@@ -311,6 +312,14 @@ impl Roll {
             }
         }
         self.runners.ripen(now);
+    }
+
+    /// Notes whom room was kept for in the last pass.
+    pub(super) fn is_kept_for(&mut self, held: &[Held]) {
+        let uids: BTreeSet<&str> = held.iter().map(Held::uid).collect();
+        for waiting in self.line.values_mut() {
+            waiting.is_kept_for = uids.contains(waiting.claimant.claim().uid.as_str());
+        }
     }
 
     /// One in line is to be read again in the next pass.

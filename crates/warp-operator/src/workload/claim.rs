@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Namespace, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, PodSpec};
 use kube::core::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
@@ -107,8 +107,10 @@ fn follow(cx: &Context, heard: &Heard) {
     });
     let (noting, pods) = (heard.clone(), cx.pods.clone());
     cx.nodes.listen(move |old, new| {
+        // How long a node has been silent decides when its pods are given up.
+        let answers = |node: Option<&Node>| node.and_then(answering);
         if let Some(node) = new.or(old)
-            && ledger::node_matters(old, new)
+            && (ledger::node_matters(old, new) || answers(old) != answers(new))
         {
             noting.note(keys_on(&pods, node));
         }
@@ -129,6 +131,14 @@ fn follow(cx: &Context, heard: &Heard) {
             noting.note(here.iter().map(|workload| Key::of(&**workload)));
         }
     });
+}
+
+/// Whether a node answers, and since when.
+fn answering(node: &Node) -> Option<(String, Option<Timestamp>)> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    let ready = conditions.iter().find(|found| found.type_ == "Ready")?;
+    let since = ready.last_transition_time.as_ref().map(|time| time.0);
+    Some((ready.status.clone(), since))
 }
 
 /// The workload of the Job that made a pod, whatever the pod's labels say.
