@@ -86,7 +86,10 @@ pub fn shares_within_devices(fleet: &Fleet) -> Vec<Violation> {
                 let units = node.allocatable.extended(&pool.resource).max(0);
                 units.saturating_mul(i64::from(pool.unit.milli))
             }
-            Cards::Each(cards) => cards.len() as i64 * i64::from(WHOLE),
+            Cards::Each(cards) => {
+                let cards = i64::try_from(cards.len()).unwrap_or(i64::MAX);
+                cards.saturating_mul(i64::from(WHOLE))
+            }
         });
         let most: i64 = most.sum();
         if held > most {

@@ -120,7 +120,7 @@ fn offers(ledger: &Ledger, ask: &GpuAsk) -> String {
                 .devices
                 .iter()
                 .filter(wanted)
-                .filter_map(|device| Some(offered(device, Unit::of(device)?)))
+                .filter_map(|device| Some(offered(device, &Unit::of(device)?)))
                 .collect();
             here.sort();
             here.dedup();
@@ -148,7 +148,7 @@ fn offers(ledger: &Ledger, ask: &GpuAsk) -> String {
 }
 
 /// A unit with the model it is of, where that is known.
-fn offered(device: &Device, unit: Unit) -> String {
+fn offered(device: &Device, unit: &Unit) -> String {
     let model = model_name(device);
     let unit = if unit.is_whole() {
         "whole GPUs".to_owned()

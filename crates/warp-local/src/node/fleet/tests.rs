@@ -162,3 +162,79 @@ fn faults_hit_a_node_or_every_node_of_a_pool() {
     assert_eq!(faults[2].nodes, ["a-2"]);
     assert_eq!(faults[2].set["fail-first"], "2");
 }
+
+#[test]
+fn shared_and_cut_pools_show_what_their_vendors_plugins_show() {
+    let fleet = Fleet::parse(
+        "pools:
+- {name: amount, gpu: L4, gpus: 2, share: {by: amount}}
+- {name: mps, gpu: L4, gpus: 1, share: {by: mps, each: 4}}
+- {name: mig, gpu: H100-80GB, gpus: 1, partitions: {1g.10gb: 7, 3g.40gb: 2}}
+- {name: cpx, gpu: MI300X, partitions: {cpx_nps4: 64}}
+- {name: tiles, gpu: Max-1550, partitions: {tile: 4}}
+- {name: xe, gpu: Max-1100, gpus: 2, share: {by: time-slicing, each: 3}}
+",
+        "parts",
+    )
+    .unwrap();
+    let read = |at: usize| {
+        let shape = &fleet.nodes[at];
+        let counts = shape.resources(&shape.devices);
+        let counts = counts
+            .into_iter()
+            .filter_map(|(name, amount)| Some((name, amount.0.parse().ok()?)));
+        let devices = gpu::read(&shape.labels, &counts.collect()).devices;
+        let units = devices.iter().map(|device| {
+            let unit = warp_core::fleet::Unit::of(device).unwrap();
+            (device.resource.clone(), device.count, unit.to_string())
+        });
+        units.collect::<Vec<_>>()
+    };
+    let want =
+        |resource: &str, count: u64, unit: &str| (resource.to_owned(), count, unit.to_owned());
+    assert_eq!(
+        read(0),
+        [want("nvidia.com/gpu", 20, "shared GPUs by amount")]
+    );
+    assert_eq!(
+        read(1),
+        [want("nvidia.com/gpu", 4, "shared GPUs (1/4 each)")]
+    );
+    assert_eq!(
+        read(2),
+        [
+            want("nvidia.com/gpu", 1, "whole GPUs"),
+            want("nvidia.com/mig-1g.10gb", 7, "1g.10gb"),
+            want("nvidia.com/mig-3g.40gb", 2, "3g.40gb"),
+        ]
+    );
+    assert_eq!(read(3), [want("amd.com/gpu", 64, "cpx_nps4")]);
+    assert_eq!(read(4)[1], want("gpu.intel.com/tiles", 4, "tile"));
+    assert_eq!(
+        read(5),
+        [want("gpu.intel.com/i915", 6, "shared GPUs (1/3 each)")]
+    );
+}
+
+#[test]
+fn a_pool_that_cannot_be_shared_or_cut_so_is_told_why() {
+    for (pool, says) in [
+        ("gpu: L4, share: {by: turns}", "\"turns\" is not known"),
+        ("gpu: L4, share: {by: mps, each: 1}", "2 to 100"),
+        (
+            "gpu: MI300X, share: {by: mps, each: 2}",
+            "no plugin shares amd GPUs by mps",
+        ),
+        ("gpu: L4, partitions: {cpx: 8}", "no part of a L4"),
+        ("gpu: MI300X, partitions: {CPX: 64}", "such as CPX_nps1"),
+        ("share: {by: mps}", "name the model"),
+        (
+            "gpu: A30, share: {by: mps}, partitions: {1g.6gb: 4}",
+            "make two pools",
+        ),
+    ] {
+        let text = format!("pools:\n- {{name: a, {pool}}}\n");
+        let told = Fleet::parse(&text, "it").unwrap_err().to_string();
+        assert!(told.contains(says), "{told}");
+    }
+}

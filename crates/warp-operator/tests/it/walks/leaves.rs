@@ -56,6 +56,8 @@ const HINTS: &[(&str, &[&str])] = &[
     ("after", &["90m", "2h"]),
     ("idleTimeout", &["10m", "1h30m"]),
     ("models[]", &["H100", "A100-80GB"]),
+    ("fraction", &["0.25", "0.500"]),
+    ("partition", &["1g.10gb", "MIG-3g.40gb"]),
     ("image", &["walk:2", "registry.example/walk/deep:3"]),
     ("mountPath", &["/walk", "/walk/deep"]),
     ("path", &["/walk", "/var/walk"]),
@@ -90,6 +92,9 @@ const RULED: &[(&str, &str, &str)] = &[
         "Always",
         "restartPolicy must be Never",
     ),
+    ("gpu.isolation", "none", "isolation is for shared GPUs"),
+    ("gpu.isolation", "software", "isolation is for shared GPUs"),
+    ("gpu.isolation", "hardware", "isolation is for shared GPUs"),
 ];
 
 /// One field that holds a value and nothing of ours below it.

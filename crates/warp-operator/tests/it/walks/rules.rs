@@ -79,6 +79,11 @@ fn breaches() -> Vec<Breach> {
     let pod = "podTemplate needs a spec";
     let node = "nodeName goes around the scheduler";
     let policy = "restartPolicy must be Never";
+    let share = "fraction is a share of a GPU";
+    let fixed = "fraction and partition exclude each other";
+    let isolation = "isolation is for shared GPUs";
+    let single = "a share is of one GPU";
+    let rented = "rented machines hand out whole GPUs";
     let one = "exactly one of persistentVolumeClaim, emptyDir and hostPath";
     let volume = |sources: Value| {
         let mut volume = json!({"name": "v", "mountPath": "/v"});
@@ -135,6 +140,37 @@ fn breaches() -> Vec<Breach> {
             json!({"replicas": 2, "topology": {"level": "the same rack"}}),
         ),
         changed(true, level, json!({"topology": {"level": "rack one"}})),
+        changed(
+            false,
+            share,
+            json!({"gpu": {"fraction": "0.5", "sharing": "exclusive"}}),
+        ),
+        changed(
+            true,
+            fixed,
+            json!({"gpu": {"fraction": "0.5", "partition": "1g.10gb"}}),
+        ),
+        changed(false, isolation, json!({"gpu": {"isolation": "none"}})),
+        changed(
+            true,
+            isolation,
+            json!({"gpu": {"sharing": "exclusive", "isolation": "hardware"}}),
+        ),
+        changed(
+            false,
+            single,
+            json!({"gpuCount": 2, "gpu": {"sharing": "shared"}}),
+        ),
+        changed(
+            true,
+            single,
+            json!({"gpuCount": 2, "gpu": {"fraction": "0.5"}}),
+        ),
+        changed(
+            false,
+            rented,
+            json!({"gpu": {"partition": "1g.10gb"}, "rent": {"maxPrice": "3"}}),
+        ),
         changed(true, pod, json!({"podTemplate": {}})),
         changed(
             true,
