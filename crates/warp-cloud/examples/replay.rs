@@ -116,10 +116,10 @@ fn fields(line: &str) -> Vec<String> {
     all
 }
 
-/// The cheapest machine of each size on demand, over all price lists, with whose it is.
+/// The cheapest machine of each size on demand, over the price lists of clouds with virtual machines, with whose it is.
 fn market(folder: &Path) -> Outcome<Vec<(Kind, String)>> {
     let mut best: BTreeMap<u32, (u64, String)> = BTreeMap::new();
-    for cloud in ["aws", "azure", "lambda", "paperspace", "runpod", "vast"] {
+    for cloud in ["aws", "azure", "lambda", "paperspace"] {
         let text = std::fs::read_to_string(folder.join(format!("{cloud}-prices.csv")))?;
         let mut lines = text.lines();
         let head = fields(lines.next().unwrap_or_default());
@@ -204,6 +204,8 @@ fn replay(jobs: &[Job], owned: u32, kinds: &[Kind], rule: Rule) -> Figures {
         .collect();
     let mut figures = Figures::default();
     let mut queue: Vec<usize> = Vec::new();
+    // Places of machines that are gone.
+    let mut spare: Vec<usize> = Vec::new();
     let mut counted_on: BTreeMap<usize, usize> = BTreeMap::new();
     // Times at which something may happen; the ends of jobs with where they run.
     let mut times: BinaryHeap<std::cmp::Reverse<i64>> = BinaryHeap::new();
@@ -277,7 +279,7 @@ fn replay(jobs: &[Job], owned: u32, kinds: &[Kind], rule: Rule) -> Figures {
         let mut buy = |machines: &mut Vec<Machine>, kind: Kind, own: Option<usize>| {
             figures.machines += 1;
             times.push(std::cmp::Reverse(now + JOINS));
-            machines.push(Machine {
+            let machine = Machine {
                 free: kind.gpus,
                 gpus: kind.gpus,
                 price: Some(kind.price),
@@ -286,8 +288,13 @@ fn replay(jobs: &[Job], owned: u32, kinds: &[Kind], rule: Rule) -> Figures {
                 idle_since: Some(now + JOINS),
                 own,
                 gone: false,
-            });
+            };
             times.push(std::cmp::Reverse(now + JOINS + IDLE));
+            if let Some(place) = spare.pop() {
+                machines[place] = machine;
+                return place;
+            }
+            machines.push(machine);
             machines.len() - 1
         };
         match rule {
@@ -313,7 +320,8 @@ fn replay(jobs: &[Job], owned: u32, kinds: &[Kind], rule: Rule) -> Figures {
                 }
             }
         }
-        for machine in machines.iter_mut().filter(|machine| !machine.gone) {
+        let there = machines.iter_mut().enumerate();
+        for (place, machine) in there.filter(|(_, machine)| !machine.gone) {
             let Some(price) = machine.price else { continue };
             let idle = machine.idle_since.is_some_and(|since| {
                 let own = machine.own.is_some() && machine.ready <= now;
@@ -325,6 +333,7 @@ fn replay(jobs: &[Job], owned: u32, kinds: &[Kind], rule: Rule) -> Figures {
             });
             if idle && machine.free == machine.gpus {
                 machine.gone = true;
+                spare.push(place);
                 let time = now - machine.bought;
                 figures.rented_gpu_seconds += time * i64::from(machine.gpus);
                 #[expect(clippy::cast_precision_loss, reason = "money in a figure")]

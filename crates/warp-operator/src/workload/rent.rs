@@ -509,7 +509,7 @@ impl Waiting<'_> {
             gpu_vendor: ask.names.is_empty().then(|| vendor(ask.vendor)),
             min_memory: (gibibytes > 0).then(|| format!("{gibibytes}Gi")),
             // A gang has all its members on one machine: all of them come, or none.
-            gpu_count: i32::try_from(spec.total_gpus()).unwrap_or(i32::MAX),
+            gpu_count: spec.total_gpus(),
             spot_instance: rent.spot,
             max_price: Some(rent.max_price.clone()),
             max_total_price: total,
