@@ -40,6 +40,14 @@ fn files_that_decide_do_no_io() {
             include_str!("inferenceservice/plan.rs"),
         ),
         (
+            "inferenceservice/adapters.rs",
+            include_str!("inferenceservice/adapters.rs"),
+        ),
+        (
+            "inferenceservice/unplaced.rs",
+            include_str!("inferenceservice/unplaced.rs"),
+        ),
+        (
             "inferenceservice/copies.rs",
             include_str!("inferenceservice/copies.rs"),
         ),
