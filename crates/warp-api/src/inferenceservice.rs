@@ -20,8 +20,8 @@ use crate::workload::{
 };
 pub use rules::RULES;
 pub use status::{
-    CacheSize, InferenceServiceStatus, LeftOutNode, ServiceCost, ServiceLoad, ServicePhase,
-    TimelineStep,
+    AdapterStatus, CacheSize, InferenceServiceStatus, LeftOutNode, ServiceCost, ServiceLoad,
+    ServicePhase, TimelineStep,
 };
 
 /// Serve a model on GPUs with an engine that speaks OpenAI's API, and keep it served.
@@ -257,6 +257,8 @@ pub enum EngineKind {
     /// vLLM, in its official image for the vendor of the GPUs.
     #[default]
     Vllm,
+    /// SGLang, in its official image for NVIDIA's GPUs; for others `image` names one.
+    Sglang,
     /// `warp engine`: the same API without weights, for trials.
     Simulated,
     /// Any image that listens on `port`.
@@ -267,6 +269,7 @@ impl EngineKind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Vllm => "vllm",
+            Self::Sglang => "sglang",
             Self::Simulated => "simulated",
             Self::Custom => "custom",
         }

@@ -17,6 +17,9 @@ pub struct Room {
     pub placed: u32,
     /// Copies that are going and still have their place.
     pub ending: u32,
+    /// Copies that were told there is no place for them: what looks free is kept for others, or is more than they may
+    /// have.
+    pub refused: u32,
 }
 
 /// How far the number of copies may be off while they are replaced, as a Deployment takes it.
@@ -44,10 +47,8 @@ fn pace(replicas: u32) -> u32 {
 /// leaves one: neither is missing room, or the strategy would turn around with every copy that starts or ends.
 pub fn strategy(room: Room) -> Strategy {
     let beyond = room.placed.saturating_sub(room.replicas);
-    let places = room
-        .spare
-        .saturating_add(beyond)
-        .saturating_add(room.ending);
+    let spare = if room.refused > 0 { 0 } else { room.spare };
+    let places = spare.saturating_add(beyond).saturating_add(room.ending);
     let surge = places.min(pace(room.replicas));
     if surge > 0 {
         return Strategy {

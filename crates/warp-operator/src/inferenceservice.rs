@@ -4,6 +4,7 @@
 //! (`claim.rs`). Which arguments an engine takes is in `arguments.rs`, what a vendor's GPUs
 //! need in `vendor.rs`, what is created in `objects.rs`, what a status says in `assess.rs`.
 
+mod adapters;
 mod arguments;
 mod assess;
 mod claim;
@@ -16,6 +17,7 @@ mod plan;
 mod scrape;
 #[cfg(test)]
 mod tests;
+mod unplaced;
 mod vendor;
 mod weights;
 

@@ -36,6 +36,7 @@ const DO_IO: &[(&str, &str)] = &[
     ("modelcache.rs", "waits for its observation"),
     ("modelcache/observe.rs", "asks a fetch how far it is"),
     ("placement.rs", "the loop around the pure pass"),
+    ("rehearsal.rs", "runs passes by hand, and times them"),
     ("readiness.rs", "asks the API server about rights"),
     ("retry.rs", "repeats requests"),
     ("run.rs", "starts everything"),

@@ -210,6 +210,10 @@ mod tests {
             "cloudproviders",
             "modelcaches",
             "priorityclasses",
+            "jobsets",
+            "pytorchjobs",
+            "mpijobs",
+            "rayjobs",
         ];
         granted.retain(|(_, resource, _)| !others.iter().any(|kind| resource.starts_with(kind)));
         // What those kinds do with objects that workloads only read, and what gangs and queued Jobs alone need: an
@@ -219,6 +223,7 @@ mod tests {
             ("jobs/status", "patch"),
             ("persistentvolumeclaims", "create"),
             ("pods", "patch"),
+            ("secrets", "create"),
         ];
         granted.retain(|(_, resource, verb)| !theirs.contains(&(resource, verb)));
         let asked = NEEDED.map(|(group, resource, verb)| {

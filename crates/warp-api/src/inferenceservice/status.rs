@@ -26,6 +26,10 @@ pub struct InferenceServiceStatus {
     /// Copies of the spec as it is now.
     #[serde(default)]
     pub updated_replicas: i32,
+    /// Copies it has had a place for at once, of those wanted now. One that is lost or replaced is placed again before
+    /// all other work, up to the number nobody may take from it.
+    #[serde(default)]
+    pub placed_replicas: i32,
     /// Selects the pods, for `kubectl scale` and autoscalers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
@@ -53,6 +57,10 @@ pub struct InferenceServiceStatus {
     /// How many tokens a copy's attention cache holds, as its engine says and as it was estimated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheSize>,
+    /// The adapters of `model.adapters`, each with whether the copies that answer have it loaded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub adapters: Vec<AdapterStatus>,
     /// Copies were too many since then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub too_many_since: Option<Time>,
@@ -60,6 +68,10 @@ pub struct InferenceServiceStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub refused_nodes: Vec<LeftOutNode>,
+    /// GPUs look free since then and no copy gets them: they are kept for others, or are more than the tenant has. Ten
+    /// seconds later copies are replaced in place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_room_since: Option<Time>,
     /// How copies are replaced by those of a new spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<String>,
@@ -100,6 +112,22 @@ pub struct TimelineStep {
     /// Seconds since the step before.
     #[serde(default)]
     pub seconds: i64,
+}
+
+/// Whether an adapter can be asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AdapterStatus {
+    /// Name clients ask for.
+    pub name: String,
+    /// Every copy that answers has it loaded.
+    pub ready: bool,
+    /// `Loaded`, `NotLoaded` (some copy answers without it), `NoAnswer` (no copy has said what it serves) or `NoCopies`
+    /// (none answers).
+    pub reason: String,
+    /// Copies that have it loaded, as far as they have said.
+    #[serde(default)]
+    pub copies: i32,
 }
 
 /// A node the cluster's scheduler refused for a copy.

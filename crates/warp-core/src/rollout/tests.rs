@@ -7,7 +7,8 @@ use super::{Room, Strategy, strategy};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Unplaced,
+    /// And whether it was told so.
+    Unplaced(bool),
     Starting(u32),
     Ready,
     Ending(u32),
@@ -22,6 +23,10 @@ struct Copy {
 struct World {
     wanted: u32,
     places: u32,
+    /// Places among them that look free and are not for these copies.
+    kept: u32,
+    /// For how long places have looked free that no copy got.
+    stuck: u32,
     copies: Vec<Copy>,
     start: u32,
     drain: u32,
@@ -33,20 +38,26 @@ impl World {
     }
 
     fn held(&self) -> u32 {
-        self.count(|copy| copy.state != State::Unplaced)
+        self.count(|copy| !matches!(copy.state, State::Unplaced(_)))
     }
 
     fn ready(&self) -> u32 {
         self.count(|copy| copy.state == State::Ready)
     }
 
-    fn strategy(&self) -> Strategy {
+    fn strategy(&mut self) -> Strategy {
+        let refused = self.count(|copy| copy.state == State::Unplaced(true));
+        let ending = self.count(|copy| matches!(copy.state, State::Ending(_)));
+        let no_room = refused > 0 && ending == 0 && self.places > self.held();
+        self.stuck = if no_room { self.stuck + 1 } else { 0 };
         let placed = self.count(|copy| matches!(copy.state, State::Starting(_) | State::Ready));
         strategy(Room {
             replicas: self.wanted,
             spare: self.places.saturating_sub(self.held()),
             placed,
-            ending: self.count(|copy| matches!(copy.state, State::Ending(_))),
+            ending,
+            // Believed when it stays so: a place that has just come free is given in a moment.
+            refused: if self.stuck > 1 { refused } else { 0 },
         })
     }
 
@@ -60,7 +71,7 @@ impl World {
         for _ in 0..more {
             self.copies.push(Copy {
                 new: true,
-                state: State::Unplaced,
+                state: State::Unplaced(false),
             });
         }
         let total = self.count(alive);
@@ -78,7 +89,7 @@ impl World {
                 {
                     continue;
                 }
-                copy.state = if copy.state == State::Unplaced {
+                copy.state = if matches!(copy.state, State::Unplaced(_)) {
                     State::Ending(0)
                 } else {
                     State::Ending(self.drain)
@@ -90,13 +101,15 @@ impl World {
 
     /// Time goes on: places are given, starts and ends get on.
     fn tick(&mut self) {
-        let mut free = self.places.saturating_sub(self.held());
+        let given = self.places.saturating_sub(self.kept);
+        let mut free = given.saturating_sub(self.held());
         for copy in &mut self.copies {
             copy.state = match copy.state {
-                State::Unplaced if free > 0 => {
+                State::Unplaced(_) if free > 0 => {
                     free -= 1;
                     State::Starting(self.start)
                 }
+                State::Unplaced(_) => State::Unplaced(true),
                 State::Starting(0) => State::Ready,
                 State::Starting(left) => State::Starting(left - 1),
                 State::Ending(left) if left > 0 => State::Ending(left - 1),
@@ -126,6 +139,8 @@ proptest! {
         let mut world = World {
             wanted,
             places: wanted + spare,
+            kept: 0,
+            stuck: 0,
             copies: vec![Copy { new: false, state: State::Ready }; wanted as usize],
             start,
             drain,
@@ -146,9 +161,40 @@ proptest! {
         }
     }
 
+    /// The free GPUs may be held in line for wide work, be rented for somebody, or be over the tenant's quota.
     #[test]
-    fn a_strategy_always_lets_something_happen(replicas in 0_u32..1000, spare in 0_u32..1000, placed in 0_u32..2000, ending in 0_u32..9) {
-        let chosen = strategy(Room { replicas, spare, placed, ending });
+    fn a_place_that_looks_free_and_is_kept_for_others_stops_no_rollout(
+        wanted in 1_u32..12,
+        spare in 0_u32..5,
+        kept in 0_u32..5,
+        start in 0_u32..5,
+        drain in 1_u32..5,
+    ) {
+        let kept = kept.min(spare);
+        let mut world = World {
+            wanted,
+            places: wanted + spare,
+            kept,
+            stuck: 0,
+            copies: vec![Copy { new: false, state: State::Ready }; wanted as usize],
+            start,
+            drain,
+        };
+        let mut steps = 0;
+        while !world.is_done() {
+            steps += 1;
+            prop_assert!(steps < 5000, "it does not end: {:?}", world.copies);
+            let strategy = world.strategy();
+            world.deploy(strategy);
+            world.tick();
+            prop_assert!(world.ready() + 1 >= wanted, "{} of {wanted} answer", world.ready());
+            prop_assert!(world.held() <= wanted + spare - kept);
+        }
+    }
+
+    #[test]
+    fn a_strategy_always_lets_something_happen(replicas in 0_u32..1000, spare in 0_u32..1000, placed in 0_u32..2000, ending in 0_u32..9, refused in 0_u32..9) {
+        let chosen = strategy(Room { replicas, spare, placed, ending, refused });
         prop_assert!(chosen.max_surge + chosen.max_unavailable > 0);
         prop_assert!(chosen.max_unavailable <= 1);
         prop_assert!(chosen.floor(replicas) + 1 >= replicas);
@@ -163,6 +209,7 @@ fn a_copy_more_where_there_is_room_and_in_place_where_there_is_none() {
             spare,
             placed,
             ending,
+            refused: 0,
         })
     };
     let surge = Strategy {
@@ -172,11 +219,17 @@ fn a_copy_more_where_there_is_room_and_in_place_where_there_is_none() {
     assert_eq!(of(1, 4, 0), surge);
     assert_eq!(of(0, 5, 0), surge, "the copy more has its place already");
     assert_eq!(of(0, 4, 1), surge, "the copy that goes leaves a place");
-    assert_eq!(
-        of(0, 4, 0),
-        Strategy {
-            max_surge: 0,
-            max_unavailable: 1
-        }
-    );
+    let in_place = Strategy {
+        max_surge: 0,
+        max_unavailable: 1,
+    };
+    assert_eq!(of(0, 4, 0), in_place);
+    let room = Room {
+        replicas: 4,
+        spare: 3,
+        placed: 4,
+        ending: 0,
+        refused: 1,
+    };
+    assert_eq!(strategy(room), in_place, "what looks free is not for it");
 }

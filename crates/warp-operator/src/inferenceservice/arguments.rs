@@ -1,11 +1,13 @@
 //! Which arguments an engine takes: checked before a pod exists, and written once in one order.
 
+mod sglang;
 mod vllm;
 
 use std::collections::BTreeMap;
 
 use warp_api::inferenceservice::EngineKind;
 
+pub(super) use sglang::SGLANG;
 pub(super) use vllm::VLLM;
 
 /// What a value must be.
@@ -63,8 +65,14 @@ const DECIDED: &[(&str, &str)] = &[
         "api-key",
         "engine.env with VLLM_API_KEY from a Secret: arguments can be read by anybody who may read the pod",
     ),
+    (
+        "admin-api-key",
+        "engine.advanced with a name from engine.env: arguments can be read by anybody who may read the pod",
+    ),
     ("data-parallel-size", "spec.parallelism.data"),
+    ("dist-init-addr", "nothing: a copy runs on one node"),
     ("enable-lora", "spec.model.adapters"),
+    ("enable-metrics", "nothing: it is always on"),
     ("headless", "nothing: every copy answers by itself"),
     (
         "hf-token",
@@ -75,8 +83,11 @@ const DECIDED: &[(&str, &str)] = &[
         "nothing: the engine listens where the Service leads",
     ),
     ("lora-modules", "spec.model.adapters"),
+    ("lora-paths", "spec.model.adapters"),
     ("model", "spec.model"),
+    ("model-path", "spec.model"),
     ("nnodes", "nothing: a copy runs on one node"),
+    ("node-rank", "nothing: a copy runs on one node"),
     ("pipeline-parallel-size", "spec.parallelism.pipeline"),
     ("port", "spec.port"),
     ("revision", "spec.model.revision"),
@@ -95,7 +106,10 @@ pub(super) const AT_ODDS: &[(&str, &str)] = &[("enable-per-request-metrics", "di
 
 /// Short forms.
 const ALIASES: &[(&str, &str)] = &[
+    ("dp-size", "data-parallel-size"),
+    ("pp-size", "pipeline-parallel-size"),
     ("tp", "tensor-parallel-size"),
+    ("tp-size", "tensor-parallel-size"),
     ("pp", "pipeline-parallel-size"),
     ("dp", "data-parallel-size"),
     ("q", "quantization"),
@@ -104,6 +118,7 @@ const ALIASES: &[(&str, &str)] = &[
 fn table(engine: EngineKind) -> &'static [(&'static str, Value)] {
     match engine {
         EngineKind::Vllm => VLLM,
+        EngineKind::Sglang => SGLANG,
         EngineKind::Simulated => SIMULATED,
         EngineKind::Custom => &[],
     }
@@ -340,7 +355,7 @@ mod tests {
 
     #[test]
     fn every_name_is_known_once() {
-        for table in [VLLM, SIMULATED] {
+        for table in [VLLM, SGLANG, SIMULATED] {
             let names: Vec<&str> = table.iter().map(|(name, _)| *name).collect();
             assert!(names.is_sorted());
             for (decided, _) in DECIDED {

@@ -137,7 +137,8 @@ fn trouble(view: &View<'_>) -> Option<(ServicePhase, &'static str, String)> {
 
 /// What the first copy waits for that has no place.
 fn unplaced(view: &View<'_>) -> Option<(u8, ServicePhase, &'static str, String)> {
-    let first = view.waiting.first()?;
+    // The scheduler has just been woken for one without a verdict.
+    let first = view.waiting.first()?.verdict.as_ref()?;
     let placed = copies::placed(view.pods, false);
     let number = i32::try_from(placed).unwrap_or(i32::MAX).saturating_add(1);
     let who = if number > view.wanted {
@@ -148,16 +149,12 @@ fn unplaced(view: &View<'_>) -> Option<(u8, ServicePhase, &'static str, String)>
     let what = view
         .ask
         .map_or_else(String::new, |ask| format!(" for {}", ask.describe()));
-    let (reason, told) = first.verdict.as_ref().map_or_else(
-        || (reason::QUEUED, "the scheduler looks at it next".to_owned()),
-        |verdict| (verdict.reason, verdict.message.clone()),
-    );
     let more = match view.waiting.len() {
         1 => String::new(),
         all => format!(" (and {} more)", all - 1),
     };
-    let text = format!("{who} waits{what}: {told}{more}");
-    Some((2, ServicePhase::Pending, reason, text))
+    let text = format!("{who} waits{what}: {}{more}", first.message);
+    Some((2, ServicePhase::Pending, first.reason, text))
 }
 
 fn of_pod(view: &View<'_>, pod: &Pod) -> Option<(u8, ServicePhase, &'static str, String)> {
@@ -184,10 +181,11 @@ fn of_pod(view: &View<'_>, pod: &Pod) -> Option<(u8, ServicePhase, &'static str,
         }
     }
     let conditions = status.and_then(|status| status.conditions.as_ref());
-    let unplaced = conditions
-        .into_iter()
-        .flatten()
-        .find(|found| found.type_ == "PodScheduled" && found.status == "False");
+    let unplaced = conditions.into_iter().flatten().find(|found| {
+        // One that was just let go still says that it is gated.
+        let gated = found.reason.as_deref() == Some("SchedulingGated");
+        found.type_ == "PodScheduled" && found.status == "False" && !gated
+    });
     if let Some(unplaced) = unplaced {
         let told = unplaced.message.as_deref().unwrap_or_default();
         let text = match (view.ask, view.suitable) {

@@ -11,7 +11,7 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 use warp_api::inferenceservice::LeftOutNode;
-use warp_api::workload::GpuAsk;
+use warp_api::workload::{GpuAsk, Priority};
 use warp_api::{InferenceService, label, reason};
 use warp_core::gpu::Vendor;
 use warp_core::random::Fingerprint;
@@ -163,13 +163,21 @@ impl Claimants for Claims {
             account.asks = Asks::HeldBack;
             return Some(account);
         }
-        // Nobody is stopped for a copy beyond those wanted: it is for a change of the spec, which goes without.
-        let placed = copies::placed(&pods, false) + copies::placed(&pods, true);
-        let patient = rank.patient || placed + before >= copies::wanted(&service);
-        let rank = Rank { patient, ..rank };
+        let staying = copies::placed(&pods, false);
+        let placed = staying + copies::placed(&pods, true);
+        let first = staying + before < copies::kept(&service, now);
+        // Nobody is stopped for a copy beyond those wanted: it is for a change of the spec, which goes without. Nor for one
+        // that goes first: what its service has by right is its turn, not what others run.
+        let beyond = placed + before >= copies::wanted(&service);
+        let spares = beyond || (first && rank.priority < Priority::High);
+        let patient = rank.patient || spares;
+        let turn = Turn {
+            rank: Rank { patient, ..rank },
+            first,
+        };
         let refused = refused_nodes(&service, now).map(|node| node.until.0);
         account.again = account.again.into_iter().chain(refused).min();
-        if let Some(asking) = Asking::new(&cx.pods, &service, pod, rank, now) {
+        if let Some(asking) = Asking::new(&cx.pods, &service, pod, turn, now) {
             account.asks = Asks::Now(Arc::new(asking));
         }
         Some(account)
@@ -215,6 +223,14 @@ pub(super) fn gpus(pod: &Pod) -> Option<(GpuAsk, &'static str)> {
     })
 }
 
+/// When it is a copy's turn.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Turn {
+    pub(crate) rank: Rank,
+    /// It takes the place of a copy that nobody may take from its service: before all other work.
+    pub(crate) first: bool,
+}
+
 /// One copy that waits for its place.
 #[derive(Debug)]
 pub(crate) struct Asking {
@@ -230,12 +246,12 @@ impl Asking {
         pods: &Cache<Pod>,
         service: &Arc<InferenceService>,
         pod: &Arc<Pod>,
-        rank: Rank,
+        turn: Turn,
         now: Timestamp,
     ) -> Option<Self> {
         Some(Self {
             pods: pods.clone(),
-            claim: claim(service, pod, rank, now)?,
+            claim: claim(service, pod, turn, now)?,
             service: Arc::clone(service),
             pod: Arc::clone(pod),
         })
@@ -301,7 +317,8 @@ impl Claimant for Asking {
 }
 
 /// What a copy asks for.
-fn claim(service: &InferenceService, pod: &Pod, rank: Rank, now: Timestamp) -> Option<Claim> {
+fn claim(service: &InferenceService, pod: &Pod, turn: Turn, now: Timestamp) -> Option<Claim> {
+    let Turn { rank, first } = turn;
     let (gpus, resource) = gpus(pod)?;
     let asked = PodClaim {
         gpus,
@@ -317,8 +334,12 @@ fn claim(service: &InferenceService, pod: &Pod, rank: Rank, now: Timestamp) -> O
         uid: claim_id(pod),
         generation: service.meta().generation.unwrap_or_default(),
         version: pod.resource_version().unwrap_or_default(),
-        created: pod.creation_timestamp().map(|time| time.0),
-        priority: rank.priority,
+        // Older than everything.
+        created: pod
+            .creation_timestamp()
+            .map(|time| time.0)
+            .filter(|_| !first),
+        priority: if first { Priority::High } else { rank.priority },
         patient: rank.patient,
         max_runtime_seconds: None,
         saved_seconds: 0,

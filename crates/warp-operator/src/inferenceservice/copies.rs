@@ -131,6 +131,15 @@ fn floor(service: &InferenceService, now: Timestamp) -> usize {
     }
 }
 
+/// Copies it has had a place for and that nobody may take from it: one that is missing of those is to be there again before
+/// anything else is placed, or a replacement in place would lose its GPU to whoever waits.
+pub(super) fn kept(service: &InferenceService, now: Timestamp) -> usize {
+    let status = service.status.as_ref();
+    let had = status.map_or(0, |status| status.placed_replicas);
+    let had = usize::try_from(had).unwrap_or(0);
+    had.min(floor(service, now)).min(wanted(service))
+}
+
 /// The copies that may make room: those beyond its floor, of which those that do not answer yet and then the youngest go
 /// first, and those that go already because they were asked to.
 pub(super) fn surplus<'a>(

@@ -147,6 +147,9 @@ pub(super) fn render(service: &InferenceService, base: &Base<'_>) -> Result<Valu
     });
     if !spec.engine.command.is_empty() {
         container["command"] = json!(spec.engine.command);
+    } else if spec.engine.kind == EngineKind::Sglang {
+        // Its image begins no server by itself.
+        container["command"] = json!(["python3", "-m", "sglang.launch_server"]);
     }
     probes(spec, &mut container);
     let drain = run_seconds(&spec.drain).unwrap_or(45);
@@ -200,6 +203,14 @@ fn image(spec: &InferenceServiceSpec, base: &Base<'_>) -> Result<String, String>
     match spec.engine.kind {
         EngineKind::Simulated => Ok(WARP_IMAGE.to_owned()),
         EngineKind::Custom => Err("engine.image is missing: a custom engine needs one".to_owned()),
+        EngineKind::Sglang => {
+            let version = spec.engine.version.as_deref();
+            let version = version.unwrap_or(vendor::SGLANG_VERSION);
+            vendor::sglang_image(base.vendor, version).ok_or_else(|| {
+                "SGLang has one image for all GPUs of NVIDIA only: name one for these in engine.image"
+                    .to_owned()
+            })
+        }
         EngineKind::Vllm => {
             let version = spec
                 .engine
@@ -220,6 +231,7 @@ fn args(spec: &InferenceServiceSpec, base: &Base<'_>) -> Result<Vec<String>, Str
         EngineKind::Custom => Vec::new(),
         EngineKind::Simulated => simulated_args(spec),
         EngineKind::Vllm => vllm_args(spec, base),
+        EngineKind::Sglang => sglang_args(spec, base),
     };
     words.extend(arguments::words(
         engine.kind,
@@ -257,29 +269,66 @@ fn simulated_args(spec: &InferenceServiceSpec) -> Vec<String> {
     words
 }
 
-fn vllm_args(spec: &InferenceServiceSpec, base: &Base<'_>) -> Vec<String> {
-    let model = match (base.weights, spec.model.claim()) {
+/// What an engine is told to load.
+fn model(spec: &InferenceServiceSpec, base: &Base<'_>) -> String {
+    match (base.weights, spec.model.claim()) {
         (Some(weights), _) => weights.path.clone(),
         (None, Some((_, ""))) => MODELS.to_owned(),
         (None, Some((_, folder))) => format!("{MODELS}/{folder}"),
         (None, None) => spec.model.plain_source().to_owned(),
-    };
-    let mut words = vec![model];
+    }
+}
+
+/// How the model is split, as both engines call it.
+fn split(spec: &InferenceServiceSpec) -> Vec<String> {
+    let split = spec.split();
+    let sizes = [
+        ("tensor-parallel-size", split.tensor),
+        ("pipeline-parallel-size", split.pipeline),
+        ("data-parallel-size", split.data),
+    ];
+    let several = sizes.into_iter().filter(|(_, count)| *count > 1);
+    several
+        .flat_map(|(name, count)| flag(name, count))
+        .collect()
+}
+
+/// Adapters, each as `name=source`.
+fn adapters(spec: &InferenceServiceSpec) -> impl Iterator<Item = String> {
+    spec.model.adapters.iter().map(|adapter| {
+        let source = adapter.source.strip_prefix("hf://");
+        let source = source.unwrap_or(&adapter.source);
+        format!("{}={source}", adapter.name)
+    })
+}
+
+/// SGLang ends after the requests under way when it is asked to; nothing says how long that may take.
+fn sglang_args(spec: &InferenceServiceSpec, base: &Base<'_>) -> Vec<String> {
+    let mut words = Vec::from(flag("model-path", model(spec, base)));
+    words.extend(flag("served-model-name", spec.model.served_name()));
+    words.extend(flag("host", "$(POD_IP)"));
+    words.extend(flag("port", spec.port));
+    words.push("--enable-metrics".to_owned());
+    if let Some(revision) = &spec.model.revision {
+        words.extend(flag("revision", revision));
+    }
+    words.extend(split(spec));
+    if !spec.model.adapters.is_empty() {
+        words.push("--enable-lora".to_owned());
+        words.push("--lora-paths".to_owned());
+        words.extend(adapters(spec));
+    }
+    words
+}
+
+fn vllm_args(spec: &InferenceServiceSpec, base: &Base<'_>) -> Vec<String> {
+    let mut words = vec![model(spec, base)];
     words.extend(flag("served-model-name", spec.model.served_name()));
     words.extend(flag("port", spec.port));
     if let Some(revision) = &spec.model.revision {
         words.extend(flag("revision", revision));
     }
-    let split = spec.split();
-    for (name, count) in [
-        ("tensor-parallel-size", split.tensor),
-        ("pipeline-parallel-size", split.pipeline),
-        ("data-parallel-size", split.data),
-    ] {
-        if count > 1 {
-            words.extend(flag(name, count));
-        }
-    }
+    words.extend(split(spec));
     words.extend(flag(
         "shutdown-timeout",
         run_seconds(&spec.drain).unwrap_or(45),
@@ -287,13 +336,7 @@ fn vllm_args(spec: &InferenceServiceSpec, base: &Base<'_>) -> Vec<String> {
     if !spec.model.adapters.is_empty() {
         words.push("--enable-lora".to_owned());
         words.push("--lora-modules".to_owned());
-        words.extend(spec.model.adapters.iter().map(|adapter| {
-            let source = adapter
-                .source
-                .strip_prefix("hf://")
-                .unwrap_or(&adapter.source);
-            format!("{}={source}", adapter.name)
-        }));
+        words.extend(adapters(spec));
     }
     words
 }
@@ -311,8 +354,11 @@ fn environment(spec: &InferenceServiceSpec, base: &Base<'_>) -> Vec<Value> {
             let vendors = vendor::environment(base.vendor).iter();
             env.extend(vendors.map(|(name, value)| json!({ "name": name, "value": value })));
         }
-        EngineKind::Simulated | EngineKind::Custom => {
+        EngineKind::Simulated | EngineKind::Custom | EngineKind::Sglang => {
             env.push(json!({ "name": "POD_IP", "valueFrom": address }));
+            if spec.engine.kind == EngineKind::Sglang && spec.model.claim().is_some() {
+                env.push(json!({ "name": "HF_HUB_OFFLINE", "value": "1" }));
+            }
             if let Some(weights) = base.weights {
                 env.push(json!({ "name": "MODEL_PATH", "value": weights.path }));
                 env.push(json!({ "name": "HF_HUB_OFFLINE", "value": "1" }));
@@ -353,7 +399,7 @@ fn probes(spec: &InferenceServiceSpec, container: &mut Value) {
     // A simulated engine answers at once: a slow look would be most of its start.
     let period = match spec.engine.kind {
         EngineKind::Simulated => 1,
-        EngineKind::Vllm | EngineKind::Custom => PROBE_SECONDS,
+        EngineKind::Vllm | EngineKind::Sglang | EngineKind::Custom => PROBE_SECONDS,
     };
     container["startupProbe"] = probe(period, (start / period).max(1), 5);
     container["readinessProbe"] = probe(PROBE_SECONDS, 3, 5);

@@ -13,6 +13,7 @@ use warp_core::gpu::{self, Catalogue, Device, Vendor};
 use warp_runtime::cache::Key;
 
 use super::InferenceServices;
+use super::adapters::Served;
 use super::claim::class_of;
 use super::copies::{self, claim_id, is_copy};
 use super::scrape::Heard;
@@ -32,6 +33,8 @@ pub(crate) struct Seen {
     pub(crate) nodes: Vec<NodeGpus>,
     /// What its engines report; none when nobody asked or none answered.
     pub(crate) heard: Option<Heard>,
+    /// What each copy that answers says it serves; empty when nobody asked.
+    pub(crate) served: Vec<Served>,
     /// Whether engines are asked also where nothing follows from it but what is told.
     pub(crate) asks: bool,
     /// Price of a GPU for an hour in millionths, by node, as far as nodes say.
@@ -80,6 +83,11 @@ pub(super) async fn see(kind: &InferenceServices, service: &Arc<InferenceService
     } else {
         None
     };
+    let served = if kind.asks && !service.spec.model.adapters.is_empty() {
+        kind.loads.served(&key, &pods, service.spec.port).await
+    } else {
+        Vec::new()
+    };
     let prices = prices(kind, &pods);
     let wants_gpus = service.spec.gpus_per_replica() > 0;
     let nodes = if wants_gpus {
@@ -95,6 +103,7 @@ pub(super) async fn see(kind: &InferenceServices, service: &Arc<InferenceService
         cache: super::cache_of(service).and_then(|key| kind.caches.get(&key)),
         nodes,
         heard,
+        served,
         asks: kind.asks,
         prices,
         class: class_of(&kind.cx.priorities, service),

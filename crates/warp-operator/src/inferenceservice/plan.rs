@@ -2,11 +2,11 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource, ResourceExt};
 use serde_json::Value;
-use warp_api::inferenceservice::{LeftOutNode, ScalingMetric, ServicePhase};
+use warp_api::inferenceservice::{ScalingMetric, ServicePhase};
 use warp_api::workload::{GpuAsk, run_seconds};
 use warp_api::{InferenceService, InferenceServiceStatus, condition, label, reason};
 use warp_core::rollout::{self, Room, Strategy};
@@ -15,31 +15,26 @@ use warp_runtime::cache::Key;
 use warp_runtime::driver::later;
 use warp_runtime::plan::{Action, Kind, Plan, about, is_controlled_by};
 use warp_runtime::reconcile::Reconcile;
-use warp_runtime::sweep;
 
+use super::adapters;
 use super::assess::{self, Numbers, Standing, View};
 use super::copies::{self, rank};
 use super::figures;
 use super::objects::{self, Base};
 use super::observe::Seen;
+use super::unplaced;
 use super::vendor::{self, NoGpu, Suitable};
 use super::weights;
 use super::{InferenceServices, NAME};
-use crate::ledger::node_of;
-use crate::placement;
-use crate::queuedjob::refused as refused_by_scheduler;
-use crate::workload::evict_pod;
 
 /// How often a service that scales, waits or changes is looked at without being told to.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(15);
 /// How often engines are asked where nothing follows from it but what is told.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_mins(1);
+/// How long GPUs must look free that no copy gets, until that is believed.
+const SETTLED: SignedDuration = SignedDuration::from_secs(10);
 /// Addresses a status shows.
 const SHOWN: usize = 8;
-/// How long a node is left out whose room was taken by somebody else meanwhile.
-const ROOM: SignedDuration = SignedDuration::from_secs(10);
-/// Nodes that are left out at once.
-const LEFT_OUT: usize = 64;
 
 /// A spec that cannot be carried out, or not now.
 pub(super) struct Refusal {
@@ -58,6 +53,7 @@ struct Wanted {
     suitable: Option<Suitable>,
     copies: Copies,
     strategy: Strategy,
+    no_room_since: Option<Timestamp>,
     scaled: Option<String>,
 }
 
@@ -76,11 +72,19 @@ pub(super) fn plan(service: &InferenceService, seen: &Seen, now: Timestamp) -> P
         }
         Err(refusal) => refused(service, seen, refusal, &before, now),
     };
+    let wanted = after.replicas.max(0);
+    let placed = i32::try_from(copies::placed(&seen.pods, false)).unwrap_or(i32::MAX);
     let after = InferenceServiceStatus {
-        refused_nodes: left_out(seen, &before, now),
+        placed_replicas: before.placed_replicas.max(placed).min(wanted),
+        refused_nodes: unplaced::left_out(seen, &before, now),
         ..after
     };
-    have_placed(&mut plan, seen, now);
+    let believed = after.no_room_since.as_ref();
+    let believed = believed.map(|since| later(since.0, SETTLED));
+    if let Some(at) = believed.filter(|at| *at > now) {
+        plan.look_again(at);
+    }
+    unplaced::have_placed(&mut plan, seen, now);
     plan.why = after
         .message
         .clone()
@@ -88,7 +92,8 @@ pub(super) fn plan(service: &InferenceService, seen: &Seen, now: Timestamp) -> P
     events(&mut plan, service, &before, &after);
     let waits =
         after.phase != Some(ServicePhase::Ready) && after.phase != Some(ServicePhase::Stopped);
-    if waits || service.spec.scaling.is_some() {
+    let unknown = seen.asks && after.adapters.iter().any(|adapter| !adapter.ready);
+    if waits || unknown || service.spec.scaling.is_some() {
         plan.look_again(now.saturating_add(LOOK_AGAIN).unwrap_or(now));
     } else if seen.asks && after.ready_replicas > 0 {
         plan.look_again(now.saturating_add(ASK_AGAIN).unwrap_or(now));
@@ -99,69 +104,8 @@ pub(super) fn plan(service: &InferenceService, seen: &Seen, now: Timestamp) -> P
         service.status.as_ref().map(own).unwrap_or_default(),
         own(&after),
     );
-    give_back(&mut plan, service, seen);
+    unplaced::give_back(&mut plan, service, seen);
     plan
-}
-
-/// Has the scheduler look at copies that wait and were not answered, or may be tried again.
-fn have_placed(plan: &mut Plan, seen: &Seen, now: Timestamp) {
-    let mut due = false;
-    for copy in &seen.waiting {
-        match copy.held_until {
-            Some(until) if until > now => plan.look_again(until),
-            Some(_) => due = true,
-            None => due |= copy.verdict.is_none(),
-        }
-    }
-    if due {
-        plan.wake.push(sweep::wake(placement::NAME));
-    }
-}
-
-/// Copies that were let go to a node which the cluster's scheduler refuses, with that node and what it says.
-fn refused_copies(seen: &Seen) -> impl Iterator<Item = (&Pod, String, String)> {
-    let pods = seen.pods.iter().map(|pod| &**pod);
-    let open = pods.filter(|pod| !copies::goes(pod) && node_of(pod).is_none());
-    open.filter_map(|pod| Some((pod, copies::place(pod)?, refused_by_scheduler(pod)?)))
-}
-
-/// The nodes that are left out for now.
-fn left_out(seen: &Seen, before: &InferenceServiceStatus, now: Timestamp) -> Vec<LeftOutNode> {
-    let known = before.refused_nodes.iter();
-    let mut nodes: Vec<LeftOutNode> = known.filter(|node| node.until.0 > now).cloned().collect();
-    for (_, name, message) in refused_copies(seen) {
-        if nodes.iter().any(|node| node.name == name) {
-            continue;
-        }
-        // As soon as the ledger sees room again, the node is as good as any; of other reasons it may know nothing.
-        let room = message.contains("Insufficient ");
-        let wait = if room {
-            seen.refusal_timeout.min(ROOM)
-        } else {
-            seen.refusal_timeout
-        };
-        let until = Time(later(now, wait));
-        nodes.push(LeftOutNode {
-            name,
-            until,
-            message,
-        });
-    }
-    let surplus = nodes.len().saturating_sub(LEFT_OUT);
-    nodes.drain(..surplus);
-    nodes
-}
-
-/// A pod keeps the node it was let go to: one that is refused there goes, and the copy in its place gets another.
-fn give_back(plan: &mut Plan, service: &InferenceService, seen: &Seen) {
-    for (pod, node, message) in refused_copies(seen) {
-        evict_pod(plan, pod);
-        let told = format!(
-            "the cluster's scheduler did not put copy {} on {node}: {message}; another is placed elsewhere",
-            pod.name_any()
-        );
-        plan.note(about(service), true, reason::PLACEMENT_REFUSED, told);
-    }
 }
 
 /// The part of a status that is ours: conditions of other writers stay theirs.
@@ -227,18 +171,23 @@ fn wanted(service: &InferenceService, seen: &Seen, now: Timestamp) -> Result<Wan
     };
     let (wanted, scaled) = number_of_copies(service, seen, now);
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    let unplaced = seen.waiting.iter().any(|copy| copy.verdict.is_some());
+    let ending = copies::placed(&seen.pods, true);
+    // Without GPUs a copy more is never in the way.
+    let spare = suitable.as_ref().map_or(u32::MAX, |found| found.spare);
+    let refused = seen.waiting.iter().filter(|copy| copy.verdict.is_some());
+    let refused = count(refused.count());
+    // A place that has just come free is given in a moment.
+    let no_room = refused > 0 && ending == 0 && spare > 0;
+    let since = service.status.as_ref();
+    let since = since.and_then(|status| status.no_room_since.as_ref());
+    let no_room_since = no_room.then(|| since.map_or(now, |time| time.0));
+    let settled = no_room_since.is_some_and(|since| later(since, SETTLED) <= now);
     let strategy = rollout::strategy(Room {
         replicas: wanted.wanted,
-        spare: match &suitable {
-            // Without GPUs a copy more is never in the way.
-            None => u32::MAX,
-            // What looks free may be kept for others, or be more than the tenant has: who waits knows.
-            Some(_) if unplaced => 0,
-            Some(found) => found.spare,
-        },
+        spare,
         placed: count(copies::placed(&seen.pods, false)),
-        ending: count(copies::placed(&seen.pods, true)),
+        ending: count(ending),
+        refused: if settled { refused } else { 0 },
     });
     Ok(Wanted {
         rendered,
@@ -247,6 +196,7 @@ fn wanted(service: &InferenceService, seen: &Seen, now: Timestamp) -> Result<Wan
         suitable,
         copies: wanted,
         strategy,
+        no_room_since,
         scaled,
     })
 }
@@ -397,9 +347,11 @@ fn accepted(
         replicas: copies,
         cost: figures::cost(service, seen, load.as_ref()),
         cache: figures::cache(service, seen, before.cache.as_ref()),
+        adapters: adapters::status(service, seen),
         gpus_per_replica: Some(service.spec.gpus_per_replica()),
         too_many_since: since.map(Time),
         rollout: Some(how),
+        no_room_since: wanted.no_room_since.map(Time),
         load,
         ..common(service, seen, &standing, numbers, yes, before, now)
     }
@@ -525,7 +477,6 @@ fn events(
             reason::STARTING,
             reason::UPDATING,
             reason::STOPPED,
-            reason::QUEUED,
             reason::WAITING_FOR_MODEL,
         ];
         let warning = !well.contains(&reason.as_str());

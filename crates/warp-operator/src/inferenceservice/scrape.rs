@@ -1,4 +1,4 @@
-//! Asks engines how busy and how quick they are: their `/metrics`.
+//! Asks engines how busy and how quick they are: their `/metrics`; and which models they serve.
 //!
 //! One answer is good for some seconds, whoever asks. No answer is none, never nothing to do; what takes two answers is
 //! none after the first.
@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use warp_core::scale::Load;
 use warp_runtime::cache::Key;
 
+use super::adapters::Served;
 use super::assess::is_ready;
 use page::{Histogram, Page, whole};
 
@@ -52,9 +53,12 @@ struct Known {
     pages: Pages,
 }
 
-/// What was last heard of every service.
+/// What was last heard of every service: how busy its engines are, and what they serve.
 #[derive(Debug, Default)]
-pub(super) struct Loads(Mutex<BTreeMap<Key, Known>>);
+pub(super) struct Loads(
+    Mutex<BTreeMap<Key, Known>>,
+    Mutex<BTreeMap<Key, (Instant, Vec<Served>)>>,
+);
 
 impl Loads {
     pub(super) async fn of(&self, key: &Key, pods: &[Arc<Pod>], port: i32) -> Option<Heard> {
@@ -77,8 +81,34 @@ impl Loads {
         heard
     }
 
+    /// What each copy that answers says it serves. An answer that lacks copies which have come since is asked for anew.
+    pub(super) async fn served(&self, key: &Key, pods: &[Arc<Pod>], port: i32) -> Vec<Served> {
+        let engines = engines(pods);
+        if let Some((at, known)) = self.1.lock().get(key)
+            && at.elapsed() < FRESH
+            && known.len() == engines.len()
+        {
+            return known.clone();
+        }
+        let Ok(port) = u16::try_from(port) else {
+            return Vec::new();
+        };
+        let served: Vec<Served> = futures::stream::iter(engines)
+            .map(|(_, address)| async move {
+                let text = tokio::time::timeout(PATIENCE, get(&address, port, "/v1/models")).await;
+                names(&text.ok().flatten()?)
+            })
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        let known = (Instant::now(), served.clone());
+        self.1.lock().insert(key.clone(), known);
+        served
+    }
+
     pub(super) fn forget(&self, key: &Key) {
         self.0.lock().remove(key);
+        self.1.lock().remove(key);
     }
 }
 
@@ -122,16 +152,9 @@ async fn ask_all(pods: &[Arc<Pod>], port: i32) -> Pages {
     let Ok(port) = u16::try_from(port) else {
         return Pages::new();
     };
-    let ready = pods.iter().filter(|pod| is_ready(pod));
-    let engines: Vec<(String, String)> = ready
-        .filter_map(|pod| {
-            let address = pod.status.as_ref()?.pod_ip.clone()?;
-            Some((pod.metadata.uid.clone().unwrap_or_default(), address))
-        })
-        .collect();
-    let answers: Vec<Option<(String, (Instant, Page))>> = futures::stream::iter(engines)
+    let answers: Vec<Option<(String, (Instant, Page))>> = futures::stream::iter(engines(pods))
         .map(|(engine, address)| async move {
-            let text = tokio::time::timeout(PATIENCE, page(&address, port)).await;
+            let text = tokio::time::timeout(PATIENCE, get(&address, port, "/metrics")).await;
             let page = page::read(&text.ok().flatten()?)?;
             Some((engine, (Instant::now(), page)))
         })
@@ -141,12 +164,30 @@ async fn ask_all(pods: &[Arc<Pod>], port: i32) -> Pages {
     answers.into_iter().flatten().collect()
 }
 
-async fn page(address: &str, port: u16) -> Option<String> {
+/// The copies that answer, with their addresses.
+fn engines(pods: &[Arc<Pod>]) -> Vec<(String, String)> {
+    let ready = pods.iter().filter(|pod| is_ready(pod));
+    let engines = ready.filter_map(|pod| {
+        let address = pod.status.as_ref()?.pod_ip.clone()?;
+        Some((pod.metadata.uid.clone().unwrap_or_default(), address))
+    });
+    engines.collect()
+}
+
+/// The names in a list of models.
+fn names(text: &str) -> Served {
+    let list: serde_json::Value = serde_json::from_str(text).ok()?;
+    let models = list.get("data")?.as_array()?.iter();
+    let names = models.filter_map(|model| model.get("id")?.as_str());
+    Some(names.map(str::to_owned).collect())
+}
+
+async fn get(address: &str, port: u16, path: &str) -> Option<String> {
     let stream = TcpStream::connect((address, port)).await.ok()?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .ok()?;
-    let request = http::Request::get("/metrics")
+    let request = http::Request::get(path)
         .header("Host", format!("{address}:{port}"))
         .body(Empty::<axum::body::Bytes>::new())
         .ok()?;
@@ -178,6 +219,17 @@ mod tests {
             ((*engine).to_owned(), (at, page))
         };
         counts.iter().map(read).collect()
+    }
+
+    #[test]
+    fn a_list_of_models_is_read_and_anything_else_is_no_answer() {
+        let list =
+            r#"{"object": "list", "data": [{"id": "base"}, {"id": "sql", "parent": "base"}]}"#;
+        let names: Vec<String> = names(list).unwrap().into_iter().collect();
+        assert_eq!(names, ["base", "sql"]);
+        for text in ["", "{}", r#"{"error": "no key"}"#] {
+            assert_eq!(super::names(text), None);
+        }
     }
 
     #[tokio::test(start_paused = true)]

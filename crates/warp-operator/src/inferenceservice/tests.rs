@@ -22,6 +22,7 @@ use super::scrape::{self, Heard};
 
 mod cache;
 mod commands;
+mod engines;
 mod figures;
 mod placement;
 

@@ -12,6 +12,14 @@ use super::observe::NodeGpus;
 /// The vLLM this Warp was made for.
 pub(super) const VLLM_VERSION: &str = "v0.32.0";
 
+/// The SGLang this Warp was made for.
+pub(super) const SGLANG_VERSION: &str = "v0.5.9";
+
+/// SGLang's official image for a vendor; none: its images are made for single models of GPU, or there is none.
+pub(super) fn sglang_image(vendor: Option<Vendor>, version: &str) -> Option<String> {
+    (vendor == Some(Vendor::Nvidia)).then(|| format!("lmsysorg/sglang:{version}"))
+}
+
 /// vLLM's official image for a vendor; none: there is none.
 pub(super) fn image(vendor: Option<Vendor>, version: &str) -> Option<String> {
     let name = match vendor {

@@ -7,13 +7,13 @@ use warp_api::reason;
 use warp_api::workload::Priority;
 use warp_runtime::cache::Cache;
 
-use super::super::claim::Asking;
-use super::super::copies::{placed, rank, surplus, waiting, waits};
+use super::super::claim::{Asking, Turn};
+use super::super::copies::{kept, placed, rank, surplus, waiting, waits};
 use super::super::evict::Running;
 use super::super::observe::Waiting;
 use super::*;
 use crate::placement::{Cause, Claimant, Place, Runner, Verdict};
-use crate::workload::{Class, Rank};
+use crate::workload::Class;
 
 /// A copy, changed by `more`: at first it waits behind its gate.
 fn copy(name: &str, more: Value) -> Arc<Pod> {
@@ -91,8 +91,8 @@ fn copies_with_gpus_are_born_behind_a_gate_and_others_are_not() {
 fn a_place_pins_one_pod_and_lets_it_through_its_own_gate_only() {
     let it = Arc::new(service(json!({})));
     let pod = copy("chat-77-a", json!({}));
-    let rank = Rank::default();
-    let asking = Asking::new(&Cache::new(&[]), &it, &pod, rank, now()).expect("it asks for GPUs");
+    let turn = Turn::default();
+    let asking = Asking::new(&Cache::new(&[]), &it, &pod, turn, now()).expect("it asks for GPUs");
     let claim = asking.claim();
     assert_eq!(claim.key.to_string(), "ns/chat", "its service is told");
     assert_ne!(claim.uid, "uid-chat-77-a", "which is the pod in the ledger");
@@ -194,7 +194,14 @@ fn a_copy_more_that_finds_no_place_turns_the_replacement_into_one_in_place() {
         waiting: vec![verdict()],
         ..seen
     };
+    // It may be about a place that has just come free: that is believed when it stays so.
     let made = plan(&it, &refused, now());
+    assert_eq!(strategy(&made), (json!(1), json!(0)));
+    let settled = now() + SignedDuration::from_secs(10);
+    assert_eq!(made.again, Some(settled));
+    let mut it = it;
+    it.status = Some(written(&made));
+    let made = plan(&it, &refused, settled);
     assert_eq!(strategy(&made), (json!(0), json!(1)));
     let message = written(&made).message.expect("a message");
     assert!(
@@ -323,7 +330,7 @@ fn a_copy_that_was_evicted_is_not_asked_twice_and_nobody_else_goes_for_it() {
         &Cache::new(&[]),
         &it,
         &copy("x", json!({})),
-        Rank::default(),
+        Turn::default(),
         now(),
     );
     runner.evict(&mut plan, claim.expect("a claim").claim(), Cause::Priority);
@@ -399,4 +406,74 @@ fn fifty_services_of_a_warp_before_gates_keep_every_pod_after_an_upgrade() {
         let after = applied(&made, "Deployment").expect("a Deployment");
         assert!(after["spec"]["template"]["spec"]["schedulingGates"].is_array());
     }
+}
+
+#[test]
+fn a_copy_that_replaces_one_goes_before_all_work_and_a_copy_more_does_not() {
+    let had = |spec: Value, placed: i32| {
+        let mut it = service(spec);
+        it.status = Some(InferenceServiceStatus {
+            observed_generation: Some(4),
+            replicas: it.spec.replicas,
+            placed_replicas: placed,
+            ..InferenceServiceStatus::default()
+        });
+        kept(&it, now())
+    };
+    assert_eq!(had(json!({ "replicas": 3 }), 3), 3);
+    assert_eq!(
+        had(json!({ "replicas": 3 }), 2),
+        2,
+        "the third never had a place"
+    );
+    assert_eq!(had(json!({ "replicas": 2 }), 3), 2);
+    let scaling = json!({ "replicas": 3, "scaling": { "min": 1, "max": 4, "target": 1 } });
+    assert_eq!(
+        had(scaling, 3),
+        1,
+        "others may be taken, so they wait their turn"
+    );
+    assert_eq!(had(json!({ "replicas": 3, "preemptible": true }), 3), 0);
+    let (it, pod) = (
+        Arc::new(service(json!({ "priority": "low" }))),
+        copy("chat-77-a", json!({})),
+    );
+    let of = |first: bool| {
+        let turn = Turn {
+            rank: rank(&it, None).expect("a rank"),
+            first,
+        };
+        let asking = Asking::new(&Cache::new(&[]), &it, &pod, turn, now()).expect("a claim");
+        (asking.claim().priority, asking.claim().created.is_some())
+    };
+    assert_eq!(of(false), (Priority::Low, true));
+    assert_eq!(of(true), (Priority::High, false));
+}
+
+#[test]
+fn the_copies_that_had_a_place_are_remembered_while_they_are_replaced() {
+    let mut it = service(json!({ "replicas": 2 }));
+    let both = vec![
+        running("chat-77-a", "2026-11-16T11:58:00Z", true),
+        running("chat-77-b", "2026-11-16T11:58:00Z", true),
+    ];
+    let told = |it: &InferenceService, pods: &[Arc<Pod>]| {
+        let seen = Seen {
+            pods: pods.to_vec(),
+            ..fleet(&[h100("a", 8)], &[])
+        };
+        plan(it, &seen, now())
+    };
+    let status = written(&told(&it, &both));
+    assert_eq!(status.placed_replicas, 2);
+    it.status = Some(status);
+    let made = told(&it, &both[..1]);
+    let mut writes = made.actions.iter();
+    assert!(
+        !writes.any(|action| matches!(action, Action::Status(_))),
+        "it stays so"
+    );
+    it.spec.replicas = 1;
+    let status = written(&told(&it, &both[..1]));
+    assert_eq!(status.placed_replicas, 1);
 }

@@ -181,6 +181,7 @@ fn every_field_that_makes_a_job_is_in_the_hash_and_no_other() {
         "securityContext": {"runAsUser": 1}, "podSecurityContext": {"runAsUser": 1},
         "podTemplate": {"spec": {"containers": [{"name": "c"}]}},
         "checkpoint": {"period": "10m"}, "priorityClassName": "urgent",
+        "minReplicas": 1, "mpi": {},
     });
     for field in PLACED_FIELDS {
         let changed = workload(json!({*field: changes[field]}), json!(null));

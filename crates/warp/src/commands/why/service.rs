@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use kube::{Api, ResourceExt};
 use serde::Serialize;
-use warp_api::inferenceservice::{CacheSize, ServiceCost, ServiceLoad, ServicePhase};
+use warp_api::inferenceservice::{
+    AdapterStatus, CacheSize, ServiceCost, ServiceLoad, ServicePhase,
+};
 use warp_api::{InferenceService, InferenceServiceStatus, condition, reason};
 
 use super::{Evidence, Step};
@@ -153,6 +155,10 @@ fn evidence(status: &InferenceServiceStatus) -> Vec<Evidence> {
         ),
         ("pace", status.load.as_ref().map(pace)),
         ("cache", status.cache.as_ref().map(cache)),
+        (
+            "adapters",
+            (!status.adapters.is_empty()).then(|| adapters(&status.adapters)),
+        ),
         ("cost", status.cost.as_ref().map(cost)),
         ("address", status.url.clone()),
     ];
@@ -191,6 +197,19 @@ fn pace(load: &ServiceLoad) -> String {
     } else {
         parts.join(", ")
     }
+}
+
+fn adapters(all: &[AdapterStatus]) -> String {
+    let told = all.iter().map(|adapter| {
+        let state = match adapter.reason.as_str() {
+            "Loaded" => "loaded".to_owned(),
+            "NotLoaded" => format!("loaded by {} copies only", adapter.copies),
+            "NoAnswer" => "not known: no copy has said what it serves".to_owned(),
+            _ => "not yet: no copy answers".to_owned(),
+        };
+        format!("{} {state}", adapter.name)
+    });
+    told.collect::<Vec<_>>().join(", ")
 }
 
 fn cache(size: &CacheSize) -> String {
