@@ -29,6 +29,10 @@ pub(super) fn two() -> NodeShape {
 
 /// One kind: how its CRD is named, and what is where in its objects.
 #[derive(Clone, Copy)]
+#[allow(
+    clippy::struct_field_names,
+    reason = "the API's own words: a kind has a field `kind`"
+)]
 struct Kind {
     group: &'static str,
     version: &'static str,

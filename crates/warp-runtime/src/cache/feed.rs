@@ -305,6 +305,8 @@ const LAST_RETRY: Duration = Duration::from_secs(10);
 /// What the server refuses it seldom grants a moment later, and there are dozens of kinds to ask for.
 const FIRST_REFUSED: Duration = Duration::from_secs(15);
 const LAST_REFUSED: Duration = Duration::from_mins(1);
+/// What need not be installed is seldom installed later.
+const LAST_ABSENT: Duration = Duration::from_mins(5);
 
 /// Whether the server said that this is not ours to read.
 fn refused(error: &kube::Error) -> bool {
@@ -368,8 +370,11 @@ impl Reader {
 
     /// How long to leave the server alone after a failure: longer the sooner it came.
     fn rest(&self, error: &kube::Error) -> Duration {
-        let seldom = self.source.unserved != Unserved::Empty;
-        if refused(error) || (missing(error) && seldom) {
+        if self.source.may_be_missing(error) {
+            return (self.delay * 3).clamp(FIRST_REFUSED, LAST_ABSENT);
+        }
+        let awaited = self.source.unserved == Unserved::Missing;
+        if refused(error) || (missing(error) && awaited) {
             (self.delay * 3).clamp(FIRST_REFUSED, LAST_REFUSED)
         } else if self.began.elapsed() > LAST_RETRY {
             FIRST_RETRY
