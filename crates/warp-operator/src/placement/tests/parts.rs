@@ -216,7 +216,7 @@ fn a_tenants_quota_counts_parts_as_what_they_are_of_a_gpu() {
     let halves: Vec<_> = (0..3)
         .map(|n| workload(&format!("w{n}"), json!({"gpu": {"fraction": "0.5"}})))
         .collect();
-    let decisions = under(&[quota.clone()], &[by_amount("a")], &halves);
+    let decisions = under(std::slice::from_ref(&quota), &[by_amount("a")], &halves);
     assert!(chosen(&decisions[0]).is_some() && chosen(&decisions[1]).is_some());
     let (reason, told) = verdict(&decisions[2]);
     assert_eq!(reason, reason::TENANT_QUOTA_EXCEEDED);
