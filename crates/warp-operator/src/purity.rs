@@ -1,93 +1,133 @@
-//! The files that decide must not be able to do: they contain no await, client or API handle.
+//! What decides must not be able to do. Every file of this crate is pure unless it is named here with what
+//! it does: it awaits nothing, has no client, and reads no clock, file or environment. Tests are free.
 
-#[test]
-fn files_that_decide_do_no_io() {
-    let files = [
-        ("workload/assess.rs", include_str!("workload/assess.rs")),
-        ("workload/failure.rs", include_str!("workload/failure.rs")),
-        ("workload/objects.rs", include_str!("workload/objects.rs")),
-        ("workload/gang.rs", include_str!("workload/gang.rs")),
-        ("workload/members.rs", include_str!("workload/members.rs")),
-        (
-            "workload/plan/gangs.rs",
-            include_str!("workload/plan/gangs.rs"),
-        ),
-        (
-            "workload/plan/edits.rs",
-            include_str!("workload/plan/edits.rs"),
-        ),
-        (
-            "workload/spec_hash.rs",
-            include_str!("workload/spec_hash.rs"),
-        ),
-        ("workload/timeline.rs", include_str!("workload/timeline.rs")),
-        ("placement/gang.rs", include_str!("placement/gang.rs")),
-        ("workload/pod.rs", include_str!("workload/pod.rs")),
-        ("workload/say.rs", include_str!("workload/say.rs")),
-        ("workload/plan.rs", include_str!("workload/plan.rs")),
-        ("modelcache/plan.rs", include_str!("modelcache/plan.rs")),
-        (
-            "modelcache/plan/job.rs",
-            include_str!("modelcache/plan/job.rs"),
-        ),
-        (
-            "modelcache/objects.rs",
-            include_str!("modelcache/objects.rs"),
-        ),
-        ("tenant/plan.rs", include_str!("tenant/plan.rs")),
-        (
-            "inferenceservice/plan.rs",
-            include_str!("inferenceservice/plan.rs"),
-        ),
-        (
-            "inferenceservice/assess.rs",
-            include_str!("inferenceservice/assess.rs"),
-        ),
-        (
-            "inferenceservice/objects.rs",
-            include_str!("inferenceservice/objects.rs"),
-        ),
-        ("workload/claim.rs", include_str!("workload/claim.rs")),
-        ("placement/claim.rs", include_str!("placement/claim.rs")),
-        ("placement/decide.rs", include_str!("placement/decide.rs")),
-        ("placement/explain.rs", include_str!("placement/explain.rs")),
-        ("placement/quota.rs", include_str!("placement/quota.rs")),
-        ("placement/tenancy.rs", include_str!("placement/tenancy.rs")),
-        (
-            "estimates/forecast.rs",
-            include_str!("estimates/forecast.rs"),
-        ),
-        ("estimates/runs.rs", include_str!("estimates/runs.rs")),
-        ("estimates/told.rs", include_str!("estimates/told.rs")),
-        ("foresight.rs", include_str!("foresight.rs")),
-        ("foresight/jobs.rs", include_str!("foresight/jobs.rs")),
-        ("queuedjob/ask.rs", include_str!("queuedjob/ask.rs")),
-        ("queuedjob/claim.rs", include_str!("queuedjob/claim.rs")),
-        ("queuedjob/evict.rs", include_str!("queuedjob/evict.rs")),
-        ("queuedjob/objects.rs", include_str!("queuedjob/objects.rs")),
-        ("queuedjob/plan.rs", include_str!("queuedjob/plan.rs")),
-        ("queuedjob/say.rs", include_str!("queuedjob/say.rs")),
-        (
-            "queuedjob/standing.rs",
-            include_str!("queuedjob/standing.rs"),
-        ),
-        ("foresight/meeting.rs", include_str!("foresight/meeting.rs")),
-        ("ledger.rs", include_str!("ledger.rs")),
-        ("budget.rs", include_str!("budget.rs")),
-        ("budget/period.rs", include_str!("budget/period.rs")),
-        ("gpurequest/money.rs", include_str!("gpurequest/money.rs")),
-        ("placement/rented.rs", include_str!("placement/rented.rs")),
-        ("tenant/plan/money.rs", include_str!("tenant/plan/money.rs")),
-        (
-            "workload/rent/beside.rs",
-            include_str!("workload/rent/beside.rs"),
-        ),
-        ("workload/rent.rs", include_str!("workload/rent.rs")),
-        ("workload/course.rs", include_str!("workload/course.rs")),
-    ];
-    for (name, text) in files {
-        for word in [".await", "Client", "Api<", "Timestamp::now"] {
-            assert!(!text.contains(word), "{name} contains {word}");
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Who does something, and what.
+const DO_IO: &[(&str, &str)] = &[
+    (
+        "cloudprovider.rs",
+        "hands its client to those that call clouds",
+    ),
+    (
+        "cloudprovider/books.rs",
+        "keeps the books of the fake cloud",
+    ),
+    ("cloudprovider/calls.rs", "calls clouds"),
+    (
+        "cloudprovider/clouds.rs",
+        "reads credentials and opens accounts",
+    ),
+    ("estimates.rs", "keeps what was learnt in a ConfigMap"),
+    ("inferenceservice.rs", "waits for its observation"),
+    (
+        "inferenceservice/observe.rs",
+        "has engines asked for their metrics",
+    ),
+    (
+        "inferenceservice/scrape.rs",
+        "asks engines for their metrics",
+    ),
+    (
+        "joining.rs",
+        "makes tokens of rented machines and approves their certificates",
+    ),
+    ("modelcache.rs", "waits for its observation"),
+    ("modelcache/observe.rs", "asks a fetch how far it is"),
+    ("placement.rs", "the loop around the pure pass"),
+    ("readiness.rs", "asks the API server about rights"),
+    ("retry.rs", "repeats requests"),
+    ("run.rs", "starts everything"),
+    ("serve.rs", "serves metrics and health"),
+];
+
+/// Whoever writes one of these does I/O or reads a clock.
+const IO: [&str; 11] = [
+    ".await",
+    "Client",
+    "Api<",
+    "tokio::",
+    "Timestamp::now",
+    "Instant::now",
+    "SystemTime",
+    "std::fs",
+    "std::env",
+    "TcpStream",
+    "std::process",
+];
+
+/// Names of modules that decide: none of them may be an exception.
+const DECIDE: [&str; 7] = [
+    "plan", "objects", "assess", "claim", "choose", "decide", "evict",
+];
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder of sources") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            found.push(path);
         }
     }
+}
+
+/// A test, or this file, which names what it looks for.
+fn is_free(name: &str) -> bool {
+    name == "purity.rs"
+        || name
+            .split('/')
+            .any(|part| part == "tests" || part == "tests.rs")
+}
+
+/// The first sign of I/O in a source, its comments and its tests left out.
+fn sign_of_io(source: &str) -> Option<&'static str> {
+    let shipped = source.split("#[cfg(test)]\nmod tests {").next()?;
+    let code = shipped
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"));
+    let code: Vec<&str> = code.collect();
+    IO.into_iter()
+        .find(|sign| code.iter().any(|line| line.contains(sign)))
+}
+
+#[test]
+fn what_is_not_named_as_doing_io_does_none() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut paths = Vec::new();
+    sources(&root, &mut paths);
+    let mut wrong = Vec::new();
+    let mut doing = BTreeSet::new();
+    for path in paths {
+        let name = path.strip_prefix(&root).expect("a path below the root");
+        let name = name.to_string_lossy().into_owned();
+        let source = std::fs::read_to_string(&path).expect("a source");
+        let Some(sign) = sign_of_io(&source).filter(|_| !is_free(&name)) else {
+            continue;
+        };
+        if !DO_IO.iter().any(|(exception, _)| *exception == name) {
+            wrong.push(format!("{name} contains {sign}"));
+        }
+        doing.insert(name);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for (name, reason) in DO_IO {
+        assert!(
+            doing.contains(*name),
+            "{name} ({reason}) does no I/O: it need not be named"
+        );
+        let decides = name.split(['/', '.']).any(|part| DECIDE.contains(&part));
+        assert!(!decides, "{name} decides, so it may not do I/O");
+    }
+}
+
+#[test]
+fn signs_of_io_are_found_in_code_and_not_in_comments_or_tests() {
+    assert_eq!(sign_of_io("let x = ask().await;"), Some(".await"));
+    assert_eq!(sign_of_io("    // Client\nlet x = 1;"), None);
+    assert_eq!(
+        sign_of_io("let x = 1;\n#[cfg(test)]\nmod tests {\n std::fs::read(p) }"),
+        None
+    );
 }
