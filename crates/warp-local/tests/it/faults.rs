@@ -9,6 +9,7 @@
 mod scenarios;
 
 use warp_testkit::fault::campaign;
+use warp_testkit::fault::judge::Invariants;
 
 /// What every test run takes a sample of; the rest is for `make faults`.
 const DAILY: [&str; 7] = [
@@ -62,6 +63,8 @@ fn every_write_of_the_controllers_is_a_crash_point() {
         one_in: 47,
         found: &FOUND,
         weather: &[],
+        invariants: Invariants::NONE,
+        allowed: &[],
     };
     campaign::test(&scenarios::all(), &sample);
 }

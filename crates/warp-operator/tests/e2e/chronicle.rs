@@ -16,6 +16,7 @@ use warp_testkit::fault::history::Change;
 use warp_testkit::fault::judge;
 use warp_testkit::{EventKind, until};
 
+use super::invariants::INVARIANTS;
 use super::world::{DEADLINE, workload_resource};
 
 /// What watches have told so far, in the order of each.
@@ -113,7 +114,7 @@ impl Chronicle {
             changes.iter().any(|change| change.of() == "GPUWorkload"),
             "nothing was told of"
         );
-        let wrong = judge::violations(&changes, self.dawn, false);
+        let wrong = judge::violations(&changes, self.dawn, false, &INVARIANTS);
         ensure!(wrong.is_empty(), "invariants broken: {}", wrong.join("; "));
         Ok(())
     }

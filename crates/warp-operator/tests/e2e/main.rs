@@ -34,6 +34,8 @@ mod hands;
 mod hostile;
 mod input;
 mod install;
+#[path = "../it/invariants.rs"]
+mod invariants;
 mod joining;
 mod leader;
 mod loss;

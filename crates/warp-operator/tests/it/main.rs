@@ -10,4 +10,5 @@ mod estimates;
 mod events;
 mod faults;
 mod fit;
+mod invariants;
 mod walks;

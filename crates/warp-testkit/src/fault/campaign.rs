@@ -20,8 +20,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use parking_lot::Mutex;
 
-use super::history::{self, Ending, Learnt};
-use super::judge;
+use super::history::{self, Difference, Ending, Learnt};
+use super::judge::{self, Invariants};
 use super::layer::{Faults, Record, Tally};
 use super::plan::{Fault, Plan};
 use super::world::{Setup, World, virtual_time};
@@ -63,11 +63,13 @@ pub struct Run {
     pub violations: Vec<String>,
     pub records: Vec<Record>,
     pub tally: Tally,
+    /// How many requests each rule of the plan met.
+    pub met: Vec<u64>,
     pub exits: u64,
 }
 
 /// Runs a scenario once, to its end and until nothing moves.
-pub fn run(scenario: &Scenario, plan: &Plan) -> Result<Run> {
+pub fn run(scenario: &Scenario, plan: &Plan, kinds: Invariants) -> Result<Run> {
     let (send, receive) = mpsc::channel();
     let (scenario, plan) = (scenario.clone(), plan.clone());
     let name = scenario.name;
@@ -76,7 +78,7 @@ pub fn run(scenario: &Scenario, plan: &Plan) -> Result<Run> {
         .stack_size(8 << 20)
         .spawn(move || {
             // Nobody listens any more when the run was given up.
-            let _ = send.send(run_here(&scenario, plan));
+            let _ = send.send(run_here(&scenario, plan, &kinds));
         })
         .context("failed to start a thread")?;
     receive
@@ -95,7 +97,7 @@ fn told(records: &[Record]) -> String {
     records.iter().map(line).collect()
 }
 
-fn run_here(scenario: &Scenario, plan: Plan) -> Result<Run> {
+fn run_here(scenario: &Scenario, plan: Plan, kinds: &Invariants) -> Result<Run> {
     virtual_time(async {
         let world = World::start(&scenario.setup, Faults::new(plan)).await?;
         let ended = async {
@@ -115,7 +117,7 @@ fn run_here(scenario: &Scenario, plan: Plan) -> Result<Run> {
         let store = world.server().store();
         let rival = scenario.setup.rival.is_some();
         let changes = history::changes(store, 0);
-        let mut violations = judge::violations(&changes, world.dawn(), rival);
+        let mut violations = judge::violations(&changes, world.dawn(), rival, kinds);
         let records = world.faults.records();
         violations.extend(judge::careless(&records));
         violations.extend(history::incomplete(store));
@@ -124,6 +126,7 @@ fn run_here(scenario: &Scenario, plan: Plan) -> Result<Run> {
             violations,
             records,
             tally: world.faults.tally(),
+            met: world.faults.met(),
             exits: world.exits(),
         })
     })
@@ -138,9 +141,9 @@ pub struct Reference {
 }
 
 impl Reference {
-    pub fn of(scenario: &Scenario) -> Result<Self> {
+    pub fn of(scenario: &Scenario, kinds: Invariants) -> Result<Self> {
         let healthy = |plan: &str| -> Result<Run> {
-            let run = run(scenario, &plan.parse()?)
+            let run = run(scenario, &plan.parse()?, kinds)
                 .with_context(|| format!("{} without faults ({plan})", scenario.name))?;
             if !run.violations.is_empty() || run.exits > 0 {
                 return Err(anyhow!(
@@ -175,11 +178,17 @@ impl Reference {
         })
     }
 
-    /// What is wrong with a run under `plan`; empty when nothing is.
-    pub fn judge(&self, run: &Run) -> Vec<String> {
-        let mut wrong: Vec<String> = self
-            .learnt
-            .differences(&run.ending)
+    /// What is wrong with a run; empty when nothing is. How it ended differently may be `allowed`.
+    pub fn judge(&self, run: &Run, allowed: Option<&Allowed<'_>>) -> Vec<String> {
+        let mut differences = self.learnt.differences(&run.ending);
+        if let Some(allowed) = allowed.filter(|allowed| (allowed.is_all)(&differences)) {
+            println!(
+                "{} | {}: {}",
+                allowed.scenario, allowed.plan, allowed.reason
+            );
+            differences.clear();
+        }
+        let mut wrong: Vec<String> = differences
             .iter()
             .map(|difference| format!("differs: {difference}"))
             .collect();
@@ -207,6 +216,16 @@ impl Reference {
         }
         wrong
     }
+}
+
+/// A different end that a plan may lead to, because nothing could prevent it.
+#[derive(Clone, Copy, Debug)]
+pub struct Allowed<'a> {
+    pub scenario: &'a str,
+    pub plan: &'a str,
+    pub reason: &'a str,
+    /// Whether these differences are what is allowed, all of it and nothing besides.
+    pub is_all: fn(&[Difference]) -> bool,
 }
 
 /// The faults every write meets.
@@ -343,12 +362,12 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// The rules that met nothing although they had to: such a run proves nothing.
-    fn unmet(&self, tally: &Tally) -> Option<String> {
-        let rules = self.plan.rules.iter().filter(|_| self.must_meet);
+    /// The rules that met nothing although they had to: such a run proves nothing. `met` counts by rule.
+    fn unmet(&self, met: &[u64]) -> Option<String> {
+        let rules = self.plan.rules.iter().zip(met);
         let idle: Vec<String> = rules
-            .filter(|rule| !tally.contains_key(&rule.fault.kind()))
-            .map(ToString::to_string)
+            .filter(|(_, met)| self.must_meet && **met == 0)
+            .map(|(rule, _)| rule.to_string())
             .collect();
         (!idle.is_empty()).then(|| format!("met no request: {}", idle.join("; ")))
     }
@@ -360,8 +379,10 @@ pub fn all(
     scenarios: &[Scenario],
     threads: usize,
     hasty: bool,
+    sample: &Sample<'_>,
     plans: impl Fn(&Scenario, &Reference) -> Vec<Asked> + Sync,
 ) -> Report {
+    let kinds = sample.invariants;
     let report = Mutex::new(Report {
         scenarios: scenarios.len(),
         ..Report::default()
@@ -375,7 +396,7 @@ pub fn all(
             return;
         }
         let scenario = &scenarios[place];
-        match Reference::of(scenario) {
+        match Reference::of(scenario, kinds) {
             Ok(reference) => {
                 let requests = reference.records.len();
                 let mut report = report.lock();
@@ -417,11 +438,14 @@ pub fn all(
         }
         let (scenario, reference, asked) = &work[place];
         let plan = &asked.plan;
-        let (mut wrong, tally, requests) = match run(scenario, plan) {
-            Ok(run) => (reference.judge(&run), run.tally, run.records.len()),
+        let (wrong, tally, requests) = match run(scenario, plan, kinds) {
+            Ok(run) => {
+                let mut wrong = reference.judge(&run, sample.allowed(scenario, plan));
+                wrong.extend(asked.unmet(&run.met));
+                (wrong, run.tally, run.records.len())
+            }
             Err(error) => (vec![format!("did not end: {error:#}")], Tally::new(), 0),
         };
-        wrong.extend(asked.unmet(&tally));
         for what in &wrong {
             println!("{} | {plan}: {what}", scenario.name);
         }
@@ -487,6 +511,10 @@ pub struct Sample<'a> {
     pub found: &'a [(&'a str, &'a str)],
     /// Weather that names what only these scenarios have.
     pub weather: &'a [&'a str],
+    /// What the kinds of these scenarios must keep.
+    pub invariants: Invariants,
+    /// Ends that some plans may lead to.
+    pub allowed: &'a [Allowed<'a>],
 }
 
 impl Sample<'_> {
@@ -498,10 +526,17 @@ impl Sample<'_> {
             .any(|name| *name == scenario.name)
     }
 
+    fn allowed(&self, scenario: &Scenario, plan: &Plan) -> Option<&Allowed<'_>> {
+        let plan = plan.to_string();
+        let mut allowed = self.allowed.iter();
+        allowed.find(|one| one.scenario == scenario.name && one.plan == plan)
+    }
+
     /// Names that are no scenario's: what they were to run would silently not be run.
     fn unknown(&self, scenarios: &[Scenario]) -> Vec<String> {
         let found = self.found.iter().map(|(name, _)| *name);
-        let names = self.daily.iter().copied().chain(found);
+        let allowed = self.allowed.iter().map(|allowed| allowed.scenario);
+        let names = self.daily.iter().copied().chain(found).chain(allowed);
         let known = |name: &&str| scenarios.iter().any(|scenario| scenario.name == *name);
         names
             .filter(|name| !known(name))
@@ -553,9 +588,11 @@ pub fn test(scenarios: &[Scenario], sample: &Sample<'_>) {
     let wanted = std::env::var("WARP_FAULTS").unwrap_or_default();
     let (name, plan) = wanted.split_once('|').unwrap_or((&wanted, ""));
     let (name, plan) = (name.trim(), plan.trim());
+    let whole_name = scenarios.iter().any(|scenario| scenario.name == name);
     let asked = |scenario: &&Scenario| match name {
         "" => sample.is_daily(scenario),
         "all" => true,
+        name if whole_name => scenario.name == name,
         name => scenario.name.contains(name),
     };
     let chosen: Vec<Scenario> = scenarios.iter().filter(asked).cloned().collect();
@@ -563,7 +600,7 @@ pub fn test(scenarios: &[Scenario], sample: &Sample<'_>) {
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     let hasty = std::env::var_os("WARP_FAULTS_STOP").is_some();
     let one = !matches!(plan, "" | "writes" | "weather");
-    let report = all(&chosen, threads, hasty, |scenario, reference| {
+    let report = all(&chosen, threads, hasty, sample, |scenario, reference| {
         let mut plans: Vec<Asked> = plans_of(plan, reference, sample)
             .into_iter()
             .filter(|plan| !name.is_empty() || sample.holds(scenario, plan))

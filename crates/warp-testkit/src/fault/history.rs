@@ -37,7 +37,8 @@ impl Change {
     }
 }
 
-pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+/// The text at a place in an object, empty where there is none.
+pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object
         .pointer(pointer)
         .and_then(Value::as_str)

@@ -1,27 +1,36 @@
 //! What must hold at every moment of a history, whatever went wrong, and at its end.
 //!
-//! The history is replayed change by change; a check looks at the change and at the state it led to.
-
-mod gangs;
+//! The history is replayed change by change; a check looks at the change and at the state it led to. Owns
+//! what holds on every Kubernetes cluster; what the kinds of a controller must keep besides is brought
+//! along by its tests ([`Invariants`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use warp_apiserver::store::EventKind;
 
 use super::history::{Change, text};
 use super::layer::Record;
 
-/// Label of Jobs and pods: uid of the workload they belong to.
-const WORKLOAD_UID: &str = "/metadata/labels/gpu.warp.dev~1workload-uid";
+/// What a kind must keep.
+#[derive(Clone, Copy, Debug)]
+pub struct Invariants {
+    /// Looked at after every change, with the state it led to.
+    pub at_every_change: fn(&Change, &Moment, &mut Vec<String>),
+    pub at_the_end: fn(&Moment, &mut Vec<String>),
+}
 
-/// How long a node may be silent before its pods count as ended; the operator's default.
-const NODE_LOSS: SignedDuration = SignedDuration::from_mins(5);
+impl Invariants {
+    /// Nothing but what holds on every cluster.
+    pub const NONE: Self = Self {
+        at_every_change: |_, _, _| {},
+        at_the_end: |_, _| {},
+    };
+}
 
-/// Everything that was wrong in a history, in order. With a `rival` who may be behind, what is said of
-/// a Job may be true of an earlier one of its name: late is no lie.
-pub fn violations(changes: &[Change], dawn: u64, rival: bool) -> Vec<String> {
+/// Everything that was wrong in a history, in order. With a `rival`, a second controller that may be
+/// behind, what is said of a Job may be true of an earlier one of its name.
+pub fn violations(changes: &[Change], dawn: u64, rival: bool, kinds: &Invariants) -> Vec<String> {
     let mut moment = Moment {
         rival,
         ..Moment::default()
@@ -32,6 +41,7 @@ pub fn violations(changes: &[Change], dawn: u64, rival: bool) -> Vec<String> {
         if change.revision > dawn {
             let mut wrong = Vec::new();
             check(change, &moment, &mut wrong);
+            (kinds.at_every_change)(change, &moment, &mut wrong);
             found.extend(
                 wrong
                     .into_iter()
@@ -40,6 +50,7 @@ pub fn violations(changes: &[Change], dawn: u64, rival: bool) -> Vec<String> {
         }
     }
     at_the_end(&moment, &mut found);
+    (kinds.at_the_end)(&moment, &mut found);
     found.dedup();
     found
 }
@@ -57,16 +68,16 @@ pub fn careless(records: &[Record]) -> Vec<String> {
 }
 
 /// The state after a change, and what is known of the past.
-#[derive(Default)]
-struct Moment {
+#[derive(Debug, Default)]
+pub struct Moment {
     /// By uid.
-    now: BTreeMap<String, Value>,
+    pub now: BTreeMap<String, Value>,
     /// Jobs that ever said they were complete, and those a pod of which ever ran, by uid.
-    completed: BTreeSet<String>,
-    ran: BTreeSet<String>,
+    pub completed: BTreeSet<String>,
+    pub ran: BTreeSet<String>,
     /// Names of Jobs ever seen, with their namespace, and their uids, the newest last.
-    jobs: BTreeMap<(String, String), Vec<String>>,
-    rival: bool,
+    pub jobs: BTreeMap<(String, String), Vec<String>>,
+    pub rival: bool,
 }
 
 impl Moment {
@@ -105,61 +116,38 @@ impl Moment {
         }
     }
 
-    fn all<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Value> {
+    /// Every object of a kind.
+    pub fn all<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Value> {
         self.now
             .values()
             .filter(move |object| text(object, "/kind") == kind)
     }
 
-    fn owned_pods<'a>(&'a self, owner: &'a str) -> impl Iterator<Item = &'a Value> {
+    /// Pods whose controller has this uid.
+    pub fn owned_pods<'a>(&'a self, owner: &'a str) -> impl Iterator<Item = &'a Value> {
         self.all("Pod")
             .filter(move |pod| controller(pod).is_some_and(|(_, uid)| uid == owner))
     }
 
-    fn node(&self, name: &str) -> Option<&Value> {
+    /// The node of a name.
+    pub fn node(&self, name: &str) -> Option<&Value> {
         self.all("Node")
             .find(|node| text(node, "/metadata/name") == name)
     }
-
-    /// Whether a pod may still be running somewhere.
-    fn can_run(&self, pod: &Value, at: &str) -> bool {
-        if over(pod) {
-            return false;
-        }
-        let node = text(pod, "/spec/nodeName");
-        if node.is_empty() {
-            return text(pod, "/metadata/deletionTimestamp").is_empty();
-        }
-        self.node(node).is_some_and(|node| !given_up(node, at))
-    }
 }
 
-/// Whether a node has been silent for so long that what was on it counts as ended.
-fn given_up(node: &Value, at: &str) -> bool {
-    let conditions = node["status"]["conditions"].as_array();
-    let ready = conditions
-        .into_iter()
-        .flatten()
-        .find(|found| found["type"] == "Ready");
-    let Some(ready) = ready.filter(|ready| ready["status"] != "True") else {
-        return false;
-    };
-    let since = text(ready, "/lastTransitionTime").parse::<Timestamp>();
-    let (Ok(since), Ok(at)) = (since, at.parse::<Timestamp>()) else {
-        return true;
-    };
-    at.duration_since(since) >= NODE_LOSS
-}
-
-fn over(pod: &Value) -> bool {
+/// Whether a pod has ended.
+pub fn over(pod: &Value) -> bool {
     matches!(text(pod, "/status/phase"), "Succeeded" | "Failed")
 }
 
-fn ending(object: &Value) -> bool {
+/// Whether an object is being deleted.
+pub fn ending(object: &Value) -> bool {
     !text(object, "/metadata/deletionTimestamp").is_empty()
 }
 
-fn condition(object: &Value, kind: &str) -> bool {
+/// Whether a condition is true.
+pub fn condition(object: &Value, kind: &str) -> bool {
     object["status"]["conditions"]
         .as_array()
         .into_iter()
@@ -168,13 +156,14 @@ fn condition(object: &Value, kind: &str) -> bool {
 }
 
 /// Kind and uid of the controller.
-fn controller(object: &Value) -> Option<(&str, &str)> {
+pub fn controller(object: &Value) -> Option<(&str, &str)> {
     let owners = object["metadata"]["ownerReferences"].as_array()?;
     let owner = owners.iter().find(|owner| owner["controller"] == true)?;
     Some((text(owner, "/kind"), text(owner, "/uid")))
 }
 
-fn name(object: &Value) -> String {
+/// What an object is called where something is said of it.
+pub fn name(object: &Value) -> String {
     format!(
         "{} {}/{}",
         text(object, "/kind"),
@@ -186,11 +175,6 @@ fn name(object: &Value) -> String {
 fn check(change: &Change, moment: &Moment, wrong: &mut Vec<String>) {
     match (change.of(), change.kind) {
         ("Pod", EventKind::Added) => made(&change.object, moment, wrong),
-        ("Job", EventKind::Added) => one_attempt(&change.object, moment, wrong),
-        ("GPUWorkload", EventKind::Added | EventKind::Modified) => {
-            not_ahead(&change.object, moment, wrong);
-            no_way_back(change, wrong);
-        }
         ("ResourceQuota", EventKind::Modified) => within_quota(&change.object, wrong),
         ("PersistentVolume", EventKind::Added | EventKind::Modified) => {
             one_claim(&change.object, moment, wrong);
@@ -199,7 +183,6 @@ fn check(change: &Change, moment: &Moment, wrong: &mut Vec<String>) {
     }
     if change.of() == "Pod" && change.kind != EventKind::Deleted {
         bound(change, moment, wrong);
-        gangs::let_go(change, moment, wrong);
     }
 }
 
@@ -233,23 +216,6 @@ fn made(pod: &Value, moment: &Moment, wrong: &mut Vec<String>) {
             "{} has {live} live pods where {most} are wanted",
             name(owner)
         ));
-    }
-    if kind == "Job" {
-        let workload = text(pod, WORKLOAD_UID);
-        let others = moment.all("Pod").filter(|other| {
-            !workload.is_empty()
-                && text(other, WORKLOAD_UID) == workload
-                // One that was orphaned has no controller, and runs all the same.
-                && controller(other).is_none_or(|(_, other)| other != uid)
-                && moment.can_run(other, text(pod, "/metadata/creationTimestamp"))
-        });
-        for other in others {
-            wrong.push(format!(
-                "{} was made while {} of an earlier attempt can still run",
-                name(pod),
-                name(other)
-            ));
-        }
     }
 }
 
@@ -320,134 +286,6 @@ fn quantity(value: &Value) -> f64 {
     number.parse::<f64>().unwrap_or(0.0) * unit
 }
 
-/// A workload has one attempt that is not given up.
-fn one_attempt(job: &Value, moment: &Moment, wrong: &mut Vec<String>) {
-    let workload = text(job, WORKLOAD_UID);
-    if workload.is_empty() {
-        return;
-    }
-    let owner = moment.now.get(workload);
-    let why_not = match owner.map(|owner| text(owner, "/status/phase")) {
-        None => Some("is gone"),
-        Some("Succeeded" | "Failed") => Some("has ended"),
-        _ if owner.is_some_and(ending) => Some("is being deleted"),
-        _ if owner.is_some_and(|owner| owner["spec"]["suspend"] == true) => Some("is suspended"),
-        _ => None,
-    };
-    if let Some(why_not) = why_not {
-        wrong.push(format!(
-            "{} was made for a workload that {why_not}",
-            name(job)
-        ));
-    }
-    let going = moment.all("Job").filter(|other| {
-        text(other, WORKLOAD_UID) == workload
-            && !["Complete", "Failed", "FailureTarget"]
-                .iter()
-                .any(|kind| condition(other, kind))
-            && !ending(other)
-    });
-    let going: Vec<String> = going.map(name).collect();
-    if going.len() > 1 {
-        wrong.push(format!(
-            "one workload has {} attempts at once: {}",
-            going.len(),
-            going.join(", ")
-        ));
-    }
-}
-
-/// A status tells of what has happened, not of what is about to.
-fn not_ahead(workload: &Value, moment: &Moment, wrong: &mut Vec<String>) {
-    let status = &workload["status"];
-    let (phase, job) = (text(status, "/phase"), text(status, "/jobName"));
-    let generation = workload["metadata"]["generation"]
-        .as_i64()
-        .unwrap_or_default();
-    if status["observedGeneration"].as_i64().unwrap_or_default() > generation {
-        wrong.push(format!(
-            "{} has observed a generation it never had",
-            name(workload)
-        ));
-    }
-    if job.is_empty() {
-        if matches!(phase, "Scheduled" | "Running" | "Succeeded") {
-            wrong.push(format!("{} is {phase} without a job", name(workload)));
-        }
-        return;
-    }
-    let at = (
-        text(workload, "/metadata/namespace").to_owned(),
-        job.to_owned(),
-    );
-    let Some(uids) = moment.jobs.get(&at) else {
-        wrong.push(format!(
-            "{} names job {job}, which was never made",
-            name(workload)
-        ));
-        return;
-    };
-    let since = if moment.rival { 0 } else { uids.len() - 1 };
-    let meant = &uids[since..];
-    let node = text(status, "/assignedNode");
-    let pin = meant
-        .last()
-        .and_then(|uid| moment.now.get(uid))
-        .map(|job| text(job, "/metadata/annotations/gpu.warp.dev~1node"));
-    if pin.is_some_and(|pin| pin != node) && !moment.rival {
-        wrong.push(format!(
-            "{} says node {node:?} and {job} is for {pin:?}",
-            name(workload)
-        ));
-    }
-    match phase {
-        "Running" if !meant.iter().any(|uid| moment.ran.contains(uid)) => {
-            wrong.push(format!(
-                "{} is Running and no pod of {job} ever ran",
-                name(workload)
-            ));
-        }
-        "Succeeded" if !meant.iter().any(|uid| moment.completed.contains(uid)) => {
-            wrong.push(format!(
-                "{} is Succeeded and {job} never completed",
-                name(workload)
-            ));
-        }
-        _ => {}
-    }
-}
-
-/// What has ended stays ended, as it did; what is counted is never forgotten.
-fn no_way_back(change: &Change, wrong: &mut Vec<String>) {
-    let Some(before) = change.previous.as_ref().map(|before| &before["status"]) else {
-        return;
-    };
-    let after = &change.object["status"];
-    for field in ["retryCount", "disruptions", "observedGeneration"] {
-        let count = |status: &Value| status[field].as_i64().unwrap_or_default();
-        if count(after) < count(before) {
-            wrong.push(format!(
-                "{field} of {} went from {} back to {}",
-                name(&change.object),
-                count(before),
-                count(after)
-            ));
-        }
-    }
-    if matches!(text(before, "/phase"), "Succeeded" | "Failed") {
-        for field in ["phase", "completionTime", "jobName"] {
-            if before[field] != after[field] {
-                wrong.push(format!(
-                    "{} had ended, and its {field} went from {} to {}",
-                    name(&change.object),
-                    before[field],
-                    after[field]
-                ));
-            }
-        }
-    }
-}
-
 fn within_quota(quota: &Value, wrong: &mut Vec<String>) {
     for (resource, hard) in quota["status"]["hard"].as_object().into_iter().flatten() {
         let used = quantity(&quota["status"]["used"][resource]);
@@ -477,7 +315,6 @@ fn one_claim(volume: &Value, moment: &Moment, wrong: &mut Vec<String>) {
 
 /// Nothing is left behind, and every status speaks of the newest spec.
 fn at_the_end(moment: &Moment, wrong: &mut Vec<String>) {
-    gangs::whole(moment, wrong);
     for object in moment.now.values() {
         if let Some((kind, owner)) = controller(object)
             && !moment.now.contains_key(owner)

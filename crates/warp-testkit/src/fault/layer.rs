@@ -27,7 +27,7 @@ use super::request::{Call, Class};
 use super::watch::{self as stream, Trouble};
 
 /// How long a client waits before it gives up on a connection that says nothing.
-const PATIENCE: Duration = Duration::from_mins(1);
+const CONNECTION_TIMEOUT: Duration = Duration::from_mins(1);
 /// No run needs as many requests; from here on none is answered, so that a storm within one moment of
 /// virtual time ends and can be told of.
 const FLOOD: usize = 10_000;
@@ -64,6 +64,17 @@ struct Shared {
     crashes: watch::Sender<u64>,
 }
 
+/// How far one rule is.
+#[derive(Clone, Debug, Default)]
+struct Progress {
+    /// Requests its selector matched.
+    matched: u64,
+    /// When it first applied.
+    since: Option<Instant>,
+    /// Requests that met its fault.
+    met: u64,
+}
+
 #[derive(Debug, Default)]
 struct State {
     writes: u64,
@@ -72,8 +83,7 @@ struct State {
     dead: bool,
     /// Requests are neither counted nor troubled.
     disarmed: bool,
-    /// How many requests each rule has counted, and when it first applied.
-    rules: Vec<(u64, Option<Instant>)>,
+    rules: Vec<Progress>,
     records: Vec<Record>,
     tally: Tally,
     /// Versions after each write that was carried out, oldest first.
@@ -83,7 +93,7 @@ struct State {
 
 impl Faults {
     pub fn new(plan: Plan) -> Self {
-        let rules = vec![(0, None); plan.rules.len()];
+        let rules = vec![Progress::default(); plan.rules.len()];
         Self(Arc::new(Shared {
             plan,
             state: Mutex::new(State {
@@ -157,6 +167,12 @@ impl Faults {
         Some(state.records[last + FLOOD - 16..].to_vec())
     }
 
+    /// How many requests each rule of the plan met, in its order.
+    pub fn met(&self) -> Vec<u64> {
+        let state = self.0.state.lock();
+        state.rules.iter().map(|rule| rule.met).collect()
+    }
+
     pub fn tally(&self) -> Tally {
         self.0.state.lock().tally.clone()
     }
@@ -189,28 +205,33 @@ impl Faults {
         let state = &mut *state;
         let now = Instant::now();
         let mut fault = None;
-        for (rule, (matched, since)) in self.0.plan.rules.iter().zip(&mut state.rules) {
+        for (place, (rule, progress)) in self.0.plan.rules.iter().zip(&mut state.rules).enumerate()
+        {
             if !rule.selector.matches(&call) {
                 continue;
             }
-            *matched += 1;
-            if *matched < rule.nth {
+            progress.matched += 1;
+            if progress.matched < rule.nth {
                 continue;
             }
-            let since = *since.get_or_insert(now);
+            let since = *progress.since.get_or_insert(now);
             let applies = match rule.extent {
-                Extent::Count(count) => *matched < rule.nth + count,
+                Extent::Count(count) => progress.matched < rule.nth + count,
                 Extent::All => true,
                 Extent::For(time) => now < since + time,
             };
             if applies && fault.is_none() {
-                fault = Some(rule.fault.clone());
+                fault = Some((place, rule.fault.clone()));
             }
         }
         // There is no older state yet to answer from.
-        if matches!(fault, Some(Fault::Stale(_))) && state.past.is_empty() {
+        if matches!(fault, Some((_, Fault::Stale(_)))) && state.past.is_empty() {
             fault = None;
         }
+        let fault = fault.map(|(place, fault)| {
+            state.rules[place].met += 1;
+            fault
+        });
         if let Some(fault) = &fault {
             *state.tally.entry(fault.kind()).or_default() += 1;
         }
@@ -348,7 +369,7 @@ where
                 if applied {
                     self.send(place, &call, request).await?;
                 }
-                tokio::time::sleep(PATIENCE).await;
+                tokio::time::sleep(CONNECTION_TIMEOUT).await;
                 Err("connection timed out (injected)".into())
             }
             Fault::Delay(time) => {

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::history::without_times;
+use super::layer::Faults;
 use super::plan::{Extent, Fault, Plan, Rule, Selector};
 use super::request::{Call, Class};
 
@@ -154,4 +155,20 @@ fn merged_events_are_one_step_from_the_state_before() {
         super::watch::merged(events),
         [event("ADDED", "a", 2), event("DELETED", "c", 2)]
     );
+}
+
+#[tokio::test]
+async fn two_rules_with_the_same_fault_are_counted_apart() {
+    let plan: Plan = "create/jobs#1:409; create/pods#1:409".parse().unwrap();
+    let faults = Faults::new(plan);
+    let server = tower::service_fn(async |_: http::Request<kube::client::Body>| {
+        Ok::<_, std::convert::Infallible>(http::Response::new(axum::body::Body::empty()))
+    });
+    let mut asked = faults.service(server);
+    let request = http::Request::post("/apis/batch/v1/namespaces/team/jobs")
+        .body(kube::client::Body::empty())
+        .unwrap();
+    let answer = tower::Service::call(&mut asked, request).await.unwrap();
+    assert_eq!(answer.status(), http::StatusCode::CONFLICT);
+    assert_eq!(faults.met(), [1, 0]);
 }

@@ -6,6 +6,8 @@ use anyhow::{Result, bail, ensure};
 use warp_testkit::fault::world::World;
 use warp_testkit::fault::{history, judge};
 
+use crate::invariants::INVARIANTS;
+
 /// Nothing happens for so long at the end of a world: longer than any time after which the operator
 /// looks again by itself.
 const CALM: Duration = Duration::from_mins(11);
@@ -50,17 +52,15 @@ pub(crate) async fn judged(world: &World) -> Result<Load> {
         bail!("a flood of requests; the last: {:?}", last.last());
     }
     let store = world.server().store();
-    for table in store.tables() {
-        // Only what is remembered can be judged.
-        ensure!(
-            table.oldest() <= world.dawn(),
-            "{} has forgotten",
-            table.name()
-        );
-    }
     let records = world.faults.records();
-    let mut wrong = judge::violations(&history::changes(store, 0), world.dawn(), false);
+    let mut wrong = judge::violations(
+        &history::changes(store, 0),
+        world.dawn(),
+        false,
+        &INVARIANTS,
+    );
     wrong.extend(judge::careless(&records));
+    wrong.extend(history::incomplete(store));
     ensure!(wrong.is_empty(), "{}", wrong.join("; "));
     ensure!(world.exits() == 0, "the operator ended by itself");
     Ok(Load {
