@@ -13,6 +13,8 @@ use crate::output;
 
 /// A kind whose definition was applied a moment ago is waited for this long.
 const NEW_KINDS: Duration = Duration::from_secs(10);
+/// API servers read no more of one request, and end the connection of a larger one before they could say why.
+const LARGEST: usize = 3 << 20;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -135,6 +137,20 @@ fn namespace<'a>(
     Ok(own.unwrap_or(&connection.namespace))
 }
 
+/// What is sent of a manifest.
+fn body(manifest: &Manifest) -> anyhow::Result<Vec<u8>> {
+    let body = serde_json::to_vec(&manifest.object)?;
+    if body.len() > LARGEST {
+        bail!(
+            "{}: the object is {:.1} MiB and a server takes {} MiB at most; keep large data in a volume or a ModelCache and mount that",
+            manifest.source,
+            body.len() as f64 / f64::from(1 << 20),
+            LARGEST >> 20
+        );
+    }
+    Ok(body)
+}
+
 /// An object whose name the server makes up: there is nothing to change, a new one is made every time.
 async fn make(
     args: &Args,
@@ -151,7 +167,7 @@ async fn make(
     }
     let post = http::Request::post(uri)
         .header("Content-Type", "application/json")
-        .body(serde_json::to_vec(&manifest.object)?)?;
+        .body(body(manifest)?)?;
     let made: Value = connection
         .client
         .request(post)
@@ -199,7 +215,7 @@ async fn one(
     let patch = http::Request::patch(format!("{path}?{query}"))
         .header("Content-Type", "application/apply-patch+yaml")
         .header("Accept", "application/json")
-        .body(serde_json::to_vec(&manifest.object)?)?;
+        .body(body(manifest)?)?;
     let after: Value = match connection.client.request(patch).await {
         Ok(object) => object,
         Err(kube::Error::Api(status)) if status.is_conflict() => bail!(

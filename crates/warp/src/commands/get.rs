@@ -244,6 +244,9 @@ fn without_bookkeeping(answer: &Value) -> Value {
     answer
 }
 
+/// What is said when nothing more is heard.
+const BROKE_OFF: &str = "the watch broke off; `warp status` says whether the server still runs, then run the command again";
+
 /// Prints changes from the version of `answer` on, until interrupted.
 async fn watch(
     args: &Args,
@@ -280,11 +283,12 @@ async fn watch(
         let stream = client
             .request_stream(request)
             .await
-            .map_err(cluster::told)?;
+            .map_err(cluster::told)
+            .context(BROKE_OFF)?;
         let mut lines = stream.lines();
         loop {
             let line = tokio::select! {
-                line = lines.try_next() => line.context("the watch broke off")?,
+                line = lines.try_next() => line.context(BROKE_OFF)?,
                 _ = tokio::signal::ctrl_c() => return Ok(()),
             };
             // A server ends every watch after a while; it goes on where it was.

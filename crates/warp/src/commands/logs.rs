@@ -250,7 +250,11 @@ async fn print(
     while let Some(line) = lines
         .try_next()
         .await
-        .with_context(|| format!("the log of pod {name} broke off"))?
+        .with_context(|| {
+            format!(
+                "the log of pod {name} broke off; `warp status` says whether the server still runs, then run the command again"
+            )
+        })?
     {
         output::line(&format!("{prefix}{line}"));
     }

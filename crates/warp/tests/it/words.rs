@@ -426,6 +426,13 @@ async fn objects_are_applied_in_any_number_and_refused_in_a_persons_words() {
     })
     .await
     .unwrap();
+    let large = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "large"},
+        "data": {"all": "x".repeat(5 << 20)}});
+    let told = said(&apply(&up, folder.path(), &large));
+    assert!(
+        told.contains("is 5.0 MiB and a server takes 3 MiB at most"),
+        "{told}"
+    );
     for (arguments, words) in [
         (&["get", "pod", "nope"][..], &["\"nope\" not found"][..]),
         (&["delete", "cm", "nope"][..], &["\"nope\" not found"][..]),
@@ -494,5 +501,23 @@ async fn objects_are_applied_in_any_number_and_refused_in_a_persons_words() {
         told.contains("no Foo in example.com/v1") && !told.contains("did you mean"),
         "{told}"
     );
-    up.stop();
+    // Who watches when the server is killed hears what to do.
+    let mut watch = Command::new(env!("CARGO_BIN_EXE_warp"))
+        .args(["get", "configmaps", "-w", "--kubeconfig"])
+        .arg(up.data.join("kubeconfig"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut printed = std::io::BufReader::new(watch.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut printed, &mut String::new()).unwrap();
+    let rest = std::thread::spawn(move || std::io::copy(&mut printed, &mut std::io::sink()));
+    drop(up);
+    let told = said(&watch.wait_with_output().unwrap());
+    rest.join().unwrap().unwrap();
+    assert!(
+        told.contains("`warp status` says whether the server still runs"),
+        "{told}"
+    );
 }
