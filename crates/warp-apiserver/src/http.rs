@@ -45,7 +45,7 @@ pub(crate) use route::{Route, Target};
 pub(crate) use server::{connection, serve};
 
 /// How long a client may take to send the body of a request.
-const BODY_PATIENCE: std::time::Duration = std::time::Duration::from_mins(1);
+const BODY_LIMIT: std::time::Duration = std::time::Duration::from_mins(1);
 
 /// What one client may ask for.
 #[derive(Clone, Copy, Debug)]
@@ -349,10 +349,10 @@ impl Api {
             return Ok(Bytes::new());
         }
         let limited = http_body_util::Limited::new(body, self.limits.body);
-        let Ok(collected) = tokio::time::timeout(BODY_PATIENCE, limited.collect()).await else {
+        let Ok(collected) = tokio::time::timeout(BODY_LIMIT, limited.collect()).await else {
             return Err(Status::timeout(format!(
                 "the request body took longer than {} s",
-                BODY_PATIENCE.as_secs()
+                BODY_LIMIT.as_secs()
             )));
         };
         match collected {

@@ -48,7 +48,7 @@ const ENTRY: &str = "runs.json";
 /// What happens within this time is looked at together.
 const GATHER: Duration = Duration::from_secs(2);
 /// Who has waited for less is told nothing: most never wait for longer.
-const PATIENCE: SignedDuration = SignedDuration::from_secs(5);
+const TOLD_AFTER: SignedDuration = SignedDuration::from_secs(5);
 /// Those in line who are told when they start; who stands further back is told as the line moves.
 const LINE: usize = 256;
 /// A look is followed by a pause of so many times what it took, so that it costs two hundredths of a core at most.
@@ -381,7 +381,7 @@ fn ask(
     line.retain(|claimant| {
         let claim = claimant.claim();
         let came = cx.arrivals.of(&claim.uid).or(claim.created);
-        let due = came.map_or(now, |came| later(came, PATIENCE));
+        let due = came.map_or(now, |came| later(came, TOLD_AFTER));
         if due > now {
             look_again(due);
         }

@@ -24,7 +24,7 @@ use crate::{placement, workload};
 /// How long an answer about rights is believed.
 const BELIEVED: Duration = Duration::from_secs(20);
 /// A probe is asked every few seconds; a slow API server must not pile them up.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// Group, resource, verb of everything the operator needs besides its first lists; a test compares it
 /// with the shipped role.
@@ -131,7 +131,7 @@ impl Readiness {
                 format!("this account may not {verb} {resource} (apply the roles of `warp install --print`)")
             })
         });
-        let refused = tokio::time::timeout(PATIENCE, join_all(questions)).await;
+        let refused = tokio::time::timeout(ANSWER_LIMIT, join_all(questions)).await;
         // An API server that does not answer says nothing about rights: the last answer stands.
         if let Ok(refused) = refused {
             let refused = refused.into_iter().flatten().collect();

@@ -18,7 +18,9 @@ use super::cork::Cork;
 use super::{Api, Origin};
 
 /// How long a client may take for the handshake.
-const PATIENCE: Duration = Duration::from_secs(15);
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(15);
+/// How long a client may take to answer a ping.
+const PONG_LIMIT: Duration = Duration::from_secs(15);
 /// How long a client may take for a request's head. Silence between two requests counts too, and a client that reuses
 /// a connection in the moment it is closed sees its request fail: as long as the slowest head may take.
 const HEAD: Duration = Duration::from_secs(55);
@@ -58,7 +60,7 @@ pub(crate) async fn serve(api: Arc<Api>, listener: TcpListener, tls: Arc<rustls:
         let (api, acceptor) = (Arc::clone(&api), acceptor.clone());
         tokio::spawn(async move {
             let _slot = slot;
-            let handshake = tokio::time::timeout(PATIENCE, acceptor.accept(stream));
+            let handshake = tokio::time::timeout(HANDSHAKE_LIMIT, acceptor.accept(stream));
             match handshake.await {
                 Ok(Ok(stream)) => {
                     let multiplexed = stream.get_ref().1.alpn_protocol() == Some(b"h2");
@@ -120,7 +122,7 @@ where
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PATIENCE)
+        .keep_alive_timeout(PONG_LIMIT)
         .max_concurrent_streams(STREAMS)
         .max_header_list_size(HEADERS)
         .serve_connection(TokioIo::new(cork.clone()), service);

@@ -7,11 +7,10 @@ use std::time::Duration;
 use futures::StreamExt;
 use kube::Client;
 use serde_json::{Value, json};
-use warp_testkit::{Cluster, until};
+use warp_testkit::{Cluster, PATIENCE, until};
 
 use crate::exchange::{Mask, json, json_as};
 
-const PATIENCE: Duration = Duration::from_mins(2);
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const GROUP: &str = "rbac.authorization.k8s.io";
 

@@ -34,7 +34,7 @@ use crate::wait::wait_for;
 /// The first moment of every world.
 const DAWN: &str = "2027-01-15T08:00:00Z";
 /// Virtual: nothing a scenario waits for takes this long.
-pub const PATIENCE: Duration = Duration::from_hours(2);
+pub const VIRTUAL_LIMIT: Duration = Duration::from_hours(2);
 /// How long a dead process stays dead.
 const RESTART: Duration = Duration::from_secs(1);
 /// Nodes give signs of life this often, which keeps an hour cheap.
@@ -183,7 +183,7 @@ impl World {
     /// Waits until pods can be made in a namespace.
     pub async fn ready(&self, namespace: &str) -> Result<()> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
-        wait_for(&accounts, "default", "made", PATIENCE, |account| {
+        wait_for(&accounts, "default", "made", VIRTUAL_LIMIT, |account| {
             account.is_some()
         })
         .await?;
@@ -283,13 +283,13 @@ impl World {
             + DeserializeOwned
             + 'static,
     {
-        wait_for(api, name, what, PATIENCE, condition).await?;
+        wait_for(api, name, what, VIRTUAL_LIMIT, condition).await?;
         Ok(())
     }
 
     /// Waits until nobody has written anything (signs of life aside) for `window`.
     pub async fn settled(&self, window: Duration) -> Result<()> {
-        let limit = tokio::time::Instant::now() + PATIENCE;
+        let limit = tokio::time::Instant::now() + VIRTUAL_LIMIT;
         loop {
             let seen = self.server.store().revision();
             tokio::time::sleep(window).await;
@@ -298,7 +298,7 @@ impl World {
             }
             if tokio::time::Instant::now() > limit {
                 bail!(
-                    "something is still being written after {PATIENCE:?}:\n{}",
+                    "something is still being written after {VIRTUAL_LIMIT:?}:\n{}",
                     self.lately()
                 );
             }
@@ -398,7 +398,7 @@ async fn install_kinds(client: &Client) -> Result<()> {
         let apply = PatchParams::apply("testkit").force();
         api.patch(&name, &apply, &Patch::Apply(definition)).await?;
         tokio::time::timeout(
-            PATIENCE,
+            VIRTUAL_LIMIT,
             await_condition(api.clone(), &name, is_crd_established()),
         )
         .await

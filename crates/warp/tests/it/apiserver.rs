@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -13,9 +12,8 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config, ResourceExt};
 use serde_json::json;
 use tokio::sync::Semaphore;
-use warp_testkit::until;
+use warp_testkit::{PATIENCE, until};
 
-const PATIENCE: Duration = Duration::from_mins(5);
 /// Objects made before the plug is pulled.
 const ENOUGH: u32 = 24;
 

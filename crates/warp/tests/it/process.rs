@@ -8,7 +8,6 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{
     ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
@@ -16,9 +15,7 @@ use k8s_openapi::api::core::v1::{
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
-use warp_testkit::{Cluster, until, wait_for, wait_gone};
-
-const PATIENCE: Duration = Duration::from_secs(300);
+use warp_testkit::{Cluster, PATIENCE, until, wait_for, wait_gone};
 
 /// The `warp` process, ended with the test.
 struct Warp(Child);

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use kube::Client;
 use warp_core::random::Random;
-use warp_testkit::until;
+use warp_testkit::{PATIENCE, until};
 
 use census::Census;
 use engine::Engine;
@@ -31,11 +31,9 @@ use load::Load;
 use plane::ControlPlane;
 
 /// How long each of the two lasts in `make test`.
-const SHORT: u64 = 120;
+const SHORT: u64 = 40;
 /// Shorter than this, what memory does says nothing about leaks.
 const LONG: Duration = Duration::from_mins(10);
-/// Starting and ending take as long as a busy machine needs.
-const PATIENCE: Duration = Duration::from_mins(5);
 /// Faults in each half of a short soak; a long one has one every eight seconds.
 const TROUBLES: u32 = 8;
 const TROUBLE: Duration = Duration::from_secs(8);

@@ -12,13 +12,12 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 
 use warp_testkit::until;
 
 use crate::architecture::root;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
+pub(crate) use warp_testkit::PATIENCE;
 
 /// A `warp up` of its own data directory, ended with the test.
 pub(crate) struct Up {

@@ -2,13 +2,10 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
-use warp_testkit::until;
+use warp_testkit::{PATIENCE, until};
 
 use crate::up::Up;
-
-const PATIENCE: Duration = Duration::from_mins(5);
 
 fn warp(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_warp"))

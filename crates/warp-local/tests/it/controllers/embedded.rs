@@ -21,7 +21,7 @@ use warp_local::controllers::{Clock, Options, PROVISIONER, run};
 use warp_testkit::until;
 
 /// Virtual seconds: an hour of waiting costs nothing.
-const PATIENCE: Duration = Duration::from_mins(10);
+const VIRTUAL_LIMIT: Duration = Duration::from_mins(10);
 
 struct World {
     client: Client,
@@ -76,7 +76,7 @@ impl World {
     where
         K: Clone + DeserializeOwned + std::fmt::Debug,
     {
-        until(name, PATIENCE, || async {
+        until(name, VIRTUAL_LIMIT, || async {
             Ok(holds(api.get_opt(name).await?.as_ref()).then_some(()))
         })
         .await
@@ -99,7 +99,7 @@ impl World {
     /// Waits for `count` bound pods, and says what became of them.
     async fn play(&self, namespace: &str, count: usize, phase: &str) -> Result<()> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let bound = until("pods are bound", PATIENCE, || async {
+        let bound = until("pods are bound", VIRTUAL_LIMIT, || async {
             let all = pods.list(&ListParams::default()).await?.items;
             let bound: Vec<_> = all
                 .into_iter()
@@ -155,7 +155,7 @@ async fn a_job_runs_ends_and_goes_when_its_hour_is_over() -> Result<()> {
     tokio::time::sleep(Duration::from_hours(1)).await;
     world.gone_or(&jobs, "j", |job| job.is_none()).await?;
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
-    until("pods are gone", PATIENCE, || async {
+    until("pods are gone", VIRTUAL_LIMIT, || async {
         Ok(pods
             .list(&ListParams::default())
             .await?
@@ -202,7 +202,7 @@ async fn a_deployment_rolls_and_a_namespace_ends_with_it() -> Result<()> {
     namespaces.delete("team", &DeleteParams::default()).await?;
     // Nobody plays the kubelet here: the pods are ended by hand, as one would do it.
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), "team");
-    until("pods are ending", PATIENCE, || async {
+    until("pods are ending", VIRTUAL_LIMIT, || async {
         let all = pods.list(&ListParams::default()).await?.items;
         for pod in all
             .iter()
@@ -243,7 +243,7 @@ async fn a_new_custom_kind_is_collected_too() -> Result<()> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("example.com", "v1", "Widget"));
     let widgets: Api<DynamicObject> =
         Api::namespaced_with(world.client.clone(), "default", &resource);
-    until("widgets are served", PATIENCE, || async {
+    until("widgets are served", VIRTUAL_LIMIT, || async {
         Ok(widgets.list(&ListParams::default()).await.ok())
     })
     .await?;
@@ -302,13 +302,17 @@ async fn the_pods_of_a_silent_node_are_evicted_and_replaced_elsewhere() -> Resul
         "{ready:?}"
     );
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
-    until("a pod runs on the node that is left", PATIENCE, || async {
-        let all = pods.list(&ListParams::default()).await?.items;
-        let moved = all.iter().any(|pod| {
-            pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some("kept")
-        });
-        Ok(moved.then_some(()))
-    })
+    until(
+        "a pod runs on the node that is left",
+        VIRTUAL_LIMIT,
+        || async {
+            let all = pods.list(&ListParams::default()).await?.items;
+            let moved = all.iter().any(|pod| {
+                pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some("kept")
+            });
+            Ok(moved.then_some(()))
+        },
+    )
     .await
 }
 

@@ -14,12 +14,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use warp_local::controllers::{Clock, Options, run};
-use warp_testkit::{Cluster, NodeShape, until};
+use warp_testkit::{Cluster, NodeShape, PATIENCE, until};
 
 use super::script::Made;
 
-/// Kubernetes looks for pods of nodes that no longer exist every 20 s, and believes it after 40 s more.
-const PATIENCE: Duration = Duration::from_mins(5);
 /// What the quick test bed tells kube-controller-manager.
 const GRACE: Duration = Duration::from_secs(10);
 

@@ -1,7 +1,6 @@
 //! Plays a scenario in a namespace of its own.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use futures::stream::{self, BoxStream, StreamExt};
@@ -12,11 +11,10 @@ use kube::api::{
 };
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
-use warp_testkit::{Cluster, changes};
+use warp_testkit::{Cluster, PATIENCE, changes};
 
 use super::script::{Owner, Scenario, Step, contains, settings};
 
-const PATIENCE: Duration = Duration::from_mins(5);
 const KINDS: [(&str, &str, &str); 19] = [
     ("", "v1", "Event"),
     ("", "v1", "Pod"),

@@ -12,7 +12,7 @@ use kube::api::{Api, DeleteParams, ListParams, PropagationPolicy};
 use kube::runtime::{reflector, watcher};
 use serde_json::{Value, json};
 use warp_testkit::fault::campaign::{Scenario, Script};
-use warp_testkit::fault::world::{PATIENCE, Setup, World};
+use warp_testkit::fault::world::{Setup, VIRTUAL_LIMIT, World};
 
 /// One node, so that nothing depends on which of two equal ones was looked at first.
 const ONE: &str = "
@@ -179,9 +179,9 @@ async fn until_pods(world: &World, what: &str, holds: impl Fn(&[Arc<Pod>]) -> bo
         }
         bail!("the watch of pods ended before {what}")
     };
-    tokio::time::timeout(PATIENCE, held)
+    tokio::time::timeout(VIRTUAL_LIMIT, held)
         .await
-        .with_context(|| format!("not true after {PATIENCE:?}: {what}"))?
+        .with_context(|| format!("not true after {VIRTUAL_LIMIT:?}: {what}"))?
 }
 
 async fn finished(world: &World, manifest: Value, kind: &str) -> Result<()> {

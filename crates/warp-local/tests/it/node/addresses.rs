@@ -4,7 +4,6 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -16,11 +15,9 @@ use warp_apiserver::{ApiServer, Options};
 use warp_local::controllers;
 use warp_local::node::process::{Cgroups, Process, machine};
 use warp_local::node::{Host, host};
-use warp_testkit::{until, wait_for};
+use warp_testkit::{PATIENCE, until, wait_for};
 
 use super::Leftovers;
-
-const PATIENCE: Duration = Duration::from_secs(120);
 
 async fn server() -> kube::Client {
     let server = ApiServer::start(Options::ephemeral().unwrap())

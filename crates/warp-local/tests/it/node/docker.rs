@@ -3,7 +3,6 @@
 pub(super) mod fake;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Pod, Secret};
@@ -19,11 +18,9 @@ use warp_local::node::access::Access;
 use warp_local::node::docker::{self, Docker, Search};
 use warp_local::node::process::machine::{self, Gpus};
 use warp_local::node::{Host, host};
-use warp_testkit::{until, wait_for, wait_gone};
+use warp_testkit::{PATIENCE, until, wait_for, wait_gone};
 
 use fake::Engine;
-
-const PATIENCE: Duration = Duration::from_secs(300);
 
 fn pod(name: &str, image: &str, command: &[&str], more: &Value) -> Pod {
     let mut container = json!({"name": "c", "image": image, "command": command});

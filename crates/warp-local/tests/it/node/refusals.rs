@@ -2,7 +2,6 @@
 //! node wait with the same reason and message, and start once what they miss is there.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{
     ConfigMap, Event, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
@@ -17,12 +16,11 @@ use warp_local::node::docker::{self, Docker, Search};
 use warp_local::node::process::{Cgroups, Process, machine};
 use warp_local::node::runtime::{Report, Runtime};
 use warp_local::node::{Host, Simulated, host};
-use warp_testkit::{until, wait_for};
+use warp_testkit::{PATIENCE, until, wait_for};
 
 use super::Leftovers;
 use super::docker::fake::Engine;
 
-const PATIENCE: Duration = Duration::from_secs(300);
 const RUNTIMES: [&str; 3] = ["simulated", "process", "docker"];
 
 /// How a pod that is not started shows.

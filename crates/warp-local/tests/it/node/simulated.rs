@@ -13,9 +13,7 @@ use warp_local::controllers::Clock;
 use warp_local::node::fleet::Fleet;
 use warp_local::node::host::Options;
 use warp_local::node::{Host, Simulated};
-use warp_testkit::{Cluster, until, wait_for, wait_gone};
-
-const PATIENCE: Duration = Duration::from_secs(300);
+use warp_testkit::{Cluster, PATIENCE, until, wait_for, wait_gone};
 
 /// Pools of nodes for scenarios that must not meet: each has its own label.
 const FLEET: &str = "

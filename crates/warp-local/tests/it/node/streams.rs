@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -21,11 +20,9 @@ use warp_local::node::docker::{self, Docker, Search};
 use warp_local::node::process::{Cgroups, Process, machine};
 use warp_local::node::runtime::{Report, Runtime};
 use warp_local::node::{Host, Simulated, host};
-use warp_testkit::wait_for;
+use warp_testkit::{PATIENCE, wait_for};
 
 use super::Leftovers;
-
-const PATIENCE: Duration = Duration::from_secs(300);
 
 /// kubectl, and how it is to speak.
 #[derive(Clone)]
