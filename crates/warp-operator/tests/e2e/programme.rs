@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
@@ -77,9 +77,14 @@ impl<'a> Wanted<'a> {
     }
 }
 
+/// How a test ended.
+type Outcome = Result<Completion, Failed>;
+/// Tests that are shown and wait, by name.
+type Waiting = BTreeMap<String, Sender<Outcome>>;
+
 /// Where outcomes go: every test that is shown waits for its own.
 #[derive(Clone, Default)]
-struct Outcomes(Arc<Mutex<BTreeMap<String, Sender<Result<Completion, Failed>>>>>);
+struct Outcomes(Arc<Mutex<Waiting>>);
 
 impl Outcomes {
     fn test(&self, name: &str) -> Trial {
@@ -106,9 +111,7 @@ impl Outcomes {
         }
     }
 
-    fn waiting(
-        &self,
-    ) -> std::sync::MutexGuard<'_, BTreeMap<String, Sender<Result<Completion, Failed>>>> {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

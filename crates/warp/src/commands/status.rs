@@ -186,10 +186,8 @@ async fn objects(
 
 /// What an object is in one word: its phase, else whether it is ready, and if not why.
 fn state(status: &Value) -> String {
-    let ready = status["conditions"].as_array().into_iter().flatten();
-    let ready = ready
-        .into_iter()
-        .find(|condition| condition["type"] == "Ready");
+    let mut conditions = status["conditions"].as_array().into_iter().flatten();
+    let ready = conditions.find(|condition| condition["type"] == "Ready");
     let word = match (status["phase"].as_str(), ready) {
         (Some(phase), _) => Some(phase),
         (None, Some(ready)) if ready["status"] == "True" => Some("Ready"),
