@@ -274,7 +274,7 @@ impl Placement {
         let unchanged = state.settled.filter(|settled| {
             settled.line == state.roll.changes()
                 && settled.epoch == state.books.epoch()
-                && settled.evictable == state.roll.evictable()
+                && settled.evictable == state.roll.eviction_print()
         });
         if let Some(Settled { waiting, .. }) = unchanged {
             return Look::Nothing { waiting, held };
@@ -285,7 +285,7 @@ impl Placement {
         state.settled = decided.leaves_nothing.then(|| Settled {
             line: state.roll.changes(),
             epoch: state.books.epoch(),
-            evictable: state.roll.evictable(),
+            evictable: state.roll.eviction_print(),
             waiting: decided.waiting,
         });
         Look::Decided(decided, held)
@@ -396,10 +396,7 @@ impl Placement {
     }
 
     /// A pass but for its writes: what would be placed, and how many are told that they wait.
-    pub(crate) fn rehearse(
-        &self,
-        now: Timestamp,
-    ) -> Option<(Vec<(Arc<dyn Claimant>, Vec<Place>)>, usize)> {
+    pub(crate) fn rehearse(&self, now: Timestamp) -> Option<(Vec<Placed>, usize)> {
         let Look::Decided(decided, _) = self.decide(now) else {
             return None;
         };
@@ -416,6 +413,9 @@ impl Placement {
         self.repair(&mut self.state.lock(), now);
     }
 }
+
+/// A claim and its places.
+type Placed = (Arc<dyn Claimant>, Vec<Place>);
 
 /// What a look found.
 enum Look {

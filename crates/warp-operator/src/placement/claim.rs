@@ -22,6 +22,7 @@ use crate::ledger::Promise;
 
 /// One that asks for a place for each of its pods: for all of them or for none.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is said by itself")]
 pub(crate) struct Claim {
     /// The controller that is woken with the answer, and its key.
     pub(crate) controller: &'static str,

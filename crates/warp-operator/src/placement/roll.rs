@@ -510,7 +510,7 @@ impl Roll {
     }
 
     /// Changes when somebody may be evicted who could not before, or the other way round.
-    pub(super) fn evictable(&self) -> u64 {
+    pub(super) fn eviction_print(&self) -> u64 {
         self.runners.print
     }
 

@@ -19,11 +19,14 @@ use super::{
 use crate::context::Context;
 use crate::ledger::Books;
 
+/// For whom, who goes, and why.
+type Eviction = (Arc<dyn Claimant>, Vec<Arc<dyn Runner>>, Cause);
+
 /// What a pass found to be done.
 #[derive(Debug, Default)]
 pub(super) struct Decided {
     pub(super) places: Vec<(Turn, Arc<dyn Claimant>, Vec<Place>)>,
-    pub(super) evictions: Vec<(Arc<dyn Claimant>, Vec<Arc<dyn Runner>>, Cause)>,
+    pub(super) evictions: Vec<Eviction>,
     pub(super) news: Vec<News>,
     /// Those that wait, and for which reasons.
     pub(super) waiting: usize,
@@ -90,7 +93,10 @@ impl<'a> Walk<'a> {
         // Nobody goes for work of the lowest priority, unless it borrows.
         let evicts = tenancy.lends() || roll.is_urgent() || roll.evictable_share() > 0.0;
         let (runners, evictable) = if evicts {
-            (roll.runners(), roll.evictable().wrapping_add(roll.order()))
+            (
+                roll.runners(),
+                roll.eviction_print().wrapping_add(roll.order()),
+            )
         } else {
             (Arc::default(), 0)
         };
