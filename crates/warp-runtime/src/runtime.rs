@@ -283,12 +283,15 @@ impl Runtime {
         self.filled(source.must_be_served(), shape)
     }
 
-    /// The same of a kind that may be installed or not: without its CRD it has no objects, and nothing waits for it.
+    /// The same of a kind that may be installed or not: without its CRD, or without the right to read it, it has no objects,
+    /// and nobody but its own controller stops for it.
     pub fn cache_if_served<K>(&mut self, source: Source, shape: Shape<K>) -> Cache<K>
     where
         K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Send + Sync + 'static,
     {
-        self.filled(source.if_served(), shape)
+        let cache = self.filled(source.if_served(), shape);
+        cache.store().set_optional();
+        cache
     }
 
     fn filled<K>(&mut self, source: Source, shape: Shape<K>) -> Cache<K>

@@ -339,8 +339,13 @@ impl Reader {
                     tracing::debug!(path, %error, ?delay, "watch ended, listing again");
                     self.delay = delay;
                     self.place = Place::Nowhere(Some(Instant::now() + delay));
-                    // A kind this server does not serve has no objects; it may be served later.
-                    if missing(&error) && self.source.unserved != Unserved::Missing {
+                    // A kind this server does not serve has no objects; it may be served later. One that need not be there
+                    // and may not be read has none that are known: others need not wait for it.
+                    let unserved = missing(&error) && self.source.unserved != Unserved::Missing;
+                    let unread = self.store.as_ref();
+                    let unread = unread.is_some_and(|store| store.watermark() == 0);
+                    let hidden = refused(&error) && self.source.unserved == Unserved::Fine;
+                    if unserved || (hidden && unread) {
                         return Change::Listed(Vec::new(), None);
                     }
                 }

@@ -7,6 +7,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -82,6 +83,7 @@ pub struct Store {
     health: Mutex<Health>,
     listeners: RwLock<Vec<Listener>>,
     /// 0 until the first list has arrived.
+    optional: AtomicBool,
     watermark: watch::Sender<u64>,
 }
 
@@ -110,9 +112,19 @@ impl Store {
             admit,
             selection: OnceLock::new(),
             health: Mutex::new(Health::Starting),
+            optional: AtomicBool::new(false),
             listeners: RwLock::new(Vec::new()),
             watermark: watch::Sender::new(0),
         }
+    }
+
+    /// Whether others go on although it cannot be read.
+    pub(crate) fn is_optional(&self) -> bool {
+        self.optional.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_optional(&self) {
+        self.optional.store(true, Ordering::Relaxed);
     }
 
     /// How reading from the API server goes.

@@ -37,7 +37,14 @@ impl Needs {
     }
 
     pub(crate) fn blocked(&self) -> bool {
-        self.0.iter().any(|(_, store)| blocks(&store.health()))
+        self.needed().any(|(_, store)| blocks(&store.health()))
+    }
+
+    /// What nothing is done without: the first, which a controller is for, and the others but for what need not be there.
+    fn needed(&self) -> impl Iterator<Item = &(Kind, Arc<Store>)> {
+        let all = self.0.iter().enumerate();
+        all.filter(|(at, (_, store))| *at == 0 || !store.is_optional())
+            .map(|(_, needed)| needed)
     }
 
     pub(crate) async fn synced(&self) {
@@ -88,7 +95,7 @@ impl Readiness {
     pub fn kinds(&self) -> Vec<KindHealth> {
         let kinds = self.0.read();
         let health = kinds.iter().map(|(name, needs)| {
-            let troubles = needs.0.iter().filter_map(|(kind, store)| {
+            let troubles = needs.needed().filter_map(|(kind, store)| {
                 let health = store.health();
                 (!health.is_current()).then(|| (kind.plural.clone(), health))
             });
@@ -98,5 +105,31 @@ impl Readiness {
             }
         });
         health.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+
+    use super::*;
+
+    #[test]
+    fn what_need_not_be_there_stops_its_own_controller_and_nobody_else() {
+        let (maps, secrets) = (Cache::<ConfigMap>::new(&[]), Cache::<Secret>::new(&[]));
+        maps.store().set_health(Health::Current);
+        secrets.store().set_optional();
+        let refused = Health::Refused("no".to_owned());
+        secrets.store().set_health(refused.clone());
+        let mut others = Needs::of(&maps);
+        others.add(&secrets);
+        let own = Needs::of(&secrets);
+        assert!(!others.blocked() && own.blocked());
+        let readiness = Readiness::default();
+        readiness.add("others", others);
+        readiness.add("own", own);
+        let kinds = readiness.kinds();
+        assert!(kinds[0].is_ready(), "{}", kinds[0]);
+        assert_eq!(kinds[1].troubles, [("secrets".to_owned(), refused)]);
     }
 }
