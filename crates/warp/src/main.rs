@@ -29,7 +29,7 @@ enum Command {
     /// Stop the Warp of this machine
     Down(commands::down::Args),
     /// Run a program on GPUs: the plan first, then its output
-    Run(commands::run::Args),
+    Run(Box<commands::run::Args>),
     /// Say what would become of a workload on the live cluster, changing nothing
     Plan(commands::plan::Args),
     /// Say why a workload waits, runs or failed, and what to do next
@@ -129,7 +129,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Up(args) => commands::up::run(args),
         Command::Down(args) => commands::down::run(args),
-        Command::Run(args) => commands::run::run(args),
+        Command::Run(args) => commands::run::run(*args),
         Command::Plan(args) => commands::plan::run(args),
         Command::Why(args) => commands::why::run(args),
         Command::Queue(args) => commands::queue::run(args),

@@ -62,7 +62,7 @@ impl Scene {
         }
     }
 
-    fn workload(&mut self, name: &str, (gpus, priority): (u8, u8), status: serde_json::Value) {
+    fn workload(&mut self, name: &str, (gpus, priority): (u8, u8), status: &serde_json::Value) {
         let version = self.version();
         let object = json!({
             "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPUWorkload",
@@ -123,7 +123,7 @@ impl Scene {
     fn comes(&mut self, number: u8, gpus: u8, priority: u8) {
         let name = format!("w{number}");
         if !self.running.contains_key(&name) && !self.over.contains(&name) {
-            self.workload(&name, (gpus, priority), json!({"phase": "Pending"}));
+            self.workload(&name, (gpus, priority), &json!({"phase": "Pending"}));
             self.waiting.insert(name, (gpus, priority));
         }
     }
@@ -133,7 +133,7 @@ impl Scene {
             return;
         };
         let status = json!({"phase": "Running", "jobName": format!("{name}-0")});
-        self.workload(name, (gpus, priority), status);
+        self.workload(name, (gpus, priority), &status);
         self.children(name, gpus, node, "Running");
         self.running
             .insert(name.to_owned(), (gpus, node.to_owned()));
@@ -147,7 +147,7 @@ impl Scene {
         if let Some((gpus, node)) = self.running.remove(name) {
             self.over.insert(name.clone());
             self.children(name, gpus, &node, "Succeeded");
-            self.workload(name, (gpus, 1), json!({"phase": "Succeeded"}));
+            self.workload(name, (gpus, 1), &json!({"phase": "Succeeded"}));
         }
     }
 }

@@ -161,9 +161,8 @@ async fn in_place(
     loop {
         let found = tenants.get(name).await.map_err(told);
         let found = found.with_context(|| format!("failed to look at tenant {name}"))?;
-        let told = match objects::missing(&found, generation) {
-            None => return Ok(None),
-            Some(told) => told,
+        let Some(told) = objects::missing(&found, generation) else {
+            return Ok(None);
         };
         if tokio::time::Instant::now() >= until {
             return Ok(Some(told));

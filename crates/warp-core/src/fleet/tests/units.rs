@@ -159,7 +159,7 @@ fn each_request_lands_only_on_units_of_its_own() {
         let found = reasons(&fleet, &asks(gpu), fleet.find(name).unwrap());
         found
             .first()
-            .map(|reason| reason.label())
+            .map(crate::schedule::Reason::label)
             .unwrap_or_default()
     };
     assert_eq!(

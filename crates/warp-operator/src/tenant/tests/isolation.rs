@@ -8,7 +8,7 @@ use super::*;
 use crate::tenant::observe::Walls;
 
 /// A tenant of namespaces `a` and `b` with what is asked for.
-fn asking(spec: Value) -> Tenant {
+fn asking(spec: &Value) -> Tenant {
     let mut tenant = tenant("red", &json!({"names": ["a", "b"]}));
     let mut whole = serde_json::to_value(&tenant.spec).unwrap();
     for (name, value) in spec.as_object().unwrap() {
@@ -82,7 +82,7 @@ fn seen(tenants: &[&Tenant]) -> Seen {
 
 #[test]
 fn owners_are_bound_in_every_namespace_of_their_tenant() {
-    let it = asking(json!({"owners": [
+    let it = asking(&json!({"owners": [
         {"kind": "User", "name": "anna"},
         {"kind": "ServiceAccount", "name": "bot", "namespace": "ci"},
     ]}));
@@ -110,7 +110,7 @@ fn owners_are_bound_in_every_namespace_of_their_tenant() {
 
 #[test]
 fn what_is_in_place_is_said_and_nothing_is_written_again() {
-    let mut it = asking(json!({
+    let mut it = asking(&json!({
         "owners": [{"kind": "Group", "name": "red"}],
         "isolation": {"network": true, "podSecurity": "baseline"},
     }));
@@ -135,7 +135,7 @@ fn what_is_in_place_is_said_and_nothing_is_written_again() {
 
 #[test]
 fn only_pods_of_the_tenants_own_namespaces_are_let_in() {
-    let it = asking(json!({"isolation": {"network": true}}));
+    let it = asking(&json!({"isolation": {"network": true}}));
     let plan = plan(&it, &seen(&[&it]), now());
     let policies = applied(&plan, "NetworkPolicy");
     assert_eq!(policies.len(), 2);
@@ -152,7 +152,7 @@ fn what_is_no_longer_asked_for_is_taken_back_and_a_level_of_others_stays() {
         "owners": [{"kind": "User", "name": "anna"}],
         "isolation": {"podSecurity": "restricted"},
     });
-    let it = asking(asked);
+    let it = asking(&asked);
     let known = seen(&[&it]);
     let mut known = carried_out(known.clone(), &plan(&it, &known, now()));
     // Somebody has chosen another level for b since.
@@ -164,7 +164,7 @@ fn what_is_no_longer_asked_for_is_taken_back_and_a_level_of_others_stays() {
     );
     let b = Arc::new(other);
     known.namespaces[1] = b;
-    let quiet = asking(json!({}));
+    let quiet = asking(&json!({}));
     let plan = plan(&quiet, &known, now());
     let deleted = plan
         .actions
@@ -185,7 +185,7 @@ fn a_second_claim_of_a_namespace_does_not_open_it() {
         "owners": [{"kind": "User", "name": "anna"}],
         "isolation": {"network": true, "podSecurity": "restricted"},
     });
-    let it = asking(asked);
+    let it = asking(&asked);
     let known = seen(&[&it]);
     let mut known = carried_out(known.clone(), &plan(&it, &known, now()));
     let thief = tenant("thief", &json!({"names": ["b"]}));
@@ -202,7 +202,7 @@ fn a_second_claim_of_a_namespace_does_not_open_it() {
 
 #[test]
 fn an_operator_that_hands_out_no_rights_says_so() {
-    let it = asking(json!({"owners": [{"kind": "User", "name": "anna"}]}));
+    let it = asking(&json!({"owners": [{"kind": "User", "name": "anna"}]}));
     let without = super::seen(&[&it], BTreeMap::new());
     let plan = plan(&it, &without, now());
     let status = written(&plan);
