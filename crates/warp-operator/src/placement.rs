@@ -343,19 +343,16 @@ impl Placement {
             return;
         }
         state.checked = Some(now);
-        let (roll_agrees, promises) = state.roll.agrees(self.reader(), now);
+        let (different, promises) = state.roll.difference(self.reader(), now);
         state.books.catch_up_with(promises);
-        let agrees = roll_agrees && state.books.agrees();
+        let different = different.or_else(|| (!state.books.agrees()).then_some("the ledger"));
         debug_assert!(
-            roll_agrees,
-            "the kept roll differs from one read from nothing"
+            different.is_none(),
+            "what is kept differs from what is read from nothing in {different:?}"
         );
-        debug_assert!(
-            agrees,
-            "the kept ledger differs from one built from nothing"
-        );
-        if !agrees {
+        if let Some(what) = different {
             tracing::error!(
+                what,
                 "what the scheduler kept differs from what the API shows; it is read anew"
             );
             self.cx.metrics.repaired();

@@ -31,8 +31,8 @@ pub(crate) struct Turn {
     created: Option<Timestamp>,
     arrived: Timestamp,
     key: Key,
-    /// Two kinds may have objects of one name.
-    controller: &'static str,
+    /// Two kinds may have objects of one name, and one object several claims: no two stand in one place.
+    uid: String,
 }
 
 impl Turn {
@@ -175,7 +175,7 @@ impl Order {
             created: claim.created,
             arrived: arrived.unwrap_or(Timestamp::MAX),
             key: claim.key.clone(),
-            controller: claim.controller,
+            uid: claim.uid.clone(),
         }
     }
 

@@ -556,27 +556,29 @@ impl Roll {
         self.entries.values().flat_map(|entry| &entry.promises)
     }
 
-    /// Whether the same is read from nothing. What is heard while this looks is read first, and returned as what it
-    /// changes in what is promised; what stays different is a defect.
-    pub(super) fn agrees(
+    /// What is different when all is read from nothing. What is heard while this looks is read first, and returned as what
+    /// it changes in what is promised; what stays different is a defect.
+    pub(super) fn difference(
         &mut self,
         reader: Reader<'_>,
         now: Timestamp,
-    ) -> (bool, Vec<PromiseChange>) {
+    ) -> (Option<&'static str>, Vec<PromiseChange>) {
         let mut promises = Vec::new();
+        let mut found = None;
         for _ in 0..100 {
             let mut read = Self::default();
             read.read_all(reader, now);
-            if self.is_same(&read) {
-                return (true, promises);
+            found = self.differs_from(&read);
+            if found.is_none() {
+                break;
             }
             std::thread::yield_now();
             promises.extend(self.catch_up(reader, now));
         }
-        (false, promises)
+        (found, promises)
     }
 
-    fn is_same(&self, other: &Self) -> bool {
+    fn differs_from(&self, other: &Self) -> Option<&'static str> {
         let claims = |roll: &Self| -> Vec<super::Claim> {
             let line = roll.line.values();
             line.map(|waiting| waiting.claimant.claim().clone())
@@ -586,16 +588,20 @@ impl Roll {
             let all = roll.runners.all.values();
             all.map(|(runner, _)| runner.runs().clone()).collect()
         };
-        self.entries == other.entries
-            && self.endings == other.endings
-            && self.held_back == other.held_back
-            && self.demand == other.demand
-            && self
-                .evictable_share()
-                .total_cmp(&other.evictable_share())
-                .is_eq()
-            && self.runners.print == other.runners.print
-            && running(self) == running(other)
-            && claims(self) == claims(other)
+        let share = self.evictable_share().total_cmp(&other.evictable_share());
+        let same = [
+            ("accounts", self.entries == other.entries),
+            ("endings", self.endings == other.endings),
+            ("who is held back", self.held_back == other.held_back),
+            ("the demand", self.demand == other.demand && share.is_eq()),
+            (
+                "who may be evicted",
+                self.runners.print == other.runners.print,
+            ),
+            ("what runs", running(self) == running(other)),
+            ("claims", claims(self) == claims(other)),
+        ];
+        let different = same.into_iter().find(|(_, same)| !same);
+        different.map(|(what, _)| what)
     }
 }

@@ -65,6 +65,16 @@ fn each_policy_serves_in_its_own_order() {
 }
 
 #[test]
+fn two_claims_of_one_name_stand_in_two_places() {
+    let one = made("same", "m", 1, now());
+    let mut other = (*one).clone();
+    other.metadata.uid = Some("another".to_owned());
+    let order = Order::new(QueuePolicy::Easy);
+    let turn = |it: &Arc<GPUWorkload>| order.turn(&*claimant(it), None, now());
+    assert_ne!(turn(&one), turn(&Arc::new(other)));
+}
+
+#[test]
 fn what_is_learnt_moves_those_that_wait_and_priority_comes_first() {
     let order = Order::new(QueuePolicy::Sjf);
     let before = order.refresh(0.0, now());
