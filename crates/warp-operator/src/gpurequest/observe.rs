@@ -59,7 +59,7 @@ pub(super) fn see(kind: &GpuRequests, request: &GPURequest, now: Timestamp) -> S
     let providers = kind.providers.all();
     let requests = kind.all.all();
     Seen {
-        open: open(kind, request, &providers),
+        open: open(kind, request, &providers, now),
         providers,
         purse: Purse::read(&kind.cx, &requests, now),
         requests,
@@ -69,12 +69,17 @@ pub(super) fn see(kind: &GpuRequests, request: &GPURequest, now: Timestamp) -> S
     }
 }
 
-fn open(kind: &GpuRequests, request: &GPURequest, providers: &[Arc<CloudProvider>]) -> Vec<Open> {
+fn open(
+    kind: &GpuRequests,
+    request: &GPURequest,
+    providers: &[Arc<CloudProvider>],
+    now: Timestamp,
+) -> Vec<Open> {
     let attempts = request.status.iter().flat_map(|status| &status.attempts);
     let open = attempts.filter(|attempt| attempt.outcome.is_none());
     let ownerless = is_ownerless(kind, request);
     let mut open: Vec<Open> = open
-        .filter_map(|attempt| machine(kind, attempt, providers))
+        .filter_map(|attempt| machine(kind, attempt, providers, now))
         .collect();
     for one in &mut open {
         one.ownerless = ownerless;
@@ -96,6 +101,7 @@ fn machine(
     kind: &GpuRequests,
     attempt: &RequestAttempt,
     providers: &[Arc<CloudProvider>],
+    now: Timestamp,
 ) -> Option<Open> {
     // A provider that was taken away by force is still asked under its kind: the answer says what is wrong.
     let provider = providers
@@ -111,7 +117,7 @@ fn machine(
         sight: outside.sight(&outside_name(&attempt.provider, &attempt.machine)),
         settle: of.capabilities().settle(),
         ownerless: false,
-        used: node.is_some() && used(kind, &attempt.machine),
+        used: node.is_some() && used(kind, &attempt.machine, now),
         pods: movable(kind, &attempt.machine),
         node,
         token: kind.tokens.sight(&attempt.machine),
@@ -139,9 +145,14 @@ fn movable(kind: &GpuRequests, node: &str) -> Vec<Arc<Pod>> {
     pods.filter(|pod| here(pod) && !stays(pod)).collect()
 }
 
-/// Whether pods hold GPUs of a node, or a workload was given it.
-fn used(kind: &GpuRequests, node: &str) -> bool {
+/// Whether pods hold GPUs of a node, or a workload was given it. A pod that should have ended by now holds nothing: its node
+/// may never say that it did.
+fn used(kind: &GpuRequests, node: &str, now: Timestamp) -> bool {
     let holds = |pod: &Arc<Pod>| {
+        let ends = pod.meta().deletion_timestamp.as_ref();
+        if ends.is_some_and(|ends| ends.0 <= now) {
+            return false;
+        }
         let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
         let phase = pod
             .status

@@ -301,8 +301,9 @@ pub(super) async fn audit_trail(world: &World, operator: &Operator) -> Result<()
     ensure!(told.len() > 100, "only {} records", told.len());
     for record in &told {
         let kind = record.object.split('/').next().unwrap_or_default();
-        // Jobs of others are acted on for themselves.
-        let known = kind == "Job" || KINDS.iter().any(|entry| entry.kind == kind);
+        // Work of others is acted on for itself.
+        let queued = ["Job", "JobSet", "PyTorchJob", "MPIJob", "RayJob"];
+        let known = queued.contains(&kind) || KINDS.iter().any(|entry| entry.kind == kind);
         ensure!(
             known
                 && !record.why.is_empty()
