@@ -95,7 +95,7 @@ const DAILY: [&str; 24] = [
     "gpurequest is_rented_joins_and_is_deleted",
     "gpurequest is_deleted_before_the_cloud_shows_it",
     "gpurequest is_held_by_a_budget_until_that_is_raised",
-    "two leaders gpurequest is_rented_joins_and_is_deleted",
+    "tenant is_shut_off_and_opened",
     "cloudprovider is_held_while_machines_exist",
     "inferenceservice is_changed_without_a_spare_gpu",
     "inferenceservice waits_for_its_cache_and_holds_it",
