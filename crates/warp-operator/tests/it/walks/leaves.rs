@@ -345,23 +345,7 @@ pub(crate) fn with(base: &Value, leaf: &Leaf, value: Value) -> Value {
     if spec.get("minReplicas").is_some() && spec.get("replicas").is_none() {
         spec["replicas"] = spec["minReplicas"].clone();
     }
-    narrow(&mut spec, leaf);
     spec
-}
-
-/// A wide elastic gang takes all the room there is, and no other walker would have any: what the leaf is not about gives way.
-fn narrow(spec: &mut Value, leaf: &Leaf) {
-    let wide = spec["replicas"].as_i64().unwrap_or(0);
-    let Some(fewest) = spec["minReplicas"].as_i64() else {
-        return;
-    };
-    if wide <= fewest.saturating_add(1) {
-        return;
-    }
-    match (leaf.path.as_str(), spec.as_object_mut()) {
-        ("replicas", Some(fields)) => drop(fields.remove("minReplicas")),
-        _ => spec["replicas"] = json!(fewest + 1),
-    }
 }
 
 /// An object with what its schema requires, and what the API server would fill in.
