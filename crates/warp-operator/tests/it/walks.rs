@@ -59,7 +59,7 @@ const FREE: [&str; 7] = [
 /// Longer than any backoff, shorter than giving up on a start.
 const QUIET: Duration = Duration::from_secs(400);
 /// Room for every walker.
-const FLEET: &str = "pools:\n- {name: box, count: 16, gpu: H100-80GB, gpus: 12}\n";
+const FLEET: &str = "pools:\n- {name: box, count: 24, gpu: H100-80GB, gpus: 12}\n";
 
 fn pick<'a, T>(random: &mut Random, among: &'a [T]) -> &'a T {
     &among[random.below(among.len())]
