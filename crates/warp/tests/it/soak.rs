@@ -138,11 +138,14 @@ impl Soak {
     async fn ends(&mut self, place: &impl Place) -> Result<()> {
         place.heal().await?;
         let client = place.client();
-        until("every workload is gone", PATIENCE, || async {
+        let gone = until("every workload is gone", PATIENCE, || async {
             place.stands().await?;
             self.load.finish(&client).await.or(Ok(None))
-        })
-        .await?;
+        });
+        if let Err(error) = gone.await {
+            let left = self.load.left(&client).await?;
+            return Err(error.context(left.join("\n")));
+        }
         until("nothing is left", PATIENCE, || async {
             place.stands().await?;
             let left = judge::left(&client).await;

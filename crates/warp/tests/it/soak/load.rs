@@ -154,6 +154,18 @@ impl Load {
         Ok(all.is_empty().then_some(()))
     }
 
+    /// The workloads there are, each with what it says.
+    pub(super) async fn left(&self, client: &Client) -> Result<Vec<String>> {
+        let all = workloads(client).list(&ListParams::default()).await?.items;
+        let each = all.iter().map(|one| {
+            let status = &one.data["status"];
+            let (phase, message) = (&status["phase"], &status["message"]);
+            let going = one.metadata.deletion_timestamp.is_some();
+            format!("{}: {phase} {message}, deleted: {going}", one.name_any())
+        });
+        Ok(each.collect())
+    }
+
     /// What was done, if it was enough to mean anything.
     pub(super) fn judge(&self) -> Result<String> {
         let done: u64 = self.deeds.values().sum();
