@@ -291,11 +291,14 @@ async fn by_hand(scene: &Scene<'_>) -> Result<()> {
     change(suspend(true)).await?;
     let job = until_waits(scene, "goes", "JobSuspended").await?;
     ensure!(said(&job, NODES) == "p4-0", "its place is not remembered");
+    // The cluster's scheduler refuses a pod beside one that still ends.
+    until_runs(scene, "goes", 0).await?;
     change(suspend(false)).await?;
     let pods = until_runs(scene, "goes", 1).await?;
     check_pinned(&pods[0], "p4-0")?;
     change(suspend(true)).await?;
     until_waits(scene, "goes", "JobSuspended").await?;
+    until_runs(scene, "goes", 0).await?;
     change(json!({"metadata": {"annotations": {"gpu.warp.dev/requeued": "by-hand"}}})).await?;
     until_runs(scene, "goes", 1).await?;
     release(scene, "goes", &Behaviour::succeed()).await?;
