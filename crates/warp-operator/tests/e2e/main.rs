@@ -227,7 +227,7 @@ fn parts(engine: Engine) -> Vec<Part> {
         ),
     ];
     if engine == Engine::Real {
-        // It installs an admission policy, which the embedded engine does not have.
+        // What the role forbids is asked of a real server.
         parts.push(("security::neighbours", Box::pin(security::neighbours())));
         // The embedded engine signs no certificates.
         parts.push((
