@@ -275,6 +275,14 @@ fn programs(folder: &Path) -> std::ffi::OsString {
     );
     fs::write(&warp, script).expect("a script");
     fs::set_permissions(&warp, fs::Permissions::from_mode(0o755)).expect("a mode");
+    // A process that another test starts in this moment holds the script open for writing until it becomes its own
+    // program, and a file that is written cannot be run.
+    let busy = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ExecutableFileBusy;
+    while Command::new(&warp)
+        .arg("--version")
+        .output()
+        .is_err_and(|error| busy(&error))
+    {}
     let path = env::var_os("PATH").unwrap_or_default();
     let path = [place].into_iter().chain(env::split_paths(&path));
     env::join_paths(path).expect("folders without colons")
