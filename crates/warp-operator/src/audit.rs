@@ -1,6 +1,6 @@
 //! The audit trail: one structured record per action on a log target of its own, so that it can be
 //! routed and kept apart from the rest. `warp operator` leaves it out unless `WARP_LOG` asks for it;
-//! what everybody reads is one line when a workload starts to run and one when it has ended.
+//! what everybody reads is one line when a workload has ended.
 //!
 //! Kubernetes does not tell a controller which user changed an object; `cause` is the field manager
 //! that last wrote its spec (`kubectl-client-side-apply`, `argocd` …), the best the API offers.
@@ -41,7 +41,9 @@ fn transition(
     let name = format_args!("{phase:?}");
     let node = after.places().unwrap_or_default();
     match phase {
-        Phase::Running => tracing::info!(workload = object, phase = %name, node, "workload runs"),
+        Phase::Running => {
+            tracing::info!(target: TARGET, workload = object, phase = %name, node, "workload runs");
+        }
         Phase::Succeeded | Phase::Failed => {
             let reason = ready.map_or("", |ready| ready.reason.as_str());
             tracing::info!(workload = object, phase = %name, node, reason, "workload ended");

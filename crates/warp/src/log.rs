@@ -16,7 +16,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 /// Says what is logged: `WARP_LOG=debug`, `WARP_LOG=info,warp::audit=info`.
 const VARIABLE: &str = "WARP_LOG";
-/// Starts, ends and troubles. The audit trail, a record for every write, is for those who ask for it.
+/// Ends and troubles. The audit trail, a record for every write, is for those who ask for it.
 pub(crate) const DEFAULT: &str = "info,warp::audit=off";
 
 /// What to log.
