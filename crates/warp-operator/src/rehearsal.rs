@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::Client;
 use tokio_util::sync::CancellationToken;
-use warp_api::GPUWorkload;
+use warp_api::{GPUWorkload, Tenant};
 use warp_runtime::pass::Unobserved;
 use warp_runtime::runtime::Runtime;
 use warp_runtime::{Clock, cache::Cache};
@@ -84,6 +84,15 @@ impl Rehearsal {
 
     pub fn workloads(&self) -> &Cache<GPUWorkload> {
         &self.cx.workloads
+    }
+
+    pub fn namespaces(&self) -> &Cache<Namespace> {
+        &self.cx.namespaces
+    }
+
+    /// Tenants are there from the first call on; nothing is decided before a list of them was put in.
+    pub fn tenants(&self) -> &Cache<Tenant> {
+        self.cx.tenants.get_or_init(|| Cache::new(&[]))
     }
 
     /// One pass but for its writes. Those that wait are told.

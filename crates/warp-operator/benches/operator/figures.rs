@@ -11,11 +11,10 @@ use kube::api::{Api, ListParams, Patch, PatchParams, PostParams, WatchEvent, Wat
 use kube::runtime::{WatchStreamExt, reflector, watcher};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use warp_api::{GPUWorkload, Phase};
 use warp_testkit::wait_for;
 
-use super::{DEADLINE, Operator, RAW, SERVED, resident};
+use super::rig::{DEADLINE, Operator, RAW, SERVED, mib, percentile, resident, row};
 
 /// Requests in flight while objects are made.
 const PARALLEL: usize = 16;
@@ -190,7 +189,7 @@ async fn finished_workload(workloads: &Api<GPUWorkload>, number: usize) -> Resul
 /// writes one status per state it sees.
 pub(crate) async fn writes(client: &Client, operator: &Operator, count: usize) -> Result<()> {
     let workloads = Api::<GPUWorkload>::namespaced(client.clone(), SERVED);
-    let before = written(&operator.metrics).await?;
+    let before = operator.written().await?;
     for number in 0..count {
         workloads
             .create(&PostParams::default(), &workload(&format!("w-{number}"))?)
@@ -207,7 +206,7 @@ pub(crate) async fn writes(client: &Client, operator: &Operator, count: usize) -
         ))
         .await?;
     }
-    let after = written(&operator.metrics).await?;
+    let after = operator.written().await?;
     let raw = raw_writes(client, count).await?;
     let per = |total: f64| total / count as f64;
     let kinds = [
@@ -282,33 +281,6 @@ async fn raw_writes(client: &Client, count: usize) -> Result<f64> {
         writes += 1;
     }
     Ok(writes as f64)
-}
-
-/// The operator's own count of its writes, by resource.
-async fn written(address: &str) -> Result<Vec<(String, f64)>> {
-    let mut stream = connected(address).await?;
-    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text).await?;
-    let lines = text.lines().filter_map(|line| {
-        let rest = line.strip_prefix("warp_operator_writes_total{")?;
-        let (labels, value) = rest.split_once("} ")?;
-        let resource = labels.split("resource=\"").nth(1)?.split('"').next()?;
-        Some((resource.to_owned(), value.trim().parse().ok()?))
-    });
-    Ok(lines.collect())
-}
-
-/// The operator may still be starting.
-async fn connected(address: &str) -> Result<tokio::net::TcpStream> {
-    let started = Instant::now();
-    loop {
-        match tokio::net::TcpStream::connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) if started.elapsed() > DEADLINE => return Err(error.into()),
-            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-        }
-    }
 }
 
 async fn settle(done: impl Fn() -> bool) -> Result<()> {
@@ -433,22 +405,4 @@ fn raw_job(name: &str) -> Result<Job> {
 
 fn phase(workload: &GPUWorkload) -> Option<Phase> {
     workload.status.as_ref().and_then(|status| status.phase)
-}
-
-fn percentile(sorted: &[Duration], share: usize) -> Duration {
-    let at = (sorted.len() * share / 100).min(sorted.len().saturating_sub(1));
-    sorted.get(at).copied().unwrap_or_default()
-}
-
-fn mib(kib: u64) -> String {
-    format!("{:.1} MiB", kib as f64 / 1024.0)
-}
-
-fn row(figure: &str, ours: &str, theirs: &str, ratio: f64) {
-    let ratio = if ratio.is_finite() {
-        format!("{ratio:.2}")
-    } else {
-        "–".to_owned()
-    };
-    println!("| {figure} | {ours} | {theirs} | {ratio} |");
 }
