@@ -45,15 +45,38 @@ async fn each(args: Args, suspend: bool) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
+/// The operator writes to a workload too: one that was changed since it was looked at is looked at again, so often.
+const LOOKS: usize = 20;
+
 async fn one(
     connection: &Connection,
     target: &Target,
     name: &str,
     suspend: bool,
 ) -> anyhow::Result<String> {
-    let found = workload::find(connection, name).await?;
+    let mut looks = 0;
+    loop {
+        looks += 1;
+        let found = workload::find(connection, name).await?;
+        if let Some(told) = settled(&found, target, suspend)? {
+            return Ok(told);
+        }
+        match write(connection, &found, suspend).await {
+            Ok(changed) => return Ok(done(&changed, suspend)),
+            Err(kube::Error::Api(status)) if status.code == 409 && looks < LOOKS => {}
+            Err(error) => {
+                let verb = if suspend { "suspend" } else { "resume" };
+                let what = format!("failed to {verb} workload {}", found.name_any());
+                return Err(cluster::told(error)).context(what);
+            }
+        }
+    }
+}
+
+/// What there is to say of one that needs no write.
+fn settled(found: &GPUWorkload, target: &Target, suspend: bool) -> anyhow::Result<Option<String>> {
     let name = found.name_any();
-    let phase = workload::phase(&found);
+    let phase = workload::phase(found);
     if phase.is_final() {
         let next = if suspend {
             "there is nothing to stop".to_owned()
@@ -62,14 +85,20 @@ async fn one(
         };
         bail!("workload {name} has ended ({phase:?}); {next}");
     }
-    if found.spec.suspend == suspend {
-        return Ok(if suspend {
-            format!("workload {name} was suspended already")
-        } else {
-            format!("workload {name} was not suspended")
-        });
-    }
-    // Only if it is still the one that was looked at.
+    let told = if suspend {
+        format!("workload {name} was suspended already")
+    } else {
+        format!("workload {name} was not suspended")
+    };
+    Ok((found.spec.suspend == suspend).then_some(told))
+}
+
+/// Only if it is still the one that was looked at.
+async fn write(
+    connection: &Connection,
+    found: &GPUWorkload,
+    suspend: bool,
+) -> kube::Result<GPUWorkload> {
     let patch = json!({
         "metadata": {"uid": found.uid(), "resourceVersion": found.resource_version()},
         "spec": {"suspend": suspend},
@@ -78,23 +107,22 @@ async fn one(
         field_manager: Some("warp".to_owned()),
         ..PatchParams::default()
     };
-    let changed: GPUWorkload = workload::api(connection)
-        .patch(&name, &parameters, &Patch::Merge(&patch))
+    let workloads = workload::api(connection);
+    let patch = Patch::Merge(&patch);
+    workloads
+        .patch(&found.name_any(), &parameters, &patch)
         .await
-        .map_err(cluster::told)
-        .with_context(|| {
-            let verb = if suspend { "suspend" } else { "resume" };
-            format!("failed to {verb} workload {name}")
-        })?;
-    let gpus = changed.spec.total_gpus();
-    Ok(if suspend {
-        let place = changed.status.and_then(|status| status.places());
-        let held = place.map_or_else(
-            || "it leaves the queue".to_owned(),
-            |node| format!("its {gpus} GPUs on {node} are given back"),
-        );
-        format!("workload {name} suspended: {held}")
-    } else {
-        format!("workload {name} resumed: it waits for {gpus} GPUs again")
-    })
+}
+
+fn done(changed: &GPUWorkload, suspend: bool) -> String {
+    let (name, gpus) = (changed.name_any(), changed.spec.total_gpus());
+    if !suspend {
+        return format!("workload {name} resumed: it waits for {gpus} GPUs again");
+    }
+    let place = changed.status.as_ref().and_then(|status| status.places());
+    let held = place.map_or_else(
+        || "it leaves the queue".to_owned(),
+        |node| format!("its {gpus} GPUs on {node} are given back"),
+    );
+    format!("workload {name} suspended: {held}")
 }

@@ -314,3 +314,16 @@ async fn a_snapshot_of_the_live_cluster_is_what_the_simulator_reads() {
     );
     up.stop();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workload_is_suspended_and_resumed_while_the_operator_writes_to_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let up = engine(folder.path()).await;
+    start(&up, "back-and-forth", "1");
+    for _ in 0..8 {
+        up.ok(&["suspend", "back-and-forth"]);
+        up.ok(&["resume", "back-and-forth"]);
+    }
+    reaches(&up, "back-and-forth", "Running").await;
+    up.stop();
+}
