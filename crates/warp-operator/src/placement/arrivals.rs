@@ -18,14 +18,20 @@ struct Seen {
 }
 
 impl Arrivals {
-    /// Notes a workload that is new: when its status says, else now.
+    /// Notes a workload that is new: when its status says, else now. What it says may be anybody's to write: nobody comes
+    /// after now, and those that come later need not wait for such a time.
     pub(crate) fn note(&self, uid: &str, said: Option<Timestamp>, now: Timestamp) {
         let mut seen = self.0.lock();
         if seen.times.contains_key(uid) {
             return;
         }
-        let next = seen.last + SignedDuration::from_micros(1);
-        let came = said.unwrap_or_else(|| micros(now).max(next));
+        let now = micros(now);
+        let next = seen.last.saturating_add(SignedDuration::from_micros(1));
+        let next = next.unwrap_or(Timestamp::MAX);
+        let came = match said {
+            Some(said) if said <= now.max(seen.last) => said,
+            _ => now.max(next),
+        };
         seen.last = seen.last.max(came);
         seen.times.insert(uid.to_owned(), came);
     }
@@ -83,11 +89,25 @@ mod tests {
     fn what_a_status_says_holds_and_the_clock_may_go_back() {
         let arrivals = Arrivals::default();
         let said = NOW + SignedDuration::from_secs(9);
-        arrivals.note("waited", Some(said), NOW);
+        arrivals.note("waited", Some(said), said);
         arrivals.note("new", None, NOW);
         assert_eq!(arrivals.of("waited"), Some(said));
         assert!(arrivals.of("new") > Some(said));
         arrivals.note("waited", None, NOW);
         assert_eq!(arrivals.of("waited"), Some(said), "it came once");
+    }
+
+    #[test]
+    fn whoever_claims_to_come_from_the_future_came_now_and_holds_nobody_up() {
+        for said in [Timestamp::MAX, NOW + SignedDuration::from_hours(24)] {
+            let arrivals = Arrivals::default();
+            arrivals.note("honest", None, NOW);
+            arrivals.note("liar", Some(said), NOW);
+            arrivals.note("later", None, NOW);
+            let soon = NOW + SignedDuration::from_secs(1);
+            assert!(arrivals.of("honest") < arrivals.of("liar"));
+            assert!(arrivals.of("liar") < arrivals.of("later"));
+            assert!(arrivals.of("later") < Some(soon));
+        }
     }
 }
