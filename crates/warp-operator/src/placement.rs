@@ -35,7 +35,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::Instrument;
 use warp_api::{GPURequest, Tenant, reason};
-use warp_runtime::cache::{Cache, Health};
+use warp_runtime::cache::Cache;
 use warp_runtime::driver::later;
 use warp_runtime::execute::{ExecuteError, status_of};
 use warp_runtime::plan::Plan;
@@ -259,8 +259,7 @@ impl Placement {
             return Look::Nothing { waiting: 0, held };
         }
         // What has not been listed yet may limit everything, and be rented for somebody.
-        let listed = |requests: &Cache<_>| requests.health() != Health::Starting;
-        let listed = cx.requests.get().is_none_or(listed);
+        let listed = cx.requests.get().is_none_or(Cache::is_answered);
         let tenants = tenancy::listed(cx.tenants.get()).filter(|_| listed);
         let Some(tenants) = tenants else {
             state.books.catch_up_with(promises);

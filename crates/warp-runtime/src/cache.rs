@@ -197,6 +197,12 @@ impl<K: Resource + Send + Sync + 'static> Cache<K> {
         self.store.watermark() > 0
     }
 
+    /// Whether nothing is there that a first list would still bring: it has arrived, or the API server does not have the
+    /// kind for us. One that could not be answered says nothing.
+    pub fn is_answered(&self) -> bool {
+        self.is_synced() || matches!(self.health(), Health::Missing | Health::Refused(_))
+    }
+
     /// How reading it goes.
     pub fn health(&self) -> Health {
         self.store.health()

@@ -34,7 +34,7 @@ impl Purse {
         let Some(cache) = cx.tenants.get() else {
             return Self::Nobodys;
         };
-        if cache.health() == Health::Starting {
+        if !cache.is_answered() {
             return Self::NotYet;
         }
         let mut tenants = cache.all();

@@ -354,7 +354,7 @@ impl Store {
             .unwrap_or(u64::MAX);
         let mut stale: BTreeSet<Key> = {
             let mut state = self.state.write();
-            // Everything up to the list's version is in the list, own writes and their ends included.
+            // Everything up to the list's version is in the list, own writes included.
             state.own.retain(|_, own| *own > listed_at);
             if version.is_some() && listed_at != u64::MAX {
                 state.newest = state.newest.max(listed_at);

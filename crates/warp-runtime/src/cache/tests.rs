@@ -193,3 +193,18 @@ fn what_an_own_write_has_shown_is_not_told_again_when_the_watch_brings_it() {
     cache.put(pod(1, 2, 6));
     assert_eq!(*told.lock(), 2);
 }
+
+#[test]
+fn a_list_that_failed_is_no_answer_and_a_kind_that_is_not_there_is_one() {
+    let cache = Cache::<Pod>::new(&[]);
+    assert!(!cache.is_answered());
+    cache.store().set_health(Health::Failing("500".to_owned()));
+    assert!(!cache.is_answered(), "there may be any number of them");
+    for settled in [Health::Missing, Health::Refused("403".to_owned())] {
+        cache.store().set_health(settled);
+        assert!(cache.is_answered());
+    }
+    cache.replace(vec![pod(1, 0, 1)], Some("1"));
+    cache.store().set_health(Health::Failing("500".to_owned()));
+    assert!(cache.is_answered(), "what was listed is known");
+}
