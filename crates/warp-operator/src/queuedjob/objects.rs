@@ -347,6 +347,24 @@ pub(super) fn to_let_go<'a>(job: &Queued, pods: &'a [Arc<Pod>]) -> Vec<(&'a Arc<
     all
 }
 
+/// Why places do not do for an object: more of its pods wait to be let go than there are places, all that are wanted being
+/// there. Somebody has asked for more pods since it was placed.
+pub(super) fn outgrown(job: &Queued, pods: &[Arc<Pod>]) -> Option<String> {
+    let ask = ask(job).ok()?;
+    let all = |group: &GroupAsk| {
+        let staying = staying_of(job, group.template, pods);
+        staying.len() >= wanted(job, group.template, pods)
+    };
+    let gated = staying(pods).iter().filter(|pod| is_gated(pod)).count();
+    let placed = to_let_go(job, pods).len();
+    let grown = gated > placed && ask.groups.iter().all(all);
+    grown.then(|| {
+        let pods: usize = ask.groups.iter().map(|group| group.pods).sum();
+        let places = nodes(job).unwrap_or_default().len();
+        format!("it wants {pods} pods and was given {places} places")
+    })
+}
+
 /// What an object that has been given its places is promised for pods that do not have theirs yet.
 pub(crate) fn promises(job: &Queued, pods: &[Arc<Pod>]) -> Vec<Promise> {
     let (Some(uid), false, Ok(ask)) = (job.uid(), job.suspended(), ask(job)) else {

@@ -12,7 +12,7 @@ use warp_runtime::plan::Plan;
 use warp_runtime::sweep;
 
 use super::ask::{ask, wanted};
-use super::objects::{leave, refusing, requeue, staying, to_let_go};
+use super::objects::{leave, outgrown, refusing, requeue, staying, to_let_go};
 use super::observe::Seen;
 use super::queued::Queued;
 use super::say::{Say, in_words_of, say};
@@ -180,8 +180,8 @@ enum Back {
     At(Timestamp),
 }
 
-/// Whether a placed Job is to be queued again: a pod of it is refused by the cluster's scheduler while none of them runs,
-/// or does not come to its node in time.
+/// Whether a placed Job is to be queued again: it wants more pods than it has places, a pod of it is refused by the cluster's
+/// scheduler while none of them runs, or does not come to its node in time.
 fn given_back(job: &Queued, seen: &Seen, settings: &Settings, now: Timestamp) -> Option<Back> {
     let patience = seconds(settings.start_timeout);
     let pods = staying(&seen.pods);
@@ -189,6 +189,9 @@ fn given_back(job: &Queued, seen: &Seen, settings: &Settings, now: Timestamp) ->
     let open = pods.iter().filter(|pod| node_of(pod).is_none());
     let open: Vec<&&Arc<Pod>> = open.filter(|pod| !is_gated(pod)).collect();
     let node = |pod: &Pod| pod.spec.as_ref().and_then(pinned_to);
+    if let Some(why) = outgrown(job, &seen.pods) {
+        return Some(Back::Now { why, node: None });
+    }
     for pod in open.iter().filter(|_| !bound) {
         if let Some(message) = refused(pod) {
             let node = node(pod);

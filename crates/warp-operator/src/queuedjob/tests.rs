@@ -363,6 +363,24 @@ fn pods_of_a_wide_job_are_let_go_together_each_to_its_own_place() {
 }
 
 #[test]
+fn a_job_that_has_outgrown_its_places_is_queued_again() {
+    let wide = job(&json!({"spec": {"parallelism": 2, "completions": 4}}));
+    let after = placed(&wide, &["n1", "n2"]);
+    let two = vec![bound("a", "n1"), bound("b", "n2")];
+    assert!(planned(&after, &seen(two.clone())).actions.is_empty());
+    let wider = patched(&after, &json!({"spec": {"parallelism": 4}}));
+    let four = two.into_iter().chain([gated("c"), gated("d")]);
+    let plan = planned(&wider, &seen(four.collect()));
+    let suspends = |action: &Action| matches!(action, Action::Patch { patch, .. } if patch["spec"]["suspend"] == true);
+    assert!(plan.actions.iter().any(suspends), "{plan:?}");
+    let said = format!("{plan:?}");
+    assert!(
+        said.contains("it wants 4 pods and was given 2 places"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_place_is_kept_until_its_pod_has_it_and_no_longer() {
     let one = placed(&job(&json!({})), &["n1"]);
     let kept = promises(&one, &[]);
