@@ -90,7 +90,7 @@ pub struct TenantSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 3))]
     pub priorities: Vec<Priority>,
-    /// Longest `maxRuntime` its work may ask for, such as `24h`; work without one waits.
+    /// Longest `maxRuntime` its work may ask for, such as `24h`; work without one waits. Services run until they are stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 16),

@@ -340,8 +340,10 @@ fn claim(service: &InferenceService, pod: &Pod, turn: Turn, now: Timestamp) -> O
             .map(|time| time.0)
             .filter(|_| !first),
         priority: if first { Priority::High } else { rank.priority },
+        asked_priority: rank.priority,
         patient: rank.patient,
         max_runtime_seconds: None,
+        serves: true,
         saved_seconds: 0,
         has_run: false,
         saves: false,

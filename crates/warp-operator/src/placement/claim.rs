@@ -34,10 +34,14 @@ pub(crate) struct Claim {
     pub(crate) version: String,
     pub(crate) created: Option<Timestamp>,
     pub(crate) priority: Priority,
+    /// What its owner asked for, which its tenant judges: one that follows a copy that has gone stands higher than that.
+    pub(crate) asked_priority: Priority,
     /// Nobody is evicted for it.
     pub(crate) patient: bool,
     /// The longest it may run; none when it does not say.
     pub(crate) max_runtime_seconds: Option<i64>,
+    /// It serves until it is stopped: no longest run is for it.
+    pub(crate) serves: bool,
     /// Seconds of its last run that were saved, and whether it has run at all.
     pub(crate) saved_seconds: i64,
     pub(crate) has_run: bool,

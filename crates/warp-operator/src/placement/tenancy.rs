@@ -14,7 +14,7 @@ use warp_core::schedule::reclaim::held;
 use warp_core::tenancy::{
     Ask, Kind, Tree, Turn, Usage, Verdict as Answer, admit, gpus, is_entitled, turn,
 };
-use warp_runtime::cache::{Cache, Health, Key};
+use warp_runtime::cache::{Cache, Key};
 
 use super::{Claim, Verdict};
 use crate::tenant::claims;
@@ -23,8 +23,7 @@ use crate::tenant::claims;
 pub(super) fn listed(tenants: Option<&Cache<Tenant>>) -> Option<Vec<Arc<Tenant>>> {
     match tenants {
         None => Some(Vec::new()),
-        Some(cache) if cache.health() == Health::Starting => None,
-        Some(cache) => Some(cache.all()),
+        Some(cache) => cache.is_answered().then(|| cache.all()),
     }
 }
 
@@ -153,7 +152,7 @@ impl Tenancy {
     fn forbidden(owner: &Tenant, claim: &Claim) -> Option<String> {
         let name = owner.name_any();
         let spec = &owner.spec;
-        let asked = claim.priority;
+        let asked = claim.asked_priority;
         if !spec.priorities.is_empty() && !spec.priorities.contains(&asked) {
             let may: Vec<&str> = spec.priorities.iter().copied().map(word).collect();
             return Some(format!(
@@ -162,7 +161,7 @@ impl Tenancy {
                 word(asked)
             ));
         }
-        let longest = spec.max_runtime.as_deref()?;
+        let longest = spec.max_runtime.as_deref().filter(|_| !claim.serves)?;
         let limit = run_seconds(longest)?;
         let own = claim.max_runtime_seconds;
         own.is_none_or(|own| own > limit).then(|| {

@@ -444,7 +444,14 @@ fn a_copy_that_replaces_one_goes_before_all_work_and_a_copy_more_does_not() {
             first,
         };
         let asking = Asking::new(&Cache::new(&[]), &it, &pod, turn, now()).expect("a claim");
-        (asking.claim().priority, asking.claim().created.is_some())
+        let claim = asking.claim();
+        assert_eq!(
+            claim.asked_priority,
+            Priority::Low,
+            "its tenant judges that"
+        );
+        assert!(claim.serves, "no longest run is for it");
+        (claim.priority, claim.created.is_some())
     };
     assert_eq!(of(false), (Priority::Low, true));
     assert_eq!(of(true), (Priority::High, false));
