@@ -89,7 +89,6 @@ pub(super) fn plan(service: &InferenceService, seen: &Seen, now: Timestamp) -> P
         .message
         .clone()
         .unwrap_or_else(|| format!("{NAME} is up to date"));
-    events(&mut plan, service, &before, &after);
     let waits =
         after.phase != Some(ServicePhase::Ready) && after.phase != Some(ServicePhase::Stopped);
     let unknown = seen.asks && after.adapters.iter().any(|adapter| !adapter.ready);
@@ -104,6 +103,8 @@ pub(super) fn plan(service: &InferenceService, seen: &Seen, now: Timestamp) -> P
         service.status.as_ref().map(own).unwrap_or_default(),
         own(&after),
     );
+    // After the status: what was not written is not told either.
+    events(&mut plan, service, &before, &after);
     unplaced::give_back(&mut plan, service, seen);
     plan
 }
