@@ -28,6 +28,8 @@ pub(crate) struct Seen {
     pub(crate) tenants: Vec<Arc<Tenant>>,
     pub(crate) namespaces: Vec<Arc<Namespace>>,
     pub(crate) usage: Arc<BTreeMap<String, Usage>>,
+    /// The GPU models known, an administrator's too.
+    pub(crate) gpus: Arc<Catalogue>,
     /// What was made for tenants in their namespaces; none where this operator may not make it.
     pub(crate) walls: Option<Walls>,
     /// The money of tenants; nobody's where none of them has a budget.
@@ -67,6 +69,7 @@ pub(super) fn see(kind: &Tenants) -> Seen {
             policies: walls.policies.all(),
         }),
         usage: kind.usage.get(&kind.cx),
+        gpus: kind.cx.gpus.catalogue(),
     }
 }
 
@@ -109,6 +112,9 @@ impl UsageByNamespace {
     }
 }
 
+/// GPUs that are counted of one pod at most: a quantity may be any number, and the sums of many must stay one.
+const MOST: i64 = 1_000_000_000;
+
 /// Counts what bound pods hold, and what open workloads and unbound pods ask for.
 pub(super) fn count(
     pods: &[Arc<Pod>],
@@ -132,7 +138,7 @@ pub(super) fn count(
         let asked = request.resources.extended.iter();
         let asked = asked.filter_map(|(resource, count)| {
             let vendor = Vendor::of_units(resource)?;
-            Some((vendor, resource, *count))
+            Some((vendor, resource, (*count).min(MOST)))
         });
         match node_of(pod) {
             Some(name) => {
@@ -189,7 +195,7 @@ fn wait_for_job(all: &mut Counts, job: &queuedjob::Queued) {
     if let Some(ask) = waits.then(|| queuedjob::ask(job).ok()).flatten() {
         let usage = all.entry(job.namespace().unwrap_or_default()).or_default();
         let model = ask.vendor.as_str().to_owned();
-        let count = i64::try_from(ask.total_gpus()).unwrap_or(i64::MAX);
+        let count = i64::try_from(ask.total_gpus()).map_or(MOST, |count| count.min(MOST));
         *usage.waiting.entry(model).or_default() += count * GPU;
     }
 }

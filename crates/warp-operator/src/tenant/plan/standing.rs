@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kube::{Resource, ResourceExt};
 use warp_api::Tenant;
 use warp_api::tenant::TenantStanding;
-use warp_core::gpu::{self, Vendor};
+use warp_core::gpu::{self, Catalogue, Model, Vendor};
 use warp_core::tenancy::{GPU, Kind, Tree, Usage, standing};
 
 use super::super::observe::Seen;
@@ -52,21 +52,47 @@ fn usage(tenants: &[&Arc<Tenant>], seen: &Seen) -> Usage {
         let name: Arc<str> = Arc::from(only.as_str());
         let used = seen.usage.get(&namespace);
         for (model, count) in used.iter().flat_map(|used| &used.in_use) {
-            usage.add(&name, &kind(model), *count);
+            usage.add(&name, &kind(model, &seen.gpus), *count);
         }
     }
     usage
 }
 
 /// A kind of GPU from the name it is counted under: a vendor's where the model is not known.
-fn kind(name: &str) -> Kind {
+fn kind(name: &str, gpus: &Catalogue) -> Kind {
     let by_vendor = Vendor::ALL.into_iter().find(|one| one.as_str() == name);
+    let known = |model: &&'static Model| model.name == name;
     let vendor = by_vendor
+        .or_else(|| gpus.models().find(known).map(|model| model.vendor))
         .or_else(|| gpu::named(name).first().map(|model| model.vendor))
         .or_else(|| gpu::vendor_of(name))
         .unwrap_or(Vendor::Nvidia);
     Kind {
         vendor: Arc::from(vendor.as_str()),
         model: Arc::from(if by_vendor.is_some() { "" } else { name }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warp_core::gpu::Row;
+
+    use super::*;
+
+    #[test]
+    fn a_model_an_administrator_added_is_its_own_vendors() {
+        let mut gpus = Catalogue::default();
+        let added = gpus.add(&Row {
+            name: "MI980X".to_owned(),
+            vendor: Vendor::Amd,
+            memory_gib: 512,
+            devices_per_card: 1,
+            aliases: Vec::new(),
+            architecture: None,
+        });
+        added.expect("a model");
+        assert_eq!(&*kind("MI980X", &gpus).vendor, "amd");
+        assert_eq!(&*kind("H100-80GB", &gpus).vendor, "nvidia");
+        assert_eq!(&*kind("intel", &gpus).vendor, "intel");
     }
 }
