@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio_util::task::TaskTracker;
@@ -100,6 +100,18 @@ pub struct Sight {
     pub settle: Duration,
     pub max_age: Duration,
 }
+
+impl Sight {
+    /// When anything last happened to it.
+    fn last_used(&self) -> Timestamp {
+        let failed = self.failed.as_ref().map(|(_, until)| *until);
+        let times = [self.asked, failed, self.last_make, self.last_remove];
+        times.into_iter().flatten().max().unwrap_or(Timestamp::MIN)
+    }
+}
+
+/// How long at least what was seen is remembered when nobody asks for it.
+const KEPT: Duration = Duration::from_hours(1);
 
 type Wake = Arc<dyn Fn(Key) + Send + Sync>;
 
@@ -212,7 +224,13 @@ impl Outside {
         answer: Result<Option<Value>, OutsideError>,
         retry: Duration,
     ) {
+        let now = self.clock.now();
         let mut seen = self.seen.lock();
+        let limits = self.external.limits();
+        let kept = KEPT.max(limits.max_age * 4).max(limits.settle * 4);
+        let kept = SignedDuration::try_from(kept).unwrap_or(SignedDuration::MAX);
+        // Whoever still has an object asks again within its age; what nobody has asked for since is nobody's.
+        seen.retain(|_, sight| sight.busy || now.duration_since(sight.last_used()) < kept);
         let sight = seen.entry(name.to_owned()).or_default();
         match answer {
             Ok(there) => {
@@ -222,8 +240,8 @@ impl Outside {
             }
             Err(error) => {
                 tracing::warn!(name, %error, "a call outside the cluster failed");
-                let retry = jiff::SignedDuration::try_from(retry).unwrap_or_default();
-                let until = crate::driver::later(self.clock.now(), retry);
+                let retry = SignedDuration::try_from(retry).unwrap_or_default();
+                let until = crate::driver::later(now, retry);
                 sight.failed = Some((error, until));
             }
         }

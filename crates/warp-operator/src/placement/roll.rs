@@ -434,6 +434,10 @@ impl Roll {
             }
             return None;
         };
+        if self.line.is_empty() {
+            // Nobody stands there by a number: namespaces that are gone are forgotten.
+            self.namespaces = Namespaces::default();
+        }
         // Before it leaves its old shape: that may be the same.
         let shape = self.shapes.join(&claimant);
         let namespace = self.namespaces.number(&claimant.claim().key.namespace);

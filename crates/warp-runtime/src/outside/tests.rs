@@ -396,3 +396,35 @@ fn an_intent_of_an_earlier_process_is_waited_for_before_it_is_repeated_or_given_
     assert_eq!(present(intended, &sight(130), at(131)), Step::Make);
     assert_eq!(absent(intended, &sight(130), at(131)), Step::ConfirmedGone);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_asks_for_any_more_is_not_remembered() {
+    let life = Life {
+        points: Arc::default(),
+        dies_at: usize::MAX,
+        dead: CancellationToken::new(),
+    };
+    let provider = Provider::default();
+    let reached = Reached { provider, life };
+    let clock = Clock::tokio("2026-11-17T12:00:00Z".parse().unwrap());
+    let outside = Outside::new(reached, clock, |_| {});
+    let ask = async |name: String| {
+        outside.begin(Call {
+            outside: NAME,
+            for_key: Key::new("", "it"),
+            name: name.clone(),
+            what: What::LookUp,
+        });
+        while outside.sight(&name).busy {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    for number in 0..50 {
+        ask(format!("machine-{number}")).await;
+    }
+    assert_eq!(outside.seen.lock().len(), 50);
+    tokio::time::sleep(KEPT).await;
+    ask("machine-50".to_owned()).await;
+    assert_eq!(outside.seen.lock().len(), 1);
+    assert!(outside.sight("machine-50").asked.is_some());
+}
