@@ -1,5 +1,6 @@
 //! The table of kinds. CRDs, golden files, reference pages, `warp status` and metrics derive from it; roles, examples,
-//! controllers, fault scenarios, walks and `make undeploy` are checked against it by tests: a new kind is a file here, a folder in `warp-operator`, and one line in [`KINDS`].
+//! controllers, fault scenarios, walks and `make undeploy` are checked against it by tests: a new kind is a file here, a folder in `warp-operator`,
+//! one line in [`KINDS`], and what the tests then name.
 
 use serde_json::Value;
 

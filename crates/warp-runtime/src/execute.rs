@@ -1,4 +1,4 @@
-//! The one place that writes to the API. It makes no choices: it asks whether the premises hold, does what a plan says in
+//! The one place that writes to the API, but for Events (`events`) and the leader's lease. It makes no choices: it asks whether the premises hold, does what a plan says in
 //! order, and sees to it that the next plan is made from a state that includes it.
 //!
 //! Every request has a deadline. Nothing is repeated here: a pass that failed is planned again from what is then true,

@@ -2,8 +2,8 @@
 //! other ideas, a person.
 //!
 //! Two that correct each other at once would do so as fast as the API server answers. What we wrote is remembered, and
-//! a status that is no longer it is corrected later each time. It never holds back the first write to an object, nor
-//! one to an object only we write.
+//! a status that is no longer it is corrected later each time. It never holds back the first write under a
+//! name, nor one to an object only we write.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
