@@ -405,6 +405,7 @@ async fn apply(
     body: Body,
     mut warnings: Vec<String>,
 ) -> Result<Answer, Status> {
+    let is_named = body.value["metadata"]["name"].is_string();
     let config = decode::applied(request, body, options.validation, &mut warnings)?;
     let exists = request
         .api
@@ -421,6 +422,12 @@ async fn apply(
     if !exists {
         if mode != Mode::Main {
             return Err(Status::not_found(&request.subject()));
+        }
+        if !is_named {
+            let name = request.target.name.as_deref().unwrap_or_default();
+            return Err(Status::bad_request(format!(
+                "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+            )));
         }
         if let Some(uid) = config["metadata"]["uid"]
             .as_str()

@@ -372,8 +372,8 @@ fn attempt(
         };
         track(None, &old, &mut managers, &before);
     }
-    let mut set = typed::field_set(config, &schema);
-    strip(&mut set, writer);
+    // What nobody owns counts as sent until the object is pruned: its name must not go with its last label.
+    let set = typed::field_set(config, &schema);
     let mine = Manager::of(writer, Operation::Apply, set);
     let position = managers.iter().position(|manager| manager.is(&mine));
     let before = position.map(|position| managers[position].set.clone());
@@ -402,6 +402,7 @@ fn attempt(
         return Err(conflicts);
     }
     take_from_others(&mut managers, &changed, &comparison.removed, Some(position));
+    strip(&mut managers[position].set, writer);
     let same_object = live.is_some() && without_version(&old) == without_version(&merged);
     if same_object {
         // The object stays as it is: so does the time (a manager that changed nothing has none),
@@ -544,19 +545,23 @@ fn conflict_status(conflicts: &[Conflict]) -> Status {
     Status::apply_conflict(&causes, message)
 }
 
-/// The fields of the configuration that client-side apply remembered in an annotation.
+/// The fields of the configuration that client-side apply remembered in an annotation, as far as the object still has them:
+/// what differs somebody else has changed since.
 fn last_applied_set(live: &Value, writer: &Writer<'_>) -> Option<FieldSet> {
     let text = live["metadata"]["annotations"][LAST_APPLIED].as_str()?;
     let config: Value = serde_json::from_str(text).ok()?;
     if config["apiVersion"] != *writer.api_version {
         return None;
     }
-    let mut set = typed::field_set(&config, &Some(writer.schema.clone()));
+    let schema = Some(writer.schema.clone());
+    let changed = typed::compare(&config, live, &schema);
+    let set = typed::field_set(&config, &schema);
+    let set = set.difference(&changed.modified.union(&changed.added));
+    let set = set.difference(&changed.removed);
     let steps = ["metadata", "annotations", LAST_APPLIED];
     let mut annotation = FieldSet::default();
     insert_path(&mut annotation, &steps);
-    set = set.union(&annotation);
-    Some(set)
+    Some(set.union(&annotation))
 }
 
 fn insert_path(set: &mut FieldSet, path: &[&str]) {

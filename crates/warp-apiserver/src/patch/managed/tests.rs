@@ -199,3 +199,45 @@ fn a_reset_gives_up_ownership_until_the_next_apply() {
         .collect();
     assert_eq!(names, ["one", BEFORE_APPLY]);
 }
+
+#[test]
+fn the_last_label_goes_and_the_name_stays() {
+    let schema = schema();
+    let mut first = object(json!({"a": "p"}));
+    first["metadata"]["labels"] = json!({"team": "x"});
+    let one = writer("one", "t1", &schema);
+    let live = apply(None, &first, &one, false).expect("applied").object;
+    let next = apply(Some(&live), &object(json!({"a": "p"})), &one, false);
+    let next = next.expect("applied").object;
+    assert_eq!(next["metadata"]["name"], "w");
+    assert_eq!(next["metadata"].get("labels"), None);
+    assert_eq!(
+        (&next["kind"], &next["spec"]["a"]),
+        (&json!("Widget"), &json!("p"))
+    );
+}
+
+#[test]
+fn what_another_changed_after_a_client_side_apply_is_a_conflict() {
+    let schema = schema();
+    let config = object(json!({"a": "p", "b": 1}));
+    let mut live = config.clone();
+    let text = config.to_string();
+    live["metadata"]["annotations"] = json!({ LAST_APPLIED: text });
+    update(
+        None,
+        &mut live,
+        &writer("kubectl-client-side-apply", "t1", &schema),
+    );
+    let kubectl = writer("kubectl", "t3", &schema);
+    let own = apply(Some(&live), &object(json!({"a": "q"})), &kubectl, false);
+    assert!(own.is_ok(), "what is as it was applied is the same user's");
+    let other = writer("other", "t2", &schema);
+    let other = apply(Some(&live), &object(json!({"a": "theirs"})), &other, true);
+    let other = other.expect("forced").object;
+    let refused = apply(Some(&other), &config, &kubectl, false).expect_err("a conflict");
+    assert!(
+        refused.message.contains("conflict with \"other\""),
+        "{refused:?}"
+    );
+}
