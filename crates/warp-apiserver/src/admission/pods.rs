@@ -43,7 +43,7 @@ impl Admission for ServiceAccounts {
     }
 }
 
-/// Names of priority classes become numbers.
+/// Names of priority classes become numbers, and those of runtime classes are of nothing.
 pub(super) struct Priorities;
 
 impl Admission for Priorities {
@@ -58,8 +58,19 @@ impl Admission for Priorities {
             only_one_default(request, state)?;
         } else if request.is(Operation::Create, "pods") {
             pod_priority(request.object, state)?;
+            runtime_class(request.object)?;
         }
         Ok(Warnings::new())
+    }
+}
+
+/// There are no runtime classes here: a pod that names one would run with what it did not ask for.
+fn runtime_class(pod: &Value) -> Result<(), Refusal> {
+    match text(pod, "spec.runtimeClassName") {
+        "" => Ok(()),
+        name => Err(Refusal::forbidden(format!(
+            "pod rejected: RuntimeClass {name:?} not found"
+        ))),
     }
 }
 

@@ -154,6 +154,12 @@ fn priorities_come_from_classes_only() {
         refusal(create(&state, "Pod", unknown)),
         "no PriorityClass with name nope was found"
     );
+    let mut other = pod(json!({}));
+    other["spec"]["runtimeClassName"] = json!("nope");
+    assert_eq!(
+        refusal(create(&state, "Pod", other)),
+        "pod rejected: RuntimeClass \"nope\" not found"
+    );
     let second = json!({"metadata": {"name": "other"}, "value": 1, "globalDefault": true});
     assert!(refusal(create(&state, "PriorityClass", second)).contains("usual"));
 }
