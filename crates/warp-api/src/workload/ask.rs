@@ -48,11 +48,21 @@ pub struct Name {
     pub models: Vec<&'static Model>,
 }
 
+/// How GPU feature discovery ends the product of a node whose GPUs are shared.
+const SHARED_PRODUCT: &str = "-SHARED";
+
 impl Name {
     fn read(text: &str, known: &Catalogue) -> Result<Self, BadSpec> {
         if let Some(part) = gpu::partition(text) {
             return Err(BadSpec(format!(
                 "spec.gpu.models: '{text}' names a part of a GPU ({part}): ask for it in spec.gpu.partition, and leave the part out of the model's name"
+            )));
+        }
+        let upper = text.to_ascii_uppercase();
+        if let Some(whole) = upper.strip_suffix(SHARED_PRODUCT) {
+            let whole = &text[..whole.len()];
+            return Err(BadSpec(format!(
+                "spec.gpu.models: '{text}' is the label of GPUs that are shared: ask for {whole} with spec.gpu.sharing: shared"
             )));
         }
         Ok(Self {

@@ -70,6 +70,14 @@ fn node(labels: &[(&str, &str)], resource: &str) -> warp_core::gpu::Device {
 }
 
 #[test]
+fn the_label_of_shared_gpus_is_no_model() {
+    for name in ["NVIDIA-A100-SXM4-80GB-SHARED", "l4-shared"] {
+        let refused = GpuAsk::of(&spec(models(&[name]))).expect_err("a seat").0;
+        assert!(refused.contains("spec.gpu.sharing: shared"), "{refused}");
+    }
+}
+
+#[test]
 fn a_product_the_catalogue_does_not_know_is_asked_for_by_its_label() {
     let product = |text| node(&[("nvidia.com/gpu.product", text)], "nvidia.com/gpu");
     let met = |name: &str, device: &warp_core::gpu::Device| {
