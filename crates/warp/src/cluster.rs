@@ -90,8 +90,8 @@ impl Target {
             let file = directory.join("kubeconfig");
             if !file.exists() {
                 bail!(
-                    "no Warp runs with the data of {}; start one with `warp up --data`",
-                    directory.display()
+                    "no Warp runs with the data of {directory}; start one with `warp up --data {directory}`",
+                    directory = directory.display()
                 );
             }
             let config = from_file(&file, self.context.clone()).await?;
@@ -131,8 +131,12 @@ impl Target {
 
 /// The settings of one kubeconfig file.
 pub(crate) async fn from_file(file: &Path, context: Option<String>) -> anyhow::Result<Config> {
-    let text = Kubeconfig::read_from(file)
-        .with_context(|| format!("failed to read the kubeconfig {}", file.display()))?;
+    let what = || format!("failed to read the kubeconfig {}", file.display());
+    let text = match Kubeconfig::read_from(file) {
+        // Its own words name the file once more.
+        Err(kube::config::KubeconfigError::ReadConfig(cause, _)) => Err(cause).with_context(what),
+        read => read.with_context(what),
+    }?;
     chosen(text, context)
         .await
         .with_context(|| format!("failed to use the kubeconfig {}", file.display()))

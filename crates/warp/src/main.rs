@@ -120,11 +120,23 @@ fn hidden() -> Option<ExitCode> {
     (verb == process::CONTAINER).then(|| process::run_container(words.collect()))
 }
 
+/// Says what is wrong with the command line. What only a programmer would say of a number is put in words.
+#[expect(clippy::exit, reason = "as clap ends a verb that it cannot read")]
+fn misread(error: &clap::Error) -> ! {
+    let text = error.render().to_string();
+    let plain = text.replace("invalid digit found in string", "it is not a whole number");
+    if plain == text {
+        error.exit();
+    }
+    output::note(plain.trim_end());
+    std::process::exit(error.exit_code());
+}
+
 fn main() -> ExitCode {
     if let Some(code) = hidden() {
         return code;
     }
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| misread(&error));
     log::hush_examiners();
     let done = match cli.command {
         Command::Up(args) => commands::up::run(args),

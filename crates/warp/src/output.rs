@@ -1,6 +1,5 @@
 //! The only place that prints: tables, errors, machine-readable forms. Results go to standard
 //! output, everything about them to standard error.
-#![allow(clippy::print_stdout, clippy::print_stderr)]
 
 pub(crate) mod plot;
 mod table;
@@ -11,20 +10,28 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 pub(crate) use table::Table;
 
-/// Prints a result as it is. A reader that has gone away (`| head`) ends the verb quietly.
+/// Prints a result as it is. A reader that has gone away (`| head`) ends the verb quietly; a result that cannot be written
+/// is one the user does not have.
 #[expect(
     clippy::exit,
     reason = "a verb that follows something would go on for nobody"
 )]
 pub(crate) fn text(text: &str) {
     let mut out = std::io::stdout().lock();
-    if out
-        .write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .is_err()
-    {
-        std::process::exit(0);
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match written {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) => {
+            note(&format!("error: failed to write the result: {error}"));
+            std::process::exit(1);
+        }
     }
+}
+
+/// Writes to standard error. Whoever does not listen there still has the verb done.
+fn tell(text: &str) {
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
 /// Prints a line of results.
@@ -39,12 +46,12 @@ pub(crate) fn result(result: &str) {
 
 /// Says something about the results: progress, notes, what to do next.
 pub(crate) fn note(line: &str) {
-    eprintln!("{line}");
+    tell(&format!("{line}\n"));
 }
 
 /// Asks for an answer on the same line.
 pub(crate) fn prompt(text: &str) {
-    eprint!("{text}");
+    tell(text);
 }
 
 /// A bar on a terminal, nothing elsewhere.
@@ -60,7 +67,7 @@ pub(crate) fn progress(total: u64) -> ProgressBar {
 /// Prints an error with its causes, leaving out a cause that its parent already quotes (kube's
 /// errors print their sources themselves).
 pub(crate) fn error(error: &anyhow::Error) {
-    eprintln!("error: {}", words(error));
+    note(&format!("error: {}", words(error)));
 }
 
 /// An error and its causes in one line.

@@ -24,7 +24,7 @@ const COMMENT: &str = "# A snapshot of a live cluster, for `warp simulate fleet 
 pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
-    /// File for the fleet, what runs and what waits [default: standard output]
+    /// File for the fleet, what runs and what waits [default: standard output, as `-` is]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// File for the workloads as a job list, for `warp simulate queue --jobs`
@@ -43,14 +43,15 @@ async fn snapshot(args: Args) -> anyhow::Result<ExitCode> {
     let scenario = live.cluster.scenario(&live.settings, now);
     let yaml = serde_saphyr::to_string(&scenario).context("failed to write YAML")?;
     let text = format!("{COMMENT}{yaml}");
-    match &args.output {
+    let file = args.output.as_ref().filter(|file| file.as_os_str() != "-");
+    match file {
         None => output::result(&text),
         Some(file) => write(file, &text)?,
     }
     for doubt in live.caveat().into_iter().chain(moved(&scenario)) {
         output::note(&format!("warning: {doubt}"));
     }
-    if let Some(file) = &args.output {
+    if let Some(file) = file {
         let waiting = scenario.requests.iter().filter(|one| one.priority < 1000);
         let waiting = waiting.count();
         output::note(&format!(

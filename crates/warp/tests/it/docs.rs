@@ -294,10 +294,17 @@ async fn on_a_cluster(page: &str, arguments: &[&str]) -> Read {
     // Where `warp status` looks by default.
     let share = folder.path().join("share");
     fs::create_dir(&share).expect("a folder");
+    // The clone as its reader has it, where files of the page can be written without being left behind.
+    let clone = folder.path().join("clone");
+    fs::create_dir(&clone).expect("a folder");
+    for entry in fs::read_dir(root()).expect("the clone") {
+        let entry = entry.expect("an entry");
+        std::os::unix::fs::symlink(entry.path(), clone.join(entry.file_name())).expect("a link");
+    }
     let up = crate::up::Up::start(&share.join("warp"), arguments).await;
     let reader = Reader {
         page,
-        folder: &root(),
+        folder: &clone,
         environment: vec![
             ("PATH", programs(folder.path())),
             ("KUBECONFIG", up.data.join("kubeconfig").into()),

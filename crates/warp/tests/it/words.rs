@@ -32,6 +32,33 @@ fn levels_that_make_no_sense_end_the_operator_with_what_would() {
 
 /// Every verb that takes a file names it when it is not there, whoever opens it.
 #[test]
+fn a_number_that_is_none_is_called_that() {
+    let ended = warp(&["offers", "--count", "two"]);
+    assert_eq!(ended.status.code(), Some(2));
+    let said = said(&ended);
+    assert!(
+        said.contains("'two'") && said.contains("it is not a whole number"),
+        "{said}"
+    );
+}
+
+#[test]
+fn whoever_does_not_listen_gets_the_exit_code_all_the_same() {
+    let run = |command: &str| {
+        let ended = Command::new("bash")
+            .args(["-c", command])
+            .env("WARP", env!("CARGO_BIN_EXE_warp"))
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&ended.stdout).trim().to_owned()
+    };
+    let closed = "\"$WARP\" apply -f /nonexistent 2> >(exec 0<&-); echo $?";
+    assert_eq!(run(closed), "1");
+    let full = "\"$WARP\" install --print --image x >/dev/full 2>/dev/null; echo $?";
+    assert_eq!(run(full), "1");
+}
+
+#[test]
 fn a_file_that_is_missing_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let none = folder.path().join("none").display().to_string();
