@@ -124,6 +124,7 @@ struct Settled {
     line: u64,
     epoch: u64,
     evictable: u64,
+    ends: u64,
     waiting: usize,
 }
 
@@ -275,6 +276,7 @@ impl Placement {
             settled.line == state.roll.changes()
                 && settled.epoch == state.books.epoch()
                 && settled.evictable == state.roll.eviction_print()
+                && settled.ends == state.roll.ends()
         });
         if let Some(Settled { waiting, .. }) = unchanged {
             return Look::Nothing { waiting, held };
@@ -286,6 +288,7 @@ impl Placement {
             line: state.roll.changes(),
             epoch: state.books.epoch(),
             evictable: state.roll.eviction_print(),
+            ends: state.roll.ends(),
             waiting: decided.waiting,
         });
         Look::Decided(decided, held)

@@ -31,6 +31,8 @@ pub(super) struct Roll {
     line: BTreeMap<Turn, Waiting>,
     shapes: Shapes,
     endings: Endings,
+    /// Grows with every change of the endings: room is kept by them, also while nothing starts or ends.
+    ends: u64,
     runners: Runners,
     /// When accounts change by time alone.
     due: BTreeSet<(Timestamp, Whose)>,
@@ -393,6 +395,7 @@ impl Roll {
             .filter(|one| !before.promises.contains(one));
         promises.extend(new.map(|one| (one.owner.clone(), Some(one.clone()))));
         self.endings.extend(entry.endings.clone());
+        self.ends += u64::from(before.endings != entry.endings);
         if let Some(runner) = account.runner {
             self.runners.add(&who, runner, min_run, now);
         }
@@ -494,6 +497,11 @@ impl Roll {
     /// Grows with every change of the line.
     pub(super) fn changes(&self) -> u64 {
         self.changes
+    }
+
+    /// Grows with every change of when running work ends.
+    pub(super) fn ends(&self) -> u64 {
+        self.ends
     }
 
     /// The state of the order they stand in.
