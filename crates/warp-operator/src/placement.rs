@@ -52,7 +52,8 @@ use walk::{Decided, News, Walk};
 
 pub(crate) use arrivals::Arrivals;
 pub(crate) use claim::{
-    Account, Asks, Claim, Claimant, Claimants, FirstUser, Heard, Holder, Place, PodClaim, Waking,
+    Account, Asks, Claim, Claimant, Claimants, FirstUser, Heard, Holder, Place, PodClaim,
+    Scheduler, Waking,
 };
 pub(crate) use decide::{Decision, Desk, base_request, elsewhere, require};
 pub(crate) use evict::{Cause, Evictable, Runner, Runs};
