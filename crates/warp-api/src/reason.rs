@@ -121,6 +121,8 @@ pub const INVALID_SELECTOR: &str = "InvalidSelector";
 pub const ISOLATION_IN_PLACE: &str = "IsolationInPlace";
 /// Tenant: some of that is not there yet.
 pub const ISOLATING: &str = "Isolating";
+/// Tenant: something of it is still there that is no longer asked for.
+pub const TAKING_BACK: &str = "TakingBack";
 
 /// InferenceService: all copies wanted answer.
 pub const SERVING: &str = "Serving";

@@ -36,6 +36,10 @@ const DO_IO: &[(&str, &str)] = &[
     ("modelcache.rs", "waits for its observation"),
     ("modelcache/observe.rs", "asks a fetch how far it is"),
     ("placement.rs", "the loop around the pure pass"),
+    (
+        "placement/carry_out.rs",
+        "has the executor make what was placed",
+    ),
     ("rehearsal.rs", "runs passes by hand, and times them"),
     ("readiness.rs", "asks the API server about rights"),
     ("retry.rs", "repeats requests"),

@@ -60,12 +60,7 @@ struct Kind<R> {
 
 /// Registers every kind: what it reads, and which changes concern which objects.
 pub(crate) fn register(runtime: &mut Runtime, cx: &Arc<Context>) {
-    let caches = &cx.queued;
-    register_kind(runtime, cx, &caches.jobs);
-    register_kind(runtime, cx, &caches.job_sets);
-    register_kind(runtime, cx, &caches.pytorch_jobs);
-    register_kind(runtime, cx, &caches.mpi_jobs);
-    register_kind(runtime, cx, &caches.ray_jobs);
+    cx.queued.register(runtime, cx);
 }
 
 fn register_kind<R: Row>(runtime: &mut Runtime, cx: &Arc<Context>, objects: &Cache<Of<R>>) {

@@ -64,6 +64,11 @@ impl Backoff {
 
     /// How long to wait after this end and those before it; `name` spreads the jitter.
     pub(crate) fn delay(&self, end: End, failures: &mut Failures, name: &str) -> Duration {
+        let is_refusal = match end {
+            End::Refused => true,
+            End::PutOff => self.put_off_is_refusal,
+            _ => false,
+        };
         let base = match end {
             End::Done => return Duration::ZERO,
             End::Conflict if !self.conflicts.is_empty() => {
@@ -74,16 +79,20 @@ impl Backoff {
             End::Panicked if self.panicked.is_some() => {
                 return self.panicked.unwrap_or_default();
             }
-            End::Refused | End::PutOff if end == End::Refused || self.put_off_is_refusal => self
+            _ if is_refusal => self
                 .first_refused
-                .saturating_mul(3_u32.saturating_pow(failures.errors.min(10))),
+                .saturating_mul(3_u32.saturating_pow(failures.refused.min(10))),
             _ => self
                 .first_failed
-                .saturating_mul(1 << failures.errors.min(20)),
+                .saturating_mul(1 << failures.failed.min(20)),
         };
         let base = base.min(self.longest);
-        let errors = failures.errors;
-        failures.errors += 1;
+        let errors = failures.failed + failures.refused;
+        if is_refusal {
+            failures.refused += 1;
+        } else {
+            failures.failed += 1;
+        }
         if !self.jitter {
             return base;
         }
@@ -92,10 +101,12 @@ impl Backoff {
     }
 }
 
-/// Failures in a row of one key.
+/// Failures in a row of one key. Each sort is counted by itself: one refusal after a few requests without an answer says
+/// nothing about how long the server will refuse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Failures {
-    errors: u32,
+    failed: u32,
+    refused: u32,
     conflicts: usize,
 }
 
@@ -123,6 +134,16 @@ mod tests {
         let time = Duration::from_secs(45);
         assert_eq!(tries(End::Refused, time), 4);
         assert_eq!(tries(End::Failed, time), 6);
+    }
+
+    #[test]
+    fn a_first_refusal_after_some_failures_waits_no_longer_than_any_other_first() {
+        let mut failures = Failures::default();
+        for _ in 0..5 {
+            Backoff::CALM.delay(End::Failed, &mut failures, "w");
+        }
+        let wait = Backoff::CALM.delay(End::Refused, &mut failures, "w");
+        assert!(wait < Duration::from_secs(4), "{wait:?}");
     }
 
     #[test]

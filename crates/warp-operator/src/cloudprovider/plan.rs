@@ -26,6 +26,9 @@ const NAMED: usize = 3;
 const RETELL: SignedDuration = SignedDuration::from_mins(1);
 /// How long a list holds that requests know better than.
 const REFRESH: SignedDuration = SignedDuration::from_secs(10);
+/// A cloud that does not answer is told of when what was seen of it is so many times as old as it usually gets: one lost
+/// answer says nothing, and two processes that hear different ones would correct each other.
+const TRUSTED: i32 = 2;
 /// How often "checked at" is renewed although nothing else changed.
 const RENEW: SignedDuration = SignedDuration::from_mins(30);
 
@@ -198,7 +201,7 @@ fn status(
     after.offer_count = i64::try_from(after.offers.len()).unwrap_or(i64::MAX);
     after.machine_count = i64::try_from(after.machines.len()).unwrap_or(i64::MAX);
     after.price_per_hour = (!after.machines.is_empty()).then(|| per_hour(&after.machines));
-    let ready = ready(provider, &after, seen);
+    let ready = ready(provider, &after, seen, now);
     after.message = (!ready.message.is_empty()).then(|| ready.message.clone());
     after.conditions = condition::next(&before.conditions, &[ready], generation, now);
     after
@@ -305,7 +308,19 @@ fn needed_by(provider: &CloudProvider, after: &CloudProviderStatus, seen: &Seen)
     all
 }
 
-fn ready(provider: &CloudProvider, after: &CloudProviderStatus, seen: &Seen) -> condition::State {
+/// Whether what was last seen of an account is new enough to be told without another answer.
+fn is_trusted(seen: &Seen, now: Timestamp) -> bool {
+    let age = SignedDuration::try_from(seen.sight.max_age).unwrap_or_default();
+    let asked = seen.sight.asked.filter(|_| seen.listed.is_some());
+    asked.is_some_and(|asked| now.duration_since(asked) < age * TRUSTED)
+}
+
+fn ready(
+    provider: &CloudProvider,
+    after: &CloudProviderStatus,
+    seen: &Seen,
+    now: Timestamp,
+) -> condition::State {
     let state = |status: &'static str, reason: &'static str, message: String| condition::State {
         kind: condition::READY,
         status,
@@ -323,7 +338,9 @@ fn ready(provider: &CloudProvider, after: &CloudProviderStatus, seen: &Seen) -> 
             Some(Class::Refused) => (reason::CLOUD_REFUSED, "correct the spec"),
             _ => (reason::CLOUD_UNREACHABLE, "it is asked again by itself"),
         };
-        return state("False", reason, format!("{}; {next}", error.message));
+        if reason != reason::CLOUD_UNREACHABLE || !is_trusted(seen, now) {
+            return state("False", reason, format!("{}; {next}", error.message));
+        }
     }
     if provider.meta().deletion_timestamp.is_some() {
         let needed = needed_by(provider, after, seen);

@@ -320,3 +320,25 @@ fn the_regions_of_attempts_are_asked_whatever_the_spec_says_by_now() {
     let places = super::clouds::places(&[Arc::new(request)], "cloud");
     assert_eq!(places, ["eu-west-1", "us-west-2"]);
 }
+
+#[test]
+fn a_lost_answer_is_told_when_what_was_seen_has_become_old_and_a_refusal_at_once() {
+    let it = provider(&json!({}));
+    let failing = |message: &str, now: i64| {
+        let mut known = seen(0, vec![offer("L4", "us-east-1", 60)], Vec::new());
+        let error = OutsideError {
+            message: message.to_owned(),
+            is_refusal: false,
+        };
+        known.sight.failed = Some((error, at(now + 15)));
+        let status = written(&plan(&it, &known, at(now)));
+        status.conditions[0].reason.clone()
+    };
+    assert_eq!(failing("Transient: no answer", 121), "OffersKnown");
+    assert_eq!(failing("Transient: no answer", 239), "OffersKnown");
+    assert_eq!(failing("Transient: no answer", 240), "CloudUnreachable");
+    assert_eq!(
+        failing("BadCredentials: who are you", 121),
+        "BadCredentials"
+    );
+}

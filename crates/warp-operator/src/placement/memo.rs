@@ -15,6 +15,8 @@ pub(super) struct Ground {
     pub(super) epoch: u64,
     /// Who could be evicted.
     pub(super) evictable: u64,
+    /// When running work ends.
+    pub(super) ends: u64,
     /// What was kept for those before it.
     pub(super) held: Arc<Vec<Held>>,
     /// What was kept of tenants' shares for those before it.
@@ -26,6 +28,7 @@ impl Ground {
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.epoch == other.epoch
             && self.evictable == other.evictable
+            && self.ends == other.ends
             && (Arc::ptr_eq(&self.held, &other.held) || self.held == other.held)
             && (Arc::ptr_eq(&self.reserved, &other.reserved) || self.reserved == other.reserved)
     }

@@ -2,6 +2,9 @@
 //! read anew, the rest stays, so that a pass costs what has changed and not what there is. Tests and debug builds compare
 //! it with one read from nothing.
 
+mod runners;
+mod waiting;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +13,14 @@ use jiff::{SignedDuration, Timestamp};
 use warp_core::schedule::Mix;
 use warp_runtime::cache::Key;
 
-use super::memo::Own;
-use super::shape::{ShapeId, Shapes};
-use super::verdict::{is_fresh, moved};
+use super::shape::Shapes;
 use super::{
-    Account, Arrivals, Asks, Claimant, Claimants, Endings, Held, Order, Runner, Turn, Verdict,
-    Verdicts,
+    Account, Arrivals, Asks, Claimant, Claimants, Endings, Held, Order, Runner, Turn, Verdicts,
 };
 use crate::ledger::{Ledger, Promise};
+use runners::Runners;
+
+pub(super) use waiting::{News, Waiting};
 
 /// An object, by its kind's place among the claimants.
 type Whose = (usize, Key);
@@ -31,6 +34,8 @@ pub(super) struct Roll {
     line: BTreeMap<Turn, Waiting>,
     shapes: Shapes,
     endings: Endings,
+    /// Grows with every change of the endings: room is kept by them, also while nothing starts or ends.
+    ends: u64,
     runners: Runners,
     /// When accounts change by time alone.
     due: BTreeSet<(Timestamp, Whose)>,
@@ -83,102 +88,6 @@ struct Entry {
     again: Option<Timestamp>,
 }
 
-/// One in line.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    who: Whose,
-    pub(super) claimant: Arc<dyn Claimant>,
-    pub(super) shape: ShapeId,
-    pub(super) namespace: usize,
-    /// What was found out about this one and holds for no other.
-    pub(super) own: Option<Own>,
-    /// Room or shares were kept for it in the last pass.
-    pub(super) is_kept_for: bool,
-    /// Whether pods that are there keep it off their nodes, as of a state of those.
-    pub(super) repelled: Option<(u64, bool)>,
-    told: Option<Told>,
-}
-
-/// What one in line was last told.
-#[derive(Debug)]
-struct Told {
-    verdict: Arc<Verdict>,
-    position: usize,
-    generation: i64,
-    since: Timestamp,
-    /// When it was last found that this is still all there is to say.
-    confirmed: Timestamp,
-}
-
-/// What was found to be still so is not explained again for this long.
-const CONFIRMED: SignedDuration = SignedDuration::from_secs(5);
-
-/// Whether there is something to tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
-    None,
-    /// It has moved since it was told, and that was a moment ago.
-    Later,
-    Now,
-}
-
-impl Waiting {
-    /// Whether a verdict is news to it.
-    pub(super) fn news(
-        &mut self,
-        (verdict, brief): (&Arc<Verdict>, bool),
-        position: usize,
-        now: Timestamp,
-    ) -> News {
-        let generation = self.claimant.claim().generation;
-        let Some(told) = self
-            .told
-            .as_mut()
-            .filter(|told| told.generation == generation)
-        else {
-            return News::Now;
-        };
-        let same = Arc::ptr_eq(&told.verdict, verdict) || *told.verdict == **verdict;
-        if same && !moved(Some(told.position), Some(position)) {
-            if !brief {
-                told.confirmed = now;
-            }
-            News::None
-        } else if told.verdict.reason == verdict.reason && (brief || is_fresh(told.since, now)) {
-            // Where only the reason was looked at, there may be more to say.
-            News::Later
-        } else {
-            News::Now
-        }
-    }
-
-    /// Whether it has been told so recently why it waits that it hears of another reason only.
-    pub(super) fn has_just_heard(&self, now: Timestamp) -> bool {
-        let generation = self.claimant.claim().generation;
-        self.told.as_ref().is_some_and(|told| {
-            told.generation == generation
-                && told.verdict.reason == warp_api::reason::WAITING_FOR_CAPACITY
-                && (is_fresh(told.since, now) || now.duration_since(told.confirmed) < CONFIRMED)
-        })
-    }
-
-    /// Notes what it has been told.
-    pub(super) fn tell(&mut self, verdict: Arc<Verdict>, position: usize, now: Timestamp) {
-        self.told = Some(Told {
-            verdict,
-            position,
-            generation: self.claimant.claim().generation,
-            since: now,
-            confirmed: now,
-        });
-    }
-
-    /// Somebody else has told it something.
-    pub(super) fn forget_told(&mut self) {
-        self.told = None;
-    }
-}
-
 /// Namespaces by number.
 #[derive(Debug, Default)]
 struct Namespaces {
@@ -194,66 +103,6 @@ impl Namespaces {
         self.names.push(Arc::clone(name));
         self.numbers.insert(Arc::clone(name), self.names.len() - 1);
         self.names.len() - 1
-    }
-}
-
-/// What runs and could make room.
-#[derive(Debug, Default)]
-struct Runners {
-    all: BTreeMap<Whose, (Arc<dyn Runner>, bool)>,
-    /// Those that have not run for long enough yet.
-    young: BTreeSet<(Timestamp, Whose)>,
-    /// Changes when somebody may be evicted who could not before, or the other way round.
-    print: u64,
-    /// GPUs of all, and of those that save what they do.
-    gpus: u64,
-    evictable: u64,
-    /// The same as a list; made when it is asked for.
-    list: Option<Arc<Vec<Arc<dyn Runner>>>>,
-}
-
-impl Runners {
-    fn remove(&mut self, who: &Whose, min_run: SignedDuration) {
-        if let Some((runner, due)) = self.all.remove(who) {
-            self.print = self.print.wrapping_sub(runner.runs().print(due));
-            self.gpus -= runner.runs().gpus;
-            self.evictable -= runner.runs().evictable_gpus();
-            if let Some(at) = runner.runs().due(min_run) {
-                self.young.remove(&(at, who.clone()));
-            }
-            self.list = None;
-        }
-    }
-
-    fn add(
-        &mut self,
-        who: &Whose,
-        runner: Arc<dyn Runner>,
-        min_run: SignedDuration,
-        now: Timestamp,
-    ) {
-        let at = runner.runs().due(min_run).filter(|at| *at > now);
-        self.young.extend(at.map(|at| (at, who.clone())));
-        self.print = self.print.wrapping_add(runner.runs().print(at.is_none()));
-        self.gpus += runner.runs().gpus;
-        self.evictable += runner.runs().evictable_gpus();
-        self.all.insert(who.clone(), (runner, at.is_none()));
-        self.list = None;
-    }
-
-    /// Those that have run for long enough by now may be evicted.
-    fn ripen(&mut self, now: Timestamp) {
-        while let Some((at, _)) = self.young.first()
-            && *at <= now
-            && let Some((_, who)) = self.young.pop_first()
-        {
-            if let Some((runner, due)) = self.all.get_mut(&who) {
-                let runs = runner.runs();
-                self.print = self.print.wrapping_sub(runs.print(*due));
-                self.print = self.print.wrapping_add(runs.print(true));
-                *due = true;
-            }
-        }
     }
 }
 
@@ -393,6 +242,7 @@ impl Roll {
             .filter(|one| !before.promises.contains(one));
         promises.extend(new.map(|one| (one.owner.clone(), Some(one.clone()))));
         self.endings.extend(entry.endings.clone());
+        self.ends += u64::from(before.endings != entry.endings);
         if let Some(runner) = account.runner {
             self.runners.add(&who, runner, min_run, now);
         }
@@ -498,6 +348,11 @@ impl Roll {
     /// Grows with every change of the line.
     pub(super) fn changes(&self) -> u64 {
         self.changes
+    }
+
+    /// Grows with every change of when running work ends.
+    pub(super) fn ends(&self) -> u64 {
+        self.ends
     }
 
     /// The state of the order they stand in.

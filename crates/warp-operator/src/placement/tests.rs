@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use warp_api::GPUWorkload;
 use warp_api::workload::Priority;
+use warp_api::{GPUWorkload, reason};
 use warp_runtime::cache::Cache;
 
 mod evict;
@@ -17,6 +17,7 @@ mod reclaim;
 mod rented;
 mod tenancy;
 
+use super::carry_out::forbidden;
 use super::*;
 use crate::config::{QueuePolicy, Settings};
 use crate::ledger::Ledger;

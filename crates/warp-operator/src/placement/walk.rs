@@ -108,6 +108,7 @@ impl<'a> Walk<'a> {
             .map(|(number, name)| if limited(name) { number } else { 0 })
             .collect();
         let lends = tenancy.lends();
+        let state_of_work = (evictable, roll.ends());
         let (mut all, shapes, endings) = roll.line();
         let order = lends.then(|| {
             let wanted = all.iter().map(|(_, waiting)| Arc::clone(&waiting.claimant));
@@ -128,7 +129,7 @@ impl<'a> Walk<'a> {
             leaves_nothing: true,
             ..Decided::default()
         };
-        let mut ground = ground_of(&desk, books, evictable);
+        let mut ground = ground_of(&desk, books, state_of_work);
         // What is placed in this pass may keep others off its node.
         let mut repelling = books.repelling();
         for at in order {
@@ -170,12 +171,12 @@ impl<'a> Walk<'a> {
                         let turn = Turn::clone(turn);
                         decided.places.push((turn, claimant, places));
                         decided.leaves_nothing = false;
-                        ground = ground_of(&desk, books, evictable);
+                        ground = ground_of(&desk, books, state_of_work);
                         continue;
                     }
                     Decision::Skip => {
                         decided.leaves_nothing = false;
-                        ground = ground_of(&desk, books, evictable);
+                        ground = ground_of(&desk, books, state_of_work);
                         continue;
                     }
                     Decision::Evict(going, cause, verdict) => {
@@ -201,7 +202,7 @@ impl<'a> Walk<'a> {
                 }
             };
             if !ground.still(desk.held(), desk.reserved()) {
-                ground = ground_of(&desk, books, evictable);
+                ground = ground_of(&desk, books, state_of_work);
             }
             decided.waiting += 1;
             *decided.reasons.entry(verdict.reason).or_default() += 1;
@@ -249,10 +250,11 @@ pub(super) fn usage(fleet: &Fleet) -> [(&'static str, usize); 3] {
 }
 
 /// What decisions depend on now.
-fn ground_of(desk: &Desk<'_>, books: &Books, evictable: u64) -> Arc<Ground> {
+fn ground_of(desk: &Desk<'_>, books: &Books, (evictable, ends): (u64, u64)) -> Arc<Ground> {
     Arc::new(Ground {
         epoch: books.epoch(),
         evictable,
+        ends,
         held: Arc::clone(desk.held()),
         reserved: Arc::clone(desk.reserved()),
     })

@@ -17,6 +17,8 @@ struct Scene {
     running: BTreeMap<String, (u8, String)>,
     waiting: BTreeMap<String, (u8, u8)>,
     over: BTreeSet<String>,
+    /// Minutes each may run for, by name.
+    limits: BTreeMap<String, u32>,
 }
 
 /// The namespace of a workload.
@@ -64,7 +66,7 @@ impl Scene {
 
     fn workload(&mut self, name: &str, (gpus, priority): (u8, u8), status: &serde_json::Value) {
         let version = self.version();
-        let object = json!({
+        let mut object = json!({
             "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPUWorkload",
             "metadata": {
                 "name": name, "namespace": team(name), "uid": format!("{name}-uid"), "generation": 1,
@@ -76,6 +78,9 @@ impl Scene {
             },
             "status": status,
         });
+        if let Some(minutes) = self.limits.get(name) {
+            object["spec"]["maxRuntime"] = json!(format!("{minutes}m"));
+        }
         for scheduler in &self.schedulers {
             let object = serde_json::from_value(object.clone()).unwrap();
             scheduler.workloads().put(object);
@@ -139,9 +144,24 @@ impl Scene {
             .insert(name.to_owned(), (gpus, node.to_owned()));
     }
 
+    /// One that runs is told how long it may.
+    fn is_limited(&mut self, at: u8, minutes: u32) {
+        if let Some(name) = self.runs(at) {
+            let (gpus, _) = self.running[&name];
+            self.limits.insert(name.clone(), minutes);
+            let status = json!({"phase": "Running", "jobName": format!("{name}-0")});
+            self.workload(&name, (gpus, 1), &status);
+        }
+    }
+
+    fn runs(&self, at: u8) -> Option<String> {
+        let names: Vec<&String> = self.running.keys().collect();
+        let name = names.get(usize::from(at) % names.len().max(1))?;
+        Some((*name).clone())
+    }
+
     fn ends(&mut self, at: u8) {
-        let names: Vec<String> = self.running.keys().cloned().collect();
-        let Some(name) = names.get(usize::from(at) % names.len().max(1)) else {
+        let Some(name) = &self.runs(at) else {
             return;
         };
         if let Some((gpus, node)) = self.running.remove(name) {
@@ -154,15 +174,18 @@ impl Scene {
 
 #[derive(Clone, Debug)]
 enum Event {
-    Comes(u8, u8, u8),
+    Comes(u8, u8, u8, Option<u32>),
     Ends(u8),
+    IsLimited(u8, u32),
     Node(u8, bool),
     Nothing,
 }
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        4 => (0..30_u8, 1..5_u8, 0..3_u8).prop_map(|(number, gpus, priority)| Event::Comes(number, gpus, priority)),
+        4 => (0..30_u8, 1..5_u8, 0..3_u8, proptest::option::of(1..90_u32))
+            .prop_map(|(number, gpus, priority, limit)| Event::Comes(number, gpus, priority, limit)),
+        2 => (any::<u8>(), 1..180_u32).prop_map(|(at, minutes)| Event::IsLimited(at, minutes)),
         3 => any::<u8>().prop_map(Event::Ends),
         1 => (0..3_u8, any::<bool>()).prop_map(|(number, there)| Event::Node(number, there)),
         1 => Just(Event::Nothing),
@@ -184,7 +207,14 @@ proptest! {
         (0..3).for_each(|number| scene.node(number, true));
         for event in events {
             match event {
-                Event::Comes(number, gpus, priority) => scene.comes(number, gpus, priority),
+                Event::Comes(number, gpus, priority, limit) => {
+                    let name = format!("w{number}");
+                    if let Some(limit) = limit.filter(|_| !scene.waiting.contains_key(&name)) {
+                        scene.limits.entry(name).or_insert(limit);
+                    }
+                    scene.comes(number, gpus, priority);
+                }
+                Event::IsLimited(at, minutes) => scene.is_limited(at, minutes),
                 Event::Ends(at) => scene.ends(at),
                 Event::Node(number, there) => scene.node(number, there),
                 Event::Nothing => {}
@@ -234,4 +264,37 @@ fn a_pass_in_which_nothing_has_changed_decides_and_tells_nothing() {
     let next = scene.schedulers[0].look(now);
     assert_eq!(next.placed.len(), 1);
     assert!(next.walked);
+}
+
+#[test]
+fn who_would_be_done_in_time_is_let_in_when_running_work_is_limited_and_nothing_else_happens() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let _inside = runtime.enter();
+    let mut scene = Scene::of(1);
+    scene.node(0, true);
+    let mut now: Timestamp = "2026-11-17T12:00:00Z".parse().unwrap();
+    let placed = |scene: &mut Scene, now: Timestamp| -> Vec<String> {
+        let looked = scene.schedulers[0].look(now).placed;
+        let names = looked.into_iter().map(|(_, name, nodes)| {
+            scene.starts(&name, &nodes[0]);
+            name
+        });
+        names.collect()
+    };
+    scene.comes(0, 3, 1);
+    assert_eq!(placed(&mut scene, now), ["w0"]);
+    // One wants the whole node, and nobody knows when it comes free; a small one would be done in ten minutes.
+    scene.comes(1, 4, 1);
+    scene.limits.insert("w2".to_owned(), 10);
+    scene.comes(2, 1, 1);
+    for _ in 0..3 {
+        now += SignedDuration::from_mins(1);
+        assert_eq!(placed(&mut scene, now), Vec::<String>::new());
+    }
+    // It has run for half an hour and may run for two.
+    scene.is_limited(0, 120);
+    now += SignedDuration::from_mins(1);
+    assert_eq!(placed(&mut scene, now), ["w2"]);
 }

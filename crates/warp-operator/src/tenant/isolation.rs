@@ -40,6 +40,15 @@ pub(super) struct Namespaces<'a> {
     pub(super) claimed: &'a BTreeSet<String>,
 }
 
+/// The namespaces where something is still to be done.
+#[derive(Default)]
+struct Undone {
+    /// What is asked for is not there, or says something else.
+    missing: BTreeSet<String>,
+    /// What is no longer asked for is there.
+    left: BTreeSet<String>,
+}
+
 /// Plans what is missing and takes back what is too much; the condition says how far it is. None where nothing is asked
 /// for and nothing is there.
 pub(super) fn plan(
@@ -57,7 +66,7 @@ pub(super) fn plan(
         });
     };
     let owner = tenant.controller_owner_ref(&())?;
-    let mut missing = BTreeSet::new();
+    let mut undone = Undone::default();
     let bindings = namespaces
         .own
         .iter()
@@ -72,7 +81,8 @@ pub(super) fn plan(
         namespaces,
         bindings,
         &walls.bindings,
-        &mut missing,
+        |one, other| (&one.subjects, &one.role_ref) == (&other.subjects, &other.role_ref),
+        &mut undone,
     );
     children(
         plan,
@@ -80,27 +90,26 @@ pub(super) fn plan(
         namespaces,
         policies,
         &walls.policies,
-        &mut missing,
+        |one, other| one.spec == other.spec,
+        &mut undone,
     );
     for namespace in &seen.namespaces {
         let name = namespace.name_any();
         let wanted = level(&tenant.spec);
-        let labels = if namespaces.own.contains(&name) && wanted.is_some() {
-            enforced(tenant, namespace, wanted)
+        let (labels, undone) = if namespaces.own.contains(&name) && wanted.is_some() {
+            (enforced(tenant, namespace, wanted), &mut undone.missing)
         } else if namespaces.claimed.contains(&name) && wanted.is_some() {
-            None
+            continue;
         } else {
-            released(&tenant.name_any(), namespace)
+            (released(&tenant.name_any(), namespace), &mut undone.left)
         };
         if let Some(labels) = labels {
-            if wanted.is_some() {
-                missing.insert(name);
-            }
+            undone.insert(name);
             let patch = json!({"metadata": {"labels": labels}});
             plan.patch(&**namespace, Encoding::Merge, patch);
         }
     }
-    said(tenant, namespaces.own, &missing)
+    said(tenant, namespaces.own, &undone)
 }
 
 /// Applies what is wanted of one kind and prunes the rest, except where another tenant contests the namespace.
@@ -110,57 +119,61 @@ fn children<K>(
     namespaces: &Namespaces,
     wanted: impl Iterator<Item = K>,
     there: &[Arc<K>],
-    missing: &mut BTreeSet<String>,
+    same: impl Fn(&K, &K) -> bool,
+    undone: &mut Undone,
 ) where
     K: Resource<DynamicType = ()> + serde::Serialize,
 {
-    let found = |key: &Key| {
-        let ours = there
-            .iter()
-            .filter(|child| is_controlled_by(&***child, &owner.uid));
-        let mut ours = ours.map(|child| Key::of(&**child));
-        ours.any(|found| found == *key)
-    };
+    let contested =
+        |name: &str| namespaces.claimed.contains(name) && !namespaces.own.contains(name);
+    let ours = there.iter().map(|child| &**child).filter(|child| {
+        is_controlled_by(*child, &owner.uid)
+            && !contested(child.meta().namespace.as_deref().unwrap_or_default())
+    });
+    let ours: BTreeMap<Key, &K> = ours.map(|child| (Key::of(child), child)).collect();
     let mut keep = BTreeSet::new();
     for child in wanted {
         let key = Key::of(&child);
-        if !found(&key) {
-            missing.insert(key.namespace.to_string());
+        if !ours.get(&key).is_some_and(|found| same(found, &child)) {
+            undone.missing.insert(key.namespace.to_string());
         }
         plan.apply(Tenants::MANAGER, &child);
         keep.insert(key);
     }
-    let contested =
-        |name: &str| namespaces.claimed.contains(name) && !namespaces.own.contains(name);
-    let going = there
-        .iter()
-        .filter(|child| !contested(&child.meta().namespace.clone().unwrap_or_default()))
-        .map(|child| &**child);
-    plan.prune(owner, going, &keep);
+    let left = ours.keys().filter(|key| !keep.contains(key));
+    undone
+        .left
+        .extend(left.map(|key| key.namespace.to_string()));
+    plan.prune(owner, ours.into_values(), &keep);
 }
 
-fn said(
-    tenant: &Tenant,
-    own: &BTreeSet<String>,
-    missing: &BTreeSet<String>,
-) -> Option<condition::State> {
-    asks(&tenant.spec).then(|| {
-        let state = |status, reason, message| condition::State {
-            kind: condition::ISOLATED,
-            status,
-            reason,
-            message,
-        };
-        if missing.is_empty() {
-            let text = format!("in {} of {} namespaces", own.len(), own.len());
-            return state("True", reason::ISOLATION_IN_PLACE, text);
-        }
-        let names: Vec<&str> = missing.iter().map(String::as_str).collect();
+/// What is no longer asked for is told of until it is gone: rights that are still there are rights.
+fn said(tenant: &Tenant, own: &BTreeSet<String>, undone: &Undone) -> Option<condition::State> {
+    let state = |status, reason, message| condition::State {
+        kind: condition::ISOLATED,
+        status,
+        reason,
+        message,
+    };
+    let names = |names: &BTreeSet<String>| -> String {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        names.join(", ")
+    };
+    let refused = "where this stays, the operator's log names the refusal: its roles must be those that `warp install --print --isolate-tenants` prints";
+    if !undone.missing.is_empty() {
+        let text = format!("not yet in {}; {refused}", names(&undone.missing));
+        return Some(state("False", reason::ISOLATING, text));
+    }
+    if !undone.left.is_empty() {
         let text = format!(
-            "not yet in {}; where this stays, the operator's log names the refusal: its roles must be those that `warp install --print --isolate-tenants` prints",
-            names.join(", ")
+            "what is no longer asked for is still in {}; {refused}",
+            names(&undone.left)
         );
-        state("False", reason::ISOLATING, text)
+        return Some(state("False", reason::TAKING_BACK, text));
+    }
+    asks(&tenant.spec).then(|| {
+        let text = format!("in {} of {} namespaces", own.len(), own.len());
+        state("True", reason::ISOLATION_IN_PLACE, text)
     })
 }
 

@@ -171,7 +171,7 @@ impl Runner for Stands {
         &self.0
     }
 
-    fn evict(&self, _: &mut Plan, _: &Claim, _: Cause) {}
+    fn evict(&self, _: &mut warp_runtime::plan::Plan, _: &Claim, _: Cause) {}
 
     fn pass(&self, correlation: String) -> warp_runtime::pass::Pass {
         warp_runtime::pass::Pass {

@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::rbac::v1::RoleBinding;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use warp_api::condition;
 
 use super::*;
@@ -45,6 +46,17 @@ fn carried_out(mut before: Seen, plan: &Plan) -> Seen {
             Action::Apply { object, kind, .. } if kind.kind == "NetworkPolicy" => {
                 let made: NetworkPolicy = serde_json::from_value(object.clone()).unwrap();
                 walls.policies.push(Arc::new(made));
+            }
+            Action::Delete { key, kind, .. } => {
+                let kept = |of: &str, metadata: &ObjectMeta| {
+                    of != kind.kind
+                        || metadata.name.as_deref() != Some(&*key.name)
+                        || metadata.namespace.as_deref() != Some(&*key.namespace)
+                };
+                let bindings = &mut walls.bindings;
+                bindings.retain(|one| kept("RoleBinding", &one.metadata));
+                let policies = &mut walls.policies;
+                policies.retain(|one| kept("NetworkPolicy", &one.metadata));
             }
             Action::Patch {
                 key, patch, kind, ..
@@ -177,6 +189,49 @@ fn what_is_no_longer_asked_for_is_taken_back_and_a_level_of_others_stays() {
     assert_eq!(of(0).get(level), None);
     assert_eq!(of(1).get(level).map(String::as_str), Some("baseline"));
     assert_eq!(of(1).get(warp_api::label::TENANT), None);
+}
+
+#[test]
+fn the_condition_goes_when_what_is_taken_back_has_gone_and_not_before() {
+    for asked in [
+        json!({"owners": [{"kind": "User", "name": "anna"}]}),
+        json!({"isolation": {"network": true}}),
+        json!({"isolation": {"podSecurity": "restricted"}}),
+    ] {
+        let it = asking(&asked);
+        let known = seen(&[&it]);
+        let known = carried_out(known.clone(), &plan(&it, &known, now()));
+        let mut quiet = asking(&json!({}));
+        quiet.status = it.status.clone();
+        let taking = plan(&quiet, &known, now());
+        let status = written(&taking);
+        assert_eq!(
+            isolated(&status),
+            Some(("False".to_owned(), "TakingBack".to_owned())),
+            "{asked}"
+        );
+        quiet.status = Some(status);
+        let gone = carried_out(known, &taking);
+        let after = written(&plan(&quiet, &gone, now()));
+        assert_eq!(isolated(&after), None, "{asked}");
+    }
+}
+
+#[test]
+fn rights_that_were_taken_away_are_not_in_place_while_they_are_still_there() {
+    let owners = |names: &[&str]| -> Vec<Value> {
+        let each = names.iter();
+        each.map(|name| json!({"kind": "User", "name": name}))
+            .collect()
+    };
+    let it = asking(&json!({"owners": owners(&["anna", "bert"])}));
+    let known = seen(&[&it]);
+    let known = carried_out(known.clone(), &plan(&it, &known, now()));
+    let fewer = asking(&json!({"owners": owners(&["anna"])}));
+    assert_eq!(
+        isolated(&written(&plan(&fewer, &known, now()))),
+        Some(("False".to_owned(), "Isolating".to_owned()))
+    );
 }
 
 #[test]
