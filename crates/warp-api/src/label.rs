@@ -70,6 +70,8 @@ pub const QUEUE_POSITION: &str = "gpu.warp.dev/queue-position";
 pub const QUEUE_REASON: &str = "gpu.warp.dev/queue-reason";
 /// Queued Job, annotation: what it waits for, in words.
 pub const WAITING_FOR: &str = "gpu.warp.dev/waiting-for";
+/// Queued Job, annotation: when it is expected to start, as `status.estimatedStart` of a workload says it.
+pub const ESTIMATED_START: &str = "gpu.warp.dev/estimated-start";
 /// Queued Job, annotation: when it came, finer than its creation time.
 pub const QUEUED_AT: &str = "gpu.warp.dev/queued-at";
 /// Queued Job, annotation: when it was given its place.

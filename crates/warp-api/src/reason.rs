@@ -115,6 +115,8 @@ pub const NO_NAMESPACE: &str = "NoNamespace";
 pub const NAMESPACE_CONTESTED: &str = "NamespaceContested";
 /// Tenant: its parent is missing or leads in a circle.
 pub const INVALID_PARENT: &str = "InvalidParent";
+/// Tenant: its limits name a GPU that nobody knows.
+pub const UNKNOWN_GPU: &str = "UnknownGpu";
 /// Tenant: the selector of its namespaces cannot be read.
 pub const INVALID_SELECTOR: &str = "InvalidSelector";
 /// Tenant: what its owners and its isolation ask for is in every namespace of it.

@@ -137,9 +137,13 @@ pub struct TenantQuota {
 }
 
 /// What work gets where it does not say.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TenantDefaults {
+    /// The priority of work that says none, neither by itself nor by a PriorityClass: of workloads and queued Jobs. What is
+    /// served has its own. Absent: normal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
     /// How a node is chosen for work that names no strategy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduling_strategy: Option<SchedulingStrategy>,
@@ -254,6 +258,11 @@ pub const RULES: &[Rule] = &[
         at: "spec",
         rule: "!has(self.quota) || self.quota.all(line, self.quota.exists_one(other, other.gpu == line.gpu))",
         message: "a quota has one line for each gpu",
+    },
+    Rule {
+        at: "spec",
+        rule: "!has(self.defaults) || !has(self.defaults.priority) || !has(self.priorities) || size(self.priorities) == 0 || self.defaults.priority in self.priorities",
+        message: "defaults.priority must be one of priorities: work that says nothing could never start",
     },
     Rule {
         at: "spec.owners[]",

@@ -117,12 +117,12 @@ pub struct GPUWorkloadSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mpi: Option<Mpi>,
     /// Order among waiting workloads: higher first, then older first. Running work is stopped for it only where that is
-    /// `preemptible` and of lower priority.
-    #[serde(default)]
-    pub priority: Priority,
+    /// `preemptible` and of lower priority. Absent: what its tenant says for its work (`defaults.priority`), else `normal`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
     /// A PriorityClass of the cluster that decides instead of `priority`: a value above zero counts as high, below zero as
     /// low. Its pods get the class. One whose `preemptionPolicy` is `Never` evicts nobody. Absent: what `podTemplate` names,
-    /// if `priority` is normal.
+    /// if `priority` is absent or normal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 253),
@@ -476,6 +476,13 @@ pub struct GPUWorkloadStatus {
     /// When a node was last chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_schedule_time: Option<Time>,
+    /// The priority it has: its own, that of its PriorityClass, or what its tenant says for work that says none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
+    /// Whether work of higher priority may take its GPUs while it runs: by its own word, by its tenant's, or by its
+    /// priority.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preemptible: Option<bool>,
     /// Its place in line among all that wait, from 1. Behind the tenth it is told anew when it has moved by a tenth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]

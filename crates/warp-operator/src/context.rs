@@ -20,6 +20,7 @@ use crate::metrics::Metrics;
 use crate::placement::{Arrivals, Order, Verdicts};
 use crate::queuedjob::Caches;
 use crate::shapes;
+use crate::tenant::Defaults;
 
 /// Shared by the kinds and the scheduler.
 #[derive(Debug)]
@@ -46,6 +47,8 @@ pub(crate) struct Context {
     pub(crate) gpus: Gpus,
     /// Set where the operator serves the whole cluster.
     pub(crate) tenants: std::sync::OnceLock<Cache<warp_api::Tenant>>,
+    /// What those say for work that does not.
+    pub(crate) defaults: Arc<Defaults>,
     /// Set where the operator rents machines.
     pub(crate) requests: std::sync::OnceLock<Cache<warp_api::GPURequest>>,
     /// Where it rents them; set with it.
@@ -122,6 +125,7 @@ impl Context {
             ),
             gpus: Gpus::follow(runtime, home),
             tenants: std::sync::OnceLock::new(),
+            defaults: Arc::default(),
             requests: std::sync::OnceLock::new(),
             providers: std::sync::OnceLock::new(),
             costs: std::sync::OnceLock::new(),

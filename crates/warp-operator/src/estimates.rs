@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Api, Client, Resource};
+use kube::{Api, Client, Resource, ResourceExt};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
-use warp_api::{GPUWorkload, Phase, reason};
+use warp_api::{GPUWorkload, Phase, label, reason};
 use warp_core::estimate::Durations;
 use warp_runtime::cache::Key;
 use warp_runtime::driver::later;
@@ -35,7 +35,8 @@ use self::forecast::Question;
 use self::runs::{Ended, Runs};
 use crate::context::Context;
 use crate::ledger::{self, Reading};
-use crate::placement::{Asks, Claimant, Claimants, in_order};
+use crate::placement::{Asks, Claim, Claimant, Claimants, in_order};
+use crate::queuedjob::{self, Queued};
 pub(crate) use runs::known_by;
 pub(crate) use told::{Forecast, tell};
 
@@ -144,6 +145,14 @@ pub(crate) fn register(
             if heard.len() > MOST_ENDED {
                 heard.pop_front();
             }
+        }
+    });
+    let wakes = runtime.wakes();
+    cx.queued.listen(move |old, new| {
+        let reason = |job: &Queued| job.annotations().get(label::QUEUE_REASON).cloned();
+        // Who has just been told to wait for room wants to know for how long.
+        if queuedjob::line_matters(old, new) || old.map(reason) != new.map(reason) {
+            wakes.wake_sweep(NAME);
         }
     });
     let sweep = Estimates {
@@ -334,7 +343,7 @@ impl Estimates {
         let mut news = Vec::new();
         for (claimant, forecast) in answer.forecasts {
             let claim = claimant.claim();
-            if is_news(cx, &claim.key, &forecast, now) {
+            if is_news(cx, claim, &forecast, now) {
                 news.push((claim.controller, claim.key.clone()));
             }
             all.insert(claim.uid.clone(), forecast);
@@ -347,8 +356,17 @@ impl Estimates {
     }
 }
 
-/// Whether a forecast says something that a workload's status does not.
-fn is_news(cx: &Context, key: &Key, forecast: &Forecast, now: Timestamp) -> bool {
+/// Whether a forecast says something that a workload's status, or a queued Job's annotation, does not.
+fn is_news(cx: &Context, claim: &Claim, forecast: &Forecast, now: Timestamp) -> bool {
+    let key = &claim.key;
+    let kind = queuedjob::KINDS.into_iter();
+    if let Some(kind) = kind
+        .into_iter()
+        .find(|kind| kind.controller == claim.controller)
+    {
+        let told = cx.queued.get(kind, key).map(|job| job.estimated_start());
+        return told.is_none_or(|told| forecast.start_after(told.as_ref(), now) != told);
+    }
     let Some(workload) = cx.workloads.get(key) else {
         return true;
     };

@@ -9,7 +9,7 @@ mod tests;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
@@ -20,8 +20,9 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::core::ObjectMeta;
 use kube::{Resource, ResourceExt};
+use warp_api::tenant::TenantDefaults;
 use warp_api::workload::{Phase, Priority, fold_nodes};
-use warp_api::{GPURequest, GPUWorkload, Tenant, label};
+use warp_api::{GPURequest, GPUWorkload, Tenant, condition, label, reason};
 use warp_core::explain::{Change, Nearest};
 use warp_core::gpu::Catalogue;
 use warp_runtime::cache::{Cache, Key};
@@ -34,11 +35,12 @@ use crate::placement::{
     Runner, Tenancy, by_share,
 };
 pub use crate::queuedjob::{End, KINDS, Queued, QueuedKind, kind_named};
+use crate::tenant::by_namespace;
 use crate::workload::{
-    Asking, Class, Running, Seen, attempt, class_name, ends_of, over, owns, promises, rank, rents,
-    shell, suspended,
+    Asking, Class, Given, Running, Seen, attempt, class_name, ends_of, over, owns, promises, rank,
+    rents, shell, suspended,
 };
-pub use jobs::{QueuedJob, Waiter, everybody, jobs_without_place, outlook_of_job};
+pub use jobs::{Hold, QueuedJob, Waiter, everybody, hold_of, jobs_without_place, outlook_of_job};
 use meeting::Meeting;
 
 /// Holders of what a workload waits for that are tried one by one.
@@ -66,6 +68,8 @@ pub struct Cluster {
     pub catalogue: Arc<Catalogue>,
     /// What the operator has learnt about run times (`warp-durations` of its namespace), for policies that go by it.
     pub learnt: Option<Arc<ConfigMap>>,
+    /// What tenants say for work that does not, once somebody has asked.
+    pub defaults: OnceLock<BTreeMap<String, TenantDefaults>>,
 }
 
 /// What would become of one workload now.
@@ -182,7 +186,13 @@ fn waits(cluster: &Cluster, workload: &GPUWorkload, now: Timestamp) -> bool {
     let later = status
         .and_then(|status| status.next_retry_time.as_ref())
         .is_some_and(|time| time.0 > now);
+    let rejected = status.is_some_and(|status| {
+        let ready = condition::find(&status.conditions, condition::READY);
+        ready.is_some_and(|ready| ready.reason == reason::JOB_REJECTED)
+    });
     phase == Phase::Pending
+        // It gets no place: the API server refuses what is made of it.
+        && !rejected
         && !workload.spec.suspend
         && !later
         && workload.meta().deletion_timestamp.is_none()
@@ -224,7 +234,7 @@ impl Cluster {
 
     /// What decides a workload's place in line: its own priority, or the PriorityClass it names.
     pub fn priority_of_workload(&self, workload: &GPUWorkload) -> Priority {
-        let rank = rank(workload, self.class_of(workload));
+        let rank = rank(workload, self.given_to(workload));
         rank.unwrap_or_default().priority
     }
 
@@ -236,6 +246,33 @@ impl Cluster {
         let usual = PriorityClass::default();
         let unread = self.priorities.is_empty().then_some(&usual);
         found.map(|class| &**class).or(unread).map(Class::from)
+    }
+
+    /// What decides a workload's rank besides itself. Who may not read tenants goes by what the workload was told.
+    fn given_to(&self, workload: &GPUWorkload) -> Given {
+        let namespace = workload.meta().namespace.as_deref().unwrap_or_default();
+        let mut defaults = self.defaults_of(namespace);
+        if self.tenants.is_empty() {
+            let status = workload.status.as_ref();
+            defaults.priority = status.and_then(|status| status.priority);
+        }
+        Given {
+            class: self.class_of(workload),
+            defaults,
+        }
+    }
+
+    /// What the tenant of a namespace says for work that does not.
+    fn defaults_of(&self, namespace: &str) -> TenantDefaults {
+        let known = self.defaults.get_or_init(|| {
+            let said = self.tenants.iter().any(|one| one.spec.defaults.is_some());
+            let read = || by_namespace(&self.tenants, &self.namespaces);
+            let owners = said.then(read).unwrap_or_default().into_iter();
+            owners
+                .map(|(namespace, owner)| (namespace, owner.defaults))
+                .collect()
+        });
+        known.get(namespace).copied().unwrap_or_default()
     }
 
     /// What Jobs whose pods are not there yet have been promised.
@@ -274,7 +311,7 @@ impl Cluster {
     /// What is known of a workload that has nothing yet.
     fn seen(&self, workload: &GPUWorkload, settings: &Settings) -> Seen {
         Seen {
-            class: self.class_of(workload),
+            given: self.given_to(workload),
             catalogue: Arc::clone(&self.catalogue),
             levels: Arc::clone(&settings.topology_levels),
             ..Seen::default()
@@ -314,7 +351,7 @@ impl Cluster {
     fn runners(&self, now: Timestamp) -> Vec<Arc<dyn Runner>> {
         let all = self.belongings();
         let running = all.filter_map(|(workload, jobs, pods)| {
-            Running::of(workload, &jobs, &pods, self.class_of(workload), now)
+            Running::of(workload, &jobs, &pods, self.given_to(workload), now)
         });
         running
             .map(|one| Arc::new(one) as Arc<dyn Runner>)

@@ -1,6 +1,7 @@
 //! Counters of the process. The four `warp_gpuworkload_*` names and labels are the first design's.
 
 mod clouds;
+mod tenants;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
@@ -15,6 +16,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 pub(crate) use self::clouds::Clouds;
+pub(crate) use self::tenants::Tenants;
 
 /// The controllers of kinds, by name: every kind of the table, and those of others that can be queued.
 fn controllers() -> impl Iterator<Item = String> {
@@ -27,9 +29,9 @@ fn controllers() -> impl Iterator<Item = String> {
 type Labels = Vec<(&'static str, String)>;
 
 /// Reads what only a cache knows.
-struct Follow(Box<dyn Fn(&Clouds) + Send + Sync>);
+struct Follow<T>(Box<dyn Fn(&T) + Send + Sync>);
 
-impl Debug for Follow {
+impl<T> Debug for Follow<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Follow")
     }
@@ -60,7 +62,10 @@ pub(crate) struct Metrics {
     kind_ready: Family<Labels, Gauge>,
     /// What is rented and what it costs; read when it is printed.
     clouds: Clouds,
-    follow: OnceLock<Follow>,
+    follow: OnceLock<Follow<Clouds>>,
+    /// What tenants use and wait for; read when it is printed.
+    tenants: Tenants,
+    follow_tenants: OnceLock<Follow<Tenants>>,
 }
 
 impl Default for Metrics {
@@ -95,6 +100,8 @@ impl Default for Metrics {
             kind_ready: Family::default(),
             clouds: Clouds::default(),
             follow: OnceLock::new(),
+            tenants: Tenants::default(),
+            follow_tenants: OnceLock::new(),
         };
         metrics.register();
         metrics
@@ -190,6 +197,7 @@ impl Metrics {
             self.kind_ready.clone(),
         );
         self.clouds.register(to);
+        self.tenants.register(to);
         for (name, passes) in &self.kinds {
             to.register(
                 format!("warp_{name}_reconcile_duration_seconds"),
@@ -251,9 +259,12 @@ impl Metrics {
         self.decision.observe(took.as_secs_f64());
     }
 
-    /// Work was placed that waited for so long.
-    pub(crate) fn waited(&self, seconds: f64) {
+    /// Work was placed that waited for so long, of a tenant where its namespace has one.
+    pub(crate) fn waited(&self, tenant: Option<&str>, seconds: f64) {
         self.waits.observe(seconds);
+        if let Some(tenant) = tenant {
+            self.tenants.waited(tenant, seconds);
+        }
     }
 
     /// How many wait, by reason: of those that are not named nobody does any more.
@@ -304,10 +315,18 @@ impl Metrics {
         self.follow.set(Follow(Box::new(follow))).ok();
     }
 
+    /// What tenants use is read by `follow` whenever it is printed.
+    pub(crate) fn follow_tenants(&self, follow: impl Fn(&Tenants) + Send + Sync + 'static) {
+        self.follow_tenants.set(Follow(Box::new(follow))).ok();
+    }
+
     /// The OpenMetrics text of everything.
     pub(crate) fn render(&self) -> String {
         if let Some(Follow(follow)) = self.follow.get() {
             follow(&self.clouds);
+        }
+        if let Some(Follow(follow)) = self.follow_tenants.get() {
+            follow(&self.tenants);
         }
         let mut text = String::new();
         // Writing to a String cannot fail.
@@ -338,13 +357,15 @@ mod tests {
         metrics.waiting(&BTreeMap::from([("NeverFits", 2)]));
         metrics.waiting(&BTreeMap::from([("WaitingForCapacity", 7)]));
         metrics.fleet([("allocated", 5), ("idle", 8), ("stranded", 3)]);
-        metrics.waited(4.0);
+        metrics.waited(Some("red"), 4.0);
+        metrics.waited(None, 4.0);
         metrics.repaired();
         let text = metrics.render();
         for line in [
             "warp_scheduler_waiting{reason=\"waiting_for_capacity\"} 7",
             "warp_scheduler_gpus{state=\"stranded\"} 3",
-            "warp_scheduler_wait_seconds_count 1",
+            "warp_scheduler_wait_seconds_count 2",
+            "warp_tenant_wait_seconds_count{tenant=\"red\"} 1",
             "warp_scheduler_ledger_repairs_total 1",
         ] {
             assert!(text.contains(line), "{line} not in\n{text}");
@@ -353,6 +374,36 @@ mod tests {
             !text.contains("never_fits"),
             "nobody waits for that any more"
         );
+    }
+
+    #[test]
+    fn tenants_are_told_as_their_statuses_have_them() {
+        let tenant = |gpus: i64| {
+            let tenant = serde_json::json!({
+                "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "red"},
+                "spec": {"namespaces": {"names": ["a"]}},
+                "status": {
+                    "gpus": [{"model": "H100-80GB", "inUse": gpus, "waiting": 2}],
+                    "quota": [{"gpu": "nvidia", "nominal": 4, "used": gpus, "borrowed": 1, "available": 0}]}});
+            std::sync::Arc::new(serde_json::from_value(tenant).expect("a tenant"))
+        };
+        let metrics = Metrics::default();
+        let count = std::sync::atomic::AtomicI64::new(4);
+        metrics.follow_tenants(move |tenants| {
+            tenants.count(&[tenant(
+                count.fetch_add(1, std::sync::atomic::Ordering::SeqCst),
+            )]);
+        });
+        metrics.render();
+        let text = metrics.render();
+        for line in [
+            "warp_tenant_gpus{tenant=\"red\",gpu=\"H100-80GB\",state=\"in_use\"} 5",
+            "warp_tenant_gpus{tenant=\"red\",gpu=\"H100-80GB\",state=\"waiting\"} 2",
+            "warp_tenant_quota_gpus{tenant=\"red\",gpu=\"nvidia\",state=\"nominal\"} 4",
+            "warp_tenant_quota_gpus{tenant=\"red\",gpu=\"nvidia\",state=\"borrowed\"} 1",
+        ] {
+            assert!(text.contains(line), "{line} not in\n{text}");
+        }
     }
 
     #[test]

@@ -90,7 +90,8 @@ async fn run_parts(
         claimants.push(inferenceservice::Claims::following(&cx, services));
     }
     placement::register(&mut runtime, &cx, claimants);
-    let claimants = vec![workload::Claims::of(&cx)];
+    let mut claimants = vec![workload::Claims::of(&cx)];
+    claimants.extend(queuedjob::Claims::of(&cx));
     let kept = config.home.as_deref().map(|name| (client.clone(), name));
     estimates::register(&mut runtime, &cx, claimants, kept);
     // Tenants are the cluster's: an operator of one namespace has no business with them.

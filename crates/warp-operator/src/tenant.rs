@@ -3,6 +3,7 @@
 //!
 //! Nothing is placed or refused here: the scheduler keeps the limits.
 
+mod defaults;
 mod isolation;
 mod observe;
 mod plan;
@@ -25,6 +26,7 @@ use warp_runtime::runtime::{Registration, Runtime, Wakes};
 
 use crate::context::Context;
 use crate::{ledger, queuedjob};
+pub(crate) use defaults::{Defaults, by_namespace};
 use observe::Seen;
 pub(crate) use observe::UsageByNamespace;
 pub(crate) use plan::claims;
@@ -81,6 +83,10 @@ impl Tenants {
         };
         // Its limits are the scheduler's to keep.
         cx.tenants.set(tenants.clone()).ok();
+        cx.defaults.follow(&tenants, &cx.namespaces);
+        let told = tenants.clone();
+        cx.metrics
+            .follow_tenants(move |figures| figures.count(&told.all()));
         let placing = runtime.wakes();
         let (everyone, others) = (tenants.clone(), tenants.clone());
         let mut registration = Registration::of(kind, &tenants);

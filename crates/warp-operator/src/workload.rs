@@ -51,7 +51,7 @@ pub(crate) use evict::{Running, evict_pod};
 pub(crate) use gang::{is_gated, let_go};
 pub(crate) use objects::shell;
 pub(crate) use pod::started;
-pub(crate) use rank::{Class, Rank, class_name, rank};
+pub(crate) use rank::{Class, Given, Rank, class_name, rank};
 pub(crate) use rent::{rents, tenant_of};
 
 pub(crate) use observe::Seen;
@@ -71,6 +71,12 @@ struct Workloads {
 /// Registers the kind: what it reads, and which changes concern which workloads.
 pub(crate) fn register(runtime: &mut Runtime, cx: &Arc<Context>) {
     let kind = Workloads { cx: Arc::clone(cx) };
+    let (wakes, concerned) = (runtime.wakes(), cx.workloads.clone());
+    cx.defaults.listen(move |namespace| {
+        for key in of_tenant(&concerned, namespace) {
+            wakes.wake(NAME, key);
+        }
+    });
     let (jobs, pods, everyone) = (cx.jobs.clone(), cx.pods.clone(), cx.workloads.clone());
     runtime.register(
         Registration::of(kind, &cx.workloads)
@@ -160,6 +166,19 @@ fn of_class(workloads: &Cache<GPUWorkload>, class: &PriorityClass) -> Vec<Key> {
         .iter()
         .filter(|workload| class_name(workload) == Some(&name));
     named.map(|workload| Key::of(&**workload)).collect()
+}
+
+/// Workloads that hear of what tenants say for work of a namespace, or of any: those that have not ended.
+fn of_tenant(workloads: &Cache<GPUWorkload>, namespace: Option<&str>) -> Vec<Key> {
+    let all = match namespace {
+        Some(namespace) => workloads.in_namespace(namespace),
+        None => workloads.all(),
+    };
+    let open = all.iter().filter(|workload| {
+        let phase = workload.status.as_ref().and_then(|status| status.phase);
+        !phase.is_some_and(Phase::is_final)
+    });
+    open.map(|workload| Key::of(&**workload)).collect()
 }
 
 /// Workloads that hear about a change of a node: those with pods on it.

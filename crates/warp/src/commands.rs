@@ -22,6 +22,7 @@ pub(crate) mod model;
 pub(crate) mod node;
 pub(crate) mod offers;
 pub(crate) mod operator;
+pub(crate) mod others;
 pub(crate) mod patch;
 pub(crate) mod plan;
 pub(crate) mod queue;

@@ -5,10 +5,12 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
+use kube::core::ObjectMeta;
 use kube::{Api, ResourceExt};
 use std::sync::Arc;
 use warp_api::workload::EstimatedStart;
 use warp_api::{GPUWorkload, Phase, label};
+use warp_operator::foresight::Queued;
 
 use crate::cluster::live::in_namespace;
 use crate::cluster::{Connection, told};
@@ -106,6 +108,44 @@ impl Parts {
         parts
             .pods
             .sort_by_key(|pod| pod.creation_timestamp().map(|time| time.0));
+        Ok(parts)
+    }
+
+    /// The same of queued work of others: the Job itself where it is one, what belongs to it, and Events of all of them.
+    pub(crate) async fn read_of(connection: &Connection, job: &Queued) -> anyhow::Result<Self> {
+        let uid = job.uid().unwrap_or_default();
+        let mut parts = Self::default();
+        let (client, namespace) = (&connection.client, &connection.namespace);
+        let everything = ListParams::default();
+        let jobs = in_namespace(client, namespace, &everything).await;
+        let jobs: Vec<Arc<Job>> = parts.allowed("jobs", jobs)?;
+        let belongs = |meta: &ObjectMeta, own: &[String]| {
+            let mut owners = meta.owner_references.iter().flatten();
+            owners.any(|owner| own.contains(&owner.uid))
+        };
+        let mut own = vec![uid.clone()];
+        parts.jobs = jobs
+            .into_iter()
+            .filter(|one| one.uid().as_ref() == Some(&uid) || belongs(&one.metadata, &own))
+            .collect();
+        own.extend(parts.jobs.iter().filter_map(|job| job.uid()));
+        let pods = in_namespace(client, namespace, &everything).await;
+        let pods: Vec<Arc<Pod>> = parts.allowed("pods", pods)?;
+        parts.pods = pods
+            .into_iter()
+            .filter(|pod| {
+                let queued = pod.labels().get(label::QUEUED_UID);
+                queued == Some(&uid) || belongs(&pod.metadata, &own)
+            })
+            .collect();
+        own.extend(parts.pods.iter().filter_map(|pod| pod.uid()));
+        let events = in_namespace(client, namespace, &everything).await;
+        let events: Vec<Arc<Event>> = parts.allowed("events", events)?;
+        let about = |event: &Arc<Event>| {
+            let uid = event.involved_object.uid.as_ref();
+            uid.is_some_and(|uid| own.contains(uid))
+        };
+        parts.events = events.into_iter().filter(about).collect();
         Ok(parts)
     }
 

@@ -406,7 +406,10 @@ fn defaults_are_the_first_designs() {
     let crd = crd::gpu_workload();
     let object = workload(&json!({"image": "a"}));
     let full = kube_cel::apply_defaults(crd::schema(&crd), &object);
-    assert_eq!(full["spec"]["priority"], "normal");
+    assert!(
+        full["spec"]["priority"].is_null(),
+        "whether it was said decides whether its tenant does"
+    );
     assert_eq!(
         full["spec"]["retryPolicy"],
         json!({"maxRetries": 3, "backoffSeconds": 30, "maxDisruptions": 50})

@@ -46,6 +46,8 @@ fn every_rule_refuses_its_example_and_no_other() {
         limited(
             json!({"parent": "company", "quota": [{"gpu": "H100", "nominal": 8}, {"gpu": "amd", "nominal": 0}]}),
         ),
+        limited(json!({"defaults": {"priority": "low"}})),
+        limited(json!({"defaults": {"priority": "low"}, "priorities": ["low", "normal"]})),
         limited(json!({"owners": [
             {"kind": "Group", "name": "g"},
             {"kind": "ServiceAccount", "name": "bot", "namespace": "ci"},
@@ -65,6 +67,10 @@ fn every_rule_refuses_its_example_and_no_other() {
                 json!({"quota": [{"gpu": "H100", "nominal": 8}, {"gpu": "H100", "nominal": 1}]}),
             ),
             "one line for each gpu",
+        ),
+        (
+            limited(json!({"defaults": {"priority": "high"}, "priorities": ["low", "normal"]})),
+            "defaults.priority must be one of priorities",
         ),
         (
             limited(json!({"owners": [{"kind": "ServiceAccount", "name": "bot"}]})),

@@ -33,6 +33,18 @@ impl Forecast {
         }
     }
 
+    /// The start to tell to one that has been told another.
+    pub(crate) fn start_after(
+        &self,
+        told: Option<&EstimatedStart>,
+        now: Timestamp,
+    ) -> Option<EstimatedStart> {
+        let holds = told
+            .zip(self.start.as_ref())
+            .is_some_and(|(told, start)| !moved(told, start, now));
+        if holds { told } else { self.start.as_ref() }.cloned()
+    }
+
     /// A start so many seconds from `now`: at the earliest, as likely as not, at the latest.
     #[cfg(test)]
     pub(crate) fn at(now: Timestamp, [earliest, at, latest]: [i64; 3]) -> Self {
@@ -64,15 +76,7 @@ pub(crate) fn tell(
         status.waiting_for.clone_from(&before.waiting_for);
         return;
     };
-    let told = before.estimated_start.as_ref();
-    let holds = told
-        .zip(forecast.start.as_ref())
-        .is_some_and(|(told, start)| !moved(told, start, now));
-    status.estimated_start = if holds {
-        told.cloned()
-    } else {
-        forecast.start.clone()
-    };
+    status.estimated_start = forecast.start_after(before.estimated_start.as_ref(), now);
     status.waiting_for = words(forecast, status.queue_position, namespace);
 }
 

@@ -35,6 +35,37 @@ pub struct QueuedJob {
     pub in_line: bool,
 }
 
+/// What keeps a queued object, as far as a hand can change it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// Nothing: it has its place, or runs without one.
+    Runs,
+    /// It waits in the queue.
+    Waits,
+    /// It had a place and was suspended by hand.
+    Stopped,
+    /// It is held and has left the queue: its label says no.
+    OutOfLine,
+    Over,
+    /// It never asked to be queued, or is another's.
+    Foreign,
+}
+
+/// What keeps an object.
+pub fn hold_of(job: &Queued) -> Hold {
+    let said = job.labels().contains_key(label::QUEUE);
+    match standing(job, &[]) {
+        _ if job.over() => Hold::Over,
+        Standing::Placed | Standing::Unheld => Hold::Runs,
+        Standing::Stopped => Hold::Stopped,
+        Standing::Aside if said && job.suspended() => Hold::OutOfLine,
+        Standing::Aside | Standing::Mislabelled => Hold::Foreign,
+        Standing::Queued | Standing::Settling | Standing::Restarting | Standing::Leaving => {
+            Hold::Waits
+        }
+    }
+}
+
 /// Who is in line.
 #[derive(Clone, Debug)]
 pub enum Waiter {
@@ -146,7 +177,8 @@ impl Cluster {
             let found = classes.find(|class| class.name_any() == name);
             found.map(|class| class.value)
         };
-        priority(job, class).unwrap_or_default()
+        let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+        priority(job, class, self.defaults_of(namespace).priority).unwrap_or_default()
     }
 
     fn is_patient(&self, job: &Queued) -> bool {

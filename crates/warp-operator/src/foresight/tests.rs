@@ -189,3 +189,56 @@ fn a_spec_that_cannot_be_carried_out_is_said_to_be_so() {
     let told = look(&Cluster::default(), &bad, &Settings::default(), now()).unwrap_err();
     assert!(told.contains("several vendors"), "{told}");
 }
+
+#[test]
+fn a_tenants_word_orders_work_that_says_none_for_those_who_may_read_it_and_those_who_may_not() {
+    let tenant = json!({
+        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "t"},
+        "spec": {"namespaces": {"names": ["default"]}, "defaults": {"priority": "high"}}});
+    let namespace = json!({"metadata": {"name": "default"}});
+    let silent = workload("silent", 5, &json!({}));
+    let mut cluster = Cluster {
+        workloads: vec![
+            workload("said", 0, &json!({"priority": "normal"})),
+            Arc::clone(&silent),
+        ],
+        tenants: vec![Arc::new(serde_json::from_value(tenant).unwrap())],
+        namespaces: vec![Arc::new(serde_json::from_value(namespace).unwrap())],
+        ..Cluster::default()
+    };
+    let first = |cluster: &Cluster| waiting(cluster, now())[0].name_any();
+    assert_eq!(first(&cluster), "silent");
+    let mut told = (*silent).clone();
+    told.status = Some(warp_api::GPUWorkloadStatus {
+        priority: Some(Priority::High),
+        ..Default::default()
+    });
+    cluster = Cluster {
+        workloads: vec![Arc::clone(&cluster.workloads[0]), Arc::new(told)],
+        ..Cluster::default()
+    };
+    assert_eq!(first(&cluster), "silent", "its status says it");
+}
+
+#[test]
+fn what_the_api_server_refuses_has_no_place_and_holds_nobody_up() {
+    let refused = workload("refused", 0, &json!({"gpuCount": 8}));
+    let mut rejected = (*refused).clone();
+    rejected.status = serde_json::from_value(json!({"phase": "Pending", "conditions": [{
+        "type": "Ready", "status": "False", "reason": "JobRejected", "message": "no",
+        "lastTransitionTime": "2026-11-15T12:00:00Z"}]}))
+    .unwrap();
+    let mut cluster = Cluster {
+        nodes: vec![node("a", 8)],
+        workloads: vec![refused],
+        ..Cluster::default()
+    };
+    let next = workload("next", 5, &json!({"gpuCount": 8}));
+    assert_eq!(
+        place(&seen(&cluster, &next).outlook),
+        None,
+        "it comes after"
+    );
+    cluster.workloads = vec![Arc::new(rejected)];
+    assert_eq!(place(&seen(&cluster, &next).outlook), Some("a"));
+}

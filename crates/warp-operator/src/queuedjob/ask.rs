@@ -223,10 +223,11 @@ pub(crate) fn patient(job: &Queued, policy: impl Fn(&str) -> Option<String>) -> 
 }
 
 /// Its priority: what its annotation says, else by the value of its pods' PriorityClass, whose values `class` knows:
-/// above zero is high, below zero is low. The error says what cannot be read.
+/// above zero is high, below zero is low; else `usual`, what its tenant says. The error says what cannot be read.
 pub(crate) fn priority(
     job: &Queued,
     class: impl Fn(&str) -> Option<i32>,
+    usual: Option<Priority>,
 ) -> Result<Priority, String> {
     if let Some(said) = job.annotations().get(label::PRIORITY) {
         return match said.as_str() {
@@ -240,7 +241,7 @@ pub(crate) fn priority(
         };
     }
     let Some(named) = class_name(job) else {
-        return Ok(Priority::Normal);
+        return Ok(usual.unwrap_or_default());
     };
     match class(named) {
         Some(value) => Ok(Priority::of_class(value)),

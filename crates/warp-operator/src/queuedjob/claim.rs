@@ -39,7 +39,8 @@ pub(crate) struct Claims {
     cx: Arc<Context>,
     kind: &'static QueuedKind,
     heard: Heard,
-    unheld: Arc<Mutex<Unheld>>,
+    /// None where nothing is counted.
+    unheld: Option<Arc<Mutex<Unheld>>>,
 }
 
 /// Those of all kinds that run without having been placed, by controller and key.
@@ -56,7 +57,21 @@ impl Claims {
                 cx: Arc::clone(cx),
                 kind,
                 heard,
-                unheld: Arc::clone(&unheld),
+                unheld: Some(Arc::clone(&unheld)),
+            };
+            Box::new(claims) as Box<dyn Claimants>
+        });
+        each.collect()
+    }
+
+    /// Claims that are read anew whenever they are asked for.
+    pub(crate) fn of(cx: &Arc<Context>) -> Vec<Box<dyn Claimants>> {
+        let each = KINDS.iter().map(|kind| {
+            let claims = Self {
+                cx: Arc::clone(cx),
+                kind,
+                heard: Heard::default(),
+                unheld: None,
             };
             Box::new(claims) as Box<dyn Claimants>
         });
@@ -65,7 +80,10 @@ impl Claims {
 
     /// Counts one that runs without having been placed.
     fn counts(&self, key: &Key, unheld: bool) {
-        let mut all = self.unheld.lock();
+        let Some(counted) = &self.unheld else {
+            return;
+        };
+        let mut all = counted.lock();
         let one = (self.kind.controller, key.clone());
         let changed = if unheld {
             all.insert(one)
@@ -97,6 +115,11 @@ fn follow(cx: &Context, kind: &'static QueuedKind, heard: &Heard) {
     });
     let (noting, jobs) = (heard.clone(), Arc::clone(&cx.queued));
     cx.priorities.listen(move |_, _| {
+        let all = jobs.all_of(kind);
+        noting.note(all.iter().map(|job| Key::in_meta(&job.metadata)));
+    });
+    let (noting, jobs) = (heard.clone(), Arc::clone(&cx.queued));
+    cx.defaults.listen(move |_| {
         let all = jobs.all_of(kind);
         noting.note(all.iter().map(|job| Key::in_meta(&job.metadata)));
     });

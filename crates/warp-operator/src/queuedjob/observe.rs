@@ -11,6 +11,7 @@ use warp_runtime::cache::Key;
 use super::ask::{patient, priority};
 use super::queued::Queued;
 use crate::context::Context;
+use crate::estimates::Forecast;
 use crate::ledger::finished;
 use crate::placement::Verdict;
 use crate::shapes::{BY_MAKER, BY_OWNER, BY_QUEUED};
@@ -32,6 +33,8 @@ pub(super) struct Seen {
     pub(super) position: Option<usize>,
     /// When it came.
     pub(super) arrived: Option<Timestamp>,
+    /// When it is expected to start, once somebody has asked.
+    pub(super) forecast: Option<Forecast>,
 }
 
 pub(super) fn see(cx: &Context, job: &Queued) -> Seen {
@@ -45,6 +48,7 @@ pub(super) fn see(cx: &Context, job: &Queued) -> Seen {
         held_until: cx.verdicts.held_until(&uid, generation),
         position: cx.verdicts.position(&uid, generation),
         arrived: cx.arrivals.of(&uid),
+        forecast: cx.forecasts.get(&uid, generation),
     }
 }
 
@@ -80,8 +84,10 @@ pub(super) fn is_patient(cx: &Context, job: &Queued) -> bool {
 }
 
 pub(super) fn priority_of(cx: &Context, job: &Queued) -> Result<Priority, String> {
-    priority(job, |name| {
+    let value = |name: &str| {
         let class = cx.priorities.get(&Key::new("", name))?;
         Some(class.value)
-    })
+    };
+    let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+    priority(job, value, cx.defaults.of(namespace).priority)
 }

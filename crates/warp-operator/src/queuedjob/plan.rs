@@ -42,6 +42,7 @@ pub(super) fn plan(job: &Queued, seen: &Seen, settings: &Settings, now: Timestam
                 reason: reason::QUEUED,
                 waiting_for: Some(format!("it was queued again: {why}")),
                 position: None,
+                start: None,
                 told: None,
             };
             say(&mut plan, job, waits, Some(leave(job)));
@@ -53,6 +54,7 @@ pub(super) fn plan(job: &Queued, seen: &Seen, settings: &Settings, now: Timestam
                 reason: reason::NOT_HELD,
                 waiting_for: None,
                 position: None,
+                start: None,
                 told: Some(format!(
                     "it asks to be queued ({}) and was not suspended when it came, or was resumed by hand: it runs wherever the cluster's scheduler puts it, and is not stopped; create it with {}: true to have it placed",
                     label::QUEUE,
@@ -73,6 +75,7 @@ pub(super) fn plan(job: &Queued, seen: &Seen, settings: &Settings, now: Timestam
                 reason: reason::INVALID_SPEC,
                 waiting_for: None,
                 position: None,
+                start: None,
                 told: Some(message),
             };
             say(&mut plan, job, told, None);
@@ -99,8 +102,17 @@ fn queued(plan: &mut Plan, job: &Queued, seen: &Seen, now: Timestamp) {
         None => {}
     }
     let Some(verdict) = &seen.verdict else { return };
+    let told = job.estimated_start();
+    let room = verdict.reason == reason::WAITING_FOR_CAPACITY;
+    let start = match &seen.forecast {
+        Some(forecast) => forecast.start_after(told.as_ref(), now),
+        // Nobody has asked yet: what was said before holds.
+        None => told,
+    };
+    let start = start.filter(|_| room);
     let waits = Say {
         position: seen.position,
+        start: start.and_then(|start| serde_json::to_string(&start).ok()),
         ..Say::waits(verdict.reason, in_words_of(job.kind, &verdict.message))
     };
     let came = seen.arrived.filter(|_| super::queued_at(job).is_none());
@@ -143,6 +155,7 @@ fn placed(plan: &mut Plan, job: &Queued, seen: &Seen, settings: &Settings, now: 
                 reason: reason::PLACEMENT_REFUSED,
                 waiting_for: Some(why.clone()),
                 position: None,
+                start: None,
                 told: Some(format!("{why}; it is suspended and queued again")),
             };
             say(plan, job, waits, Some(requeue(job, &why, refused)));
@@ -169,6 +182,7 @@ fn placed(plan: &mut Plan, job: &Queued, seen: &Seen, settings: &Settings, now: 
         reason: reason::PLACED,
         waiting_for: None,
         position: None,
+        start: None,
         told: None,
     };
     say(plan, job, holds, more);

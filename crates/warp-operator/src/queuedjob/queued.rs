@@ -16,6 +16,7 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 use warp_api::label;
+use warp_api::workload::EstimatedStart;
 use warp_runtime::pass::Pass;
 use warp_runtime::plan::{Kind, Plan, Premise, Seen, about_kind, as_json};
 
@@ -147,6 +148,12 @@ impl Queued {
         self.end.as_ref().is_some_and(|end| *end != End::Soon)
     }
 
+    /// When it is expected to start, as it was told.
+    pub fn estimated_start(&self) -> Option<EstimatedStart> {
+        let said = self.annotations().get(label::ESTIMATED_START)?;
+        serde_json::from_str(said).ok()
+    }
+
     /// Its kind and name, as people write them.
     pub fn title(&self) -> String {
         format!("{}/{}", self.kind.singular, self.name_any())
@@ -193,7 +200,7 @@ impl Queued {
     }
 
     /// The change that holds or resumes it.
-    pub(super) fn hold(&self, held: bool) -> Value {
+    pub fn hold(&self, held: bool) -> Value {
         let fields = self.kind.suspend.split('/').skip(1);
         let fields: Vec<&str> = fields.collect();
         let nested = |inner, field: &&str| json!({*field: inner});

@@ -15,6 +15,8 @@ pub(super) struct Say {
     /// What it waits for; none for what does not wait.
     pub(super) waiting_for: Option<String>,
     pub(super) position: Option<usize>,
+    /// When it is expected to start.
+    pub(super) start: Option<String>,
     /// What people hear when the reason is new; none for what they need not hear.
     pub(super) told: Option<String>,
 }
@@ -26,6 +28,7 @@ impl Say {
             reason,
             waiting_for: Some(message.clone()),
             position: None,
+            start: None,
             told: Some(message),
         }
     }
@@ -41,6 +44,7 @@ pub(super) fn say(plan: &mut Plan, job: &Queued, say: Say, more: Option<Value>) 
         (label::QUEUE_REASON, Some(say.reason)),
         (label::WAITING_FOR, say.waiting_for.as_deref()),
         (label::QUEUE_POSITION, position.as_deref()),
+        (label::ESTIMATED_START, say.start.as_deref()),
     ];
     for (name, value) in wanted {
         if has(name) != value {

@@ -17,6 +17,7 @@ use super::queued::Queued;
 use super::standing::{Standing, standing};
 use super::{Asking, Running, ask, objects, plan, priority, promises};
 use crate::config::Settings;
+use crate::estimates::Forecast;
 use crate::placement::{Cause, Claimant, Place, Runner, Verdict};
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
@@ -106,6 +107,7 @@ fn seen(pods: Vec<Arc<Pod>>) -> Seen {
         held_until: None,
         position: None,
         arrived: None,
+        forecast: None,
     }
 }
 
@@ -284,17 +286,22 @@ fn what_a_job_asks_for_is_read_from_its_template() {
 
 #[test]
 fn a_priority_is_an_annotation_or_a_class() {
-    let of = |more: Value| {
-        priority(&job(&more), |name| match name {
+    let among = |more: Value, usual: Option<Priority>| {
+        let class = |name: &str| match name {
             "urgent" => Some(1000),
             "idle" => Some(-5),
             _ => None,
-        })
+        };
+        priority(&job(&more), class, usual)
     };
+    let of = |more: Value| among(more, None);
     let class = |name: &str| json!({"spec": {"template": {"spec": {"priorityClassName": name}}}});
     assert_eq!(of(json!({})), Ok(Priority::Normal));
     assert_eq!(of(class("urgent")), Ok(Priority::High));
     assert_eq!(of(class("idle")), Ok(Priority::Low));
+    let usual = Some(Priority::Low);
+    assert_eq!(among(json!({}), usual), usual.ok_or_else(String::new));
+    assert_eq!(among(class("urgent"), usual), Ok(Priority::High));
     assert!(of(class("typo")).unwrap_err().contains("typo"));
     let said = |word: &str| json!({"metadata": {"annotations": {label::PRIORITY: word}}});
     assert_eq!(of(said("low")), Ok(Priority::Low));
@@ -513,4 +520,51 @@ fn a_job_that_its_node_does_not_take_is_queued_again_elsewhere() {
     assert!(after.suspended());
     let back = patched(&after, &objects::leave(&after));
     assert_eq!(&*asking(&back).claim().avoided[0], "n1");
+}
+
+#[test]
+fn what_a_hand_can_change_of_it_is_known() {
+    use crate::foresight::{Hold, hold_of};
+    let of = |more: &Value| hold_of(&job(more));
+    let unread = json!({"metadata": {"labels": {label::QUEUE: "perhaps"}}});
+    let left = json!({"metadata": {"labels": {label::QUEUE: "false"}}});
+    assert_eq!(of(&json!({})), Hold::Waits);
+    assert_eq!(of(&left), Hold::OutOfLine);
+    assert_eq!(of(&unread), Hold::Foreign);
+    assert_eq!(of(&json!({"spec": {"suspend": false}})), Hold::Runs);
+    let placed = json!({"metadata": {"annotations": {label::NODES: "a"}}});
+    assert_eq!(of(&placed), Hold::Stopped, "by hand");
+    assert_eq!(
+        job(&json!({})).hold(true),
+        json!({"spec": {"suspend": true}})
+    );
+}
+
+#[test]
+fn when_it_starts_is_an_annotation_that_is_written_when_it_has_moved() {
+    let before = job(&json!({}));
+    let waits = |reason: &'static str, forecast: Option<Forecast>| Seen {
+        verdict: Some(Verdict {
+            reason,
+            message: "full".to_owned(),
+        }),
+        forecast,
+        ..seen(vec![])
+    };
+    let soon = |minutes: i64| {
+        let times = [minutes - 5, minutes, minutes + 9].map(|minute| minute * 60);
+        waits(reason::WAITING_FOR_CAPACITY, Some(Forecast::at(NOW, times)))
+    };
+    let plan = planned(&before, &soon(60));
+    let after = patched(&before, patch(&plan));
+    let told = after.estimated_start().expect("a start");
+    assert_eq!(told.at.0, NOW + SignedDuration::from_mins(60));
+    assert!(planned(&after, &soon(61)).is_idle(), "nearly the same");
+    let unasked = waits(reason::WAITING_FOR_CAPACITY, None);
+    assert!(planned(&after, &unasked).is_idle(), "what was said holds");
+    let moved = patched(&after, patch(&planned(&after, &soon(120))));
+    assert!(moved.estimated_start().expect("a start").at.0 > told.at.0);
+    let barred = waits(reason::TENANT_QUOTA_EXCEEDED, None);
+    let barred = patched(&after, patch(&planned(&after, &barred)));
+    assert_eq!(barred.estimated_start(), None, "nobody can tell");
 }

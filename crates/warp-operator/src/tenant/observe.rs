@@ -26,6 +26,9 @@ use crate::queuedjob;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) tenants: Vec<Arc<Tenant>>,
+    /// The GPU models that are known, and those that nodes show.
+    pub(crate) gpus: Arc<Catalogue>,
+    pub(crate) models: BTreeSet<String>,
     pub(crate) namespaces: Vec<Arc<Namespace>>,
     pub(crate) usage: Arc<BTreeMap<String, Usage>>,
     /// The GPU models known, an administrator's too.
@@ -60,8 +63,11 @@ pub(super) fn see(kind: &Tenants) -> Seen {
     } else {
         Purse::Nobodys
     };
+    let gpus = kind.cx.gpus.catalogue();
     Seen {
         purse,
+        models: models(&kind.cx, &tenants, &gpus),
+        gpus,
         tenants,
         namespaces: kind.cx.namespaces.all(),
         walls: kind.walls.as_ref().map(|walls| Walls {
@@ -71,6 +77,23 @@ pub(super) fn see(kind: &Tenants) -> Seen {
         usage: kind.usage.get(&kind.cx),
         gpus: kind.cx.gpus.catalogue(),
     }
+}
+
+/// The models that nodes show, where a tenant names one the catalogue does not know.
+fn models(cx: &Context, tenants: &[Arc<Tenant>], known: &Catalogue) -> BTreeSet<String> {
+    let strange = |name: &String| known.named(name).is_empty();
+    let mut named = tenants.iter().flat_map(|tenant| {
+        let lines = tenant.spec.quota.iter().map(|line| &line.gpu);
+        lines.chain(&tenant.spec.allowed_models)
+    });
+    if !named.any(strange) {
+        return BTreeSet::new();
+    }
+    let nodes = cx.nodes.all();
+    let shown = nodes.iter().flat_map(|node| devices(node, known));
+    shown
+        .map(|device| ledger::model_name(&device).clone())
+        .collect()
 }
 
 /// What every namespace uses, counted once after each change however many tenants there are.

@@ -2,6 +2,7 @@
 
 mod money;
 mod standing;
+mod unknown;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -115,6 +116,11 @@ fn status(
     let (quota, problem) = standing::of(tenant, seen);
     let ready = match problem.filter(|_| ready.status == "True") {
         Some(problem) => unready(reason::INVALID_PARENT, problem),
+        None => ready,
+    };
+    let unknown = unknown::of(tenant, &seen.gpus, &seen.models);
+    let ready = match unknown.filter(|_| ready.status == "True") {
+        Some(problem) => unready(reason::UNKNOWN_GPU, problem),
         None => ready,
     };
     let money = money::of(plan, tenant, before.budget.as_ref(), &seen.purse, now);

@@ -1,6 +1,7 @@
 //! What a tenant says of its namespaces and their GPUs.
 
 mod budgets;
+mod defaults;
 mod isolation;
 
 use std::collections::BTreeMap;

@@ -24,11 +24,11 @@ use super::assess::{Placeable, placeable, silence_ends};
 use super::gang::{self, promise_id};
 use super::mpi;
 use super::objects::{Shell, job_name, shell};
-use super::observe::{Seen, class_of, reserves, see};
+use super::observe::{Seen, given_to, reserves, see};
 use super::plan::only_if_lost;
 use super::{
-    Class, NAME, Rank, Running, attempt, event_key, features, keys_on, line_matters, of_class,
-    over, owner_key, owns, rank, rents,
+    Given, NAME, Rank, Running, attempt, event_key, features, keys_on, line_matters, of_class,
+    of_tenant, over, owner_key, owns, rank, rents,
 };
 use crate::context::Context;
 use crate::ledger::{self, Promise, finished as finished_pod};
@@ -122,6 +122,9 @@ fn follow(cx: &Context, heard: &Heard) {
         }
     });
     let (noting, all) = (heard.clone(), cx.workloads.clone());
+    cx.defaults
+        .listen(move |namespace| noting.note(of_tenant(&all, namespace)));
+    let (noting, all) = (heard.clone(), cx.workloads.clone());
     cx.namespaces.listen(move |old, new| {
         let forbidden = |space: Option<&Namespace>| space.is_some_and(forbids_root);
         if let Some(space) = new.or(old)
@@ -187,8 +190,7 @@ impl Claimants for Claims {
         let jobs = seen.jobs.iter().chain(&seen.strays);
         let jobs = jobs.filter(|job| !over(job));
         let pods = seen.pods.iter().filter(|pod| !finished_pod(pod));
-        let class = class_of(cx, &workload);
-        let running = || Running::of(&workload, &seen.jobs, &seen.pods, class, now);
+        let running = || Running::of(&workload, &seen.jobs, &seen.pods, seen.given, now);
         let running = (!seen.pods.is_empty()).then(running).flatten();
         let saves = running.as_ref().and_then(|one| one.saves_at(now));
         let mut account = Account {
@@ -231,8 +233,8 @@ impl Claimants for Claims {
         let held = all.iter().filter_map(|workload| {
             let uid = workload.uid()?;
             let jobs = cx.jobs.by(BY_OWNER, &uid);
-            let class = class_of(cx, workload);
-            holder(workload, &cx.pods.by(BY_OWNER, &uid), &jobs, class)
+            let given = given_to(cx, workload);
+            holder(workload, &cx.pods.by(BY_OWNER, &uid), &jobs, given)
         });
         held.collect()
     }
@@ -247,7 +249,7 @@ pub(crate) fn holder(
     workload: &GPUWorkload,
     pods: &[Arc<Pod>],
     jobs: &[Arc<Job>],
-    class: Option<Class>,
+    given: Given,
 ) -> Option<Holder> {
     let phase = workload.status.as_ref().and_then(|status| status.phase);
     let own = jobs.iter().filter(|job| owns(workload, job));
@@ -263,7 +265,7 @@ pub(crate) fn holder(
     Some(Holder {
         key: Key::of(workload),
         works: ends_of(workload, pods, jobs).into_keys().collect(),
-        priority: rank(workload, class).unwrap_or_default().priority,
+        priority: rank(workload, given).unwrap_or_default().priority,
         features: features(workload),
         since,
         longest_seconds: workload.spec.max_runtime.as_deref().and_then(run_seconds),
@@ -342,7 +344,7 @@ impl Asking {
         now: Timestamp,
     ) -> Option<Self> {
         let shell = shell(&workload, &seen.catalogue).ok()?;
-        let rank = rank(&workload, seen.class).ok()?;
+        let rank = rank(&workload, seen.given).ok()?;
         Some(Self {
             jobs: jobs.clone(),
             claim: claim(&workload, &shell, rank, &seen.levels, now),

@@ -15,7 +15,7 @@ use warp_runtime::plan::{Action, Kind, Plan};
 
 use super::assess::over;
 use super::pod::{ended, made_by, started};
-use super::{Class, attempt, checkpoint, features, owns, rank};
+use super::{Given, attempt, checkpoint, features, owns, rank};
 use crate::clock;
 use crate::ledger::node_of;
 use crate::placement::{self, Cause, Claim, Runner, Runs};
@@ -39,7 +39,7 @@ impl Running {
         workload: &Arc<GPUWorkload>,
         jobs: &[Arc<Job>],
         pods: &[Arc<Pod>],
-        class: Option<Class>,
+        given: Given,
         now: Timestamp,
     ) -> Option<Self> {
         let number = attempt(workload).to_string();
@@ -66,7 +66,7 @@ impl Running {
         let runs = Runs {
             key: Key::of(&**workload),
             works: works.collect(),
-            priority: rank(workload, class).unwrap_or_default().priority,
+            priority: rank(workload, given).unwrap_or_default().priority,
             preemptible: workload.spec.preemptible,
             gpus: gpus.saturating_mul(pods.len() as u64),
             started,

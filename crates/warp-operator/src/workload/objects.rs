@@ -47,6 +47,7 @@ pub(crate) fn shell(workload: &GPUWorkload, known: &Catalogue) -> Result<Shell, 
     let Some(pod) = template.spec.as_mut() else {
         return Err(BadSpec("spec.podTemplate needs a spec".to_owned()));
     };
+    readable(&workload.spec)?;
     if workload.spec.is_gang() {
         gang::check(pod)?;
     }
@@ -90,6 +91,32 @@ pub(crate) fn shell(workload: &GPUWorkload, known: &Catalogue) -> Result<Shell, 
         template,
         main,
     })
+}
+
+/// What no schema can judge and nothing would refuse before it is placed, or before a machine is rented for it.
+fn readable(spec: &warp_api::GPUWorkloadSpec) -> Result<(), BadSpec> {
+    let resources = spec.resources.iter();
+    let amounts = resources.flat_map(|all| all.requests.iter().chain(&all.limits));
+    for (name, amount) in amounts {
+        if amount.0.parse::<warp_core::resources::Quantity>().is_err() {
+            return Err(BadSpec(format!(
+                "spec.resources asks for '{}' of {name}, which is no amount: write one such as 500m, 4 or 16Gi",
+                amount.0
+            )));
+        }
+    }
+    let rent = spec.rent.iter();
+    let prices = rent.flat_map(|rent| {
+        let total = rent.max_total_price.as_ref();
+        let total = total.map(|price| ("maxTotalPrice", price));
+        std::iter::once(("maxPrice", &rent.max_price)).chain(total)
+    });
+    for (field, price) in prices {
+        if let Err(wrong) = price.decimal() {
+            return Err(BadSpec(format!("spec.rent.{field}: {wrong}")));
+        }
+    }
+    Ok(())
 }
 
 /// The container that gets the GPUs: the one that asks for them, else the one named like ours, else

@@ -15,7 +15,7 @@ use warp_runtime::cache::Key;
 use super::assess::{over, suspended};
 use super::objects::job_name;
 use super::rent::{self, Rented};
-use super::{Class, attempt, class_name, owner_key, owns};
+use super::{Class, Given, attempt, class_name, owner_key, owns};
 use crate::context::Context;
 use crate::estimates::Forecast;
 use crate::ledger::node_of;
@@ -35,8 +35,8 @@ pub(crate) struct Seen {
     pub(crate) nodes: BTreeMap<String, Arc<Node>>,
     /// Latest refusal to create pods, by Job uid.
     pub(crate) refusals: BTreeMap<String, String>,
-    /// The PriorityClass it names, as far as that is there.
-    pub(crate) class: Option<Class>,
+    /// What decides its rank besides itself.
+    pub(crate) given: Given,
     /// What the scheduler last said about it.
     pub(crate) verdict: Option<Verdict>,
     /// The scheduler does not try it again before then.
@@ -88,7 +88,7 @@ pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
     });
     Seen {
         refusals: refusals.collect(),
-        class: class_of(cx, workload),
+        given: given_to(cx, workload),
         verdict: cx.verdicts.get(&uid, generation),
         held_until: cx.verdicts.held_until(&uid, generation),
         position: cx.verdicts.position(&uid, generation),
@@ -104,11 +104,17 @@ pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
     }
 }
 
-/// The PriorityClass a workload names, as far as that is there.
-pub(crate) fn class_of(cx: &Context, workload: &GPUWorkload) -> Option<Class> {
-    let name = class_name(workload)?;
-    let class = cx.priorities.get(&Key::new("", name))?;
-    Some(Class::from(&*class))
+/// The PriorityClass a workload names, as far as that is there, and what its tenant says.
+pub(crate) fn given_to(cx: &Context, workload: &GPUWorkload) -> Given {
+    let class = class_name(workload).and_then(|name| {
+        let class = cx.priorities.get(&Key::new("", name))?;
+        Some(Class::from(&*class))
+    });
+    let namespace = workload.meta().namespace.as_deref().unwrap_or_default();
+    Given {
+        class,
+        defaults: cx.defaults.of(namespace),
+    }
 }
 
 /// Events that say a Job's pods are refused, of the Job's own namespace: an Event elsewhere can

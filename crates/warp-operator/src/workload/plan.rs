@@ -80,7 +80,7 @@ fn decide(workload: &GPUWorkload, seen: &Seen, settings: &Settings, now: Timesta
         return Course::default();
     }
     let status = workload.status.clone().unwrap_or_default();
-    let pass = Pass {
+    let mut pass = Pass {
         workload,
         seen,
         settings,
@@ -91,6 +91,7 @@ fn decide(workload: &GPUWorkload, seen: &Seen, settings: &Settings, now: Timesta
     if pass.status.phase.is_some_and(Phase::is_final) {
         return pass.finished();
     }
+    pass.note_rank();
     let mut course = match assess(workload, seen, settings, now) {
         Standing::Succeeded { since, at } => pass.succeeded(since, at),
         Standing::Failed(failure) => {
@@ -141,6 +142,15 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
+    /// What the line and evictions go by: much of it may not be in the spec.
+    fn note_rank(&mut self) {
+        let priority = rank(self.workload, self.seen.given).ok();
+        let priority = priority.map(|rank| rank.priority);
+        self.status.priority = priority;
+        let goes = |priority| self.seen.given.preemptible(self.workload, priority);
+        self.status.preemptible = priority.map(goes);
+    }
+
     fn finished(self) -> Course {
         let mut steps = self.steps;
         let ended = self.status.completion_time.as_ref().map(|time| time.0);
@@ -412,7 +422,7 @@ impl Pass<'_> {
             self.status.job_name = Some(job.clone());
         }
         let shape = shell(self.workload, &self.seen.catalogue).map_err(|bad| bad.0);
-        let wrong = shape.and_then(|_| rank(self.workload, self.seen.class));
+        let wrong = shape.and_then(|_| rank(self.workload, self.seen.given));
         if let Err(message) = wrong {
             let say = Say {
                 phase: Phase::Pending,

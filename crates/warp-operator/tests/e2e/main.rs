@@ -146,6 +146,7 @@ const SHARED: &[Scenario] = &scenarios![
     modelcache::a_service_waits_for_its_cache_and_keeps_it,
     tenant::owners_and_walls_follow_their_tenant,
     tenant::a_quota_holds_until_it_is_raised,
+    tenant::work_that_says_no_priority_has_its_tenants,
     tenant::a_tenant_takes_back_what_it_lent,
     clouds::a_machine_is_rented_joins_and_is_given_back,
     clouds::a_cloud_with_a_key_is_asked_with_it_and_without_it_nothing_is_bought,

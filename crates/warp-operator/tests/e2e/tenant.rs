@@ -267,6 +267,50 @@ pub(super) async fn a_quota_holds_until_it_is_raised(world: &World) -> Result<()
     Ok(())
 }
 
+pub(super) async fn work_that_says_no_priority_has_its_tenants(world: &World) -> Result<()> {
+    let scene = world.scene("defaults").await?;
+    let tenant = serde_json::from_value(json!({
+        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "modest"},
+        "spec": {"namespaces": {"names": [scene.namespace]}, "defaults": {"priority": "low"}},
+    }))?;
+    tenants(world)
+        .create(&PostParams::default(), &tenant)
+        .await?;
+    for (name, more) in [
+        ("silent", json!({})),
+        ("said", json!({"priority": "normal"})),
+    ] {
+        let suspended = with(spec(1, &Behaviour::hang()), json!({"suspend": true}));
+        scene.submit(name, with(suspended, more)).await?;
+    }
+    let has = |priority: &'static str, preemptible: bool| {
+        move |object: &DynamicObject| {
+            let status = &object.data["status"];
+            status["priority"] == priority && status["preemptible"] == preemptible
+        }
+    };
+    scene
+        .until("silent", "to have its tenant's", has("low", true))
+        .await?;
+    scene
+        .until("said", "to have its own", has("normal", false))
+        .await?;
+    let raise = json!({"spec": {"defaults": {"priority": "high"}}});
+    tenants(world)
+        .patch("modest", &PatchParams::default(), &Patch::Merge(&raise))
+        .await?;
+    scene
+        .until("silent", "to have the new one", has("high", false))
+        .await?;
+    for name in ["silent", "said"] {
+        scene.delete(name).await?;
+    }
+    tenants(world)
+        .delete("modest", &DeleteParams::default())
+        .await?;
+    Ok(())
+}
+
 /// A node of a model no other scenario asks for: to be lent.
 pub(super) fn shared() -> NodeShape {
     NodeShape::nvidia("l2", "NVIDIA-L2", 23_034, "ada-lovelace", 2)

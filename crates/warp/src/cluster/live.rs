@@ -49,6 +49,7 @@ impl Live {
             requests: wanted(client, "gpurequests", &mut left_out).await?,
             catalogue: Arc::new(gpus::added(client, &mut left_out).await?.catalogue),
             learnt: operator::learnt(client, &settings).await,
+            ..Cluster::default()
         };
         Ok(Self {
             cluster,
@@ -73,7 +74,9 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
     everywhere(client).await.map_err(told).with_context(|| {
-        format!("failed to look ahead: that needs the right to list {what} in all namespaces")
+        format!(
+            "failed to look ahead: that needs the right to list {what} in all namespaces, which the ClusterRole view has where it is bound everywhere (kubectl create clusterrolebinding NAME --clusterrole view --user USER)"
+        )
     })
 }
 

@@ -53,7 +53,7 @@ pub(crate) async fn get(
     Ok(found.and_then(|found| read(kind, &found)))
 }
 
-fn api(client: &Client, kind: &QueuedKind, namespace: &str) -> Api<DynamicObject> {
+pub(crate) fn api(client: &Client, kind: &QueuedKind, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), namespace, &resource(kind))
 }
 

@@ -8,6 +8,7 @@ use kube::api::{DeleteParams, PostParams, Preconditions, PropagationPolicy};
 use kube::{Resource, ResourceExt};
 use warp_api::{GPUWorkload, Phase, reason};
 
+use super::others;
 use crate::cluster::{self, Connection, Target};
 use crate::{output, workload};
 
@@ -16,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The workloads
+    /// The workloads, or queued work of others as job/NAME, jobset/NAME, pytorchjob/NAME and so on
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
     #[command(flatten)]
@@ -64,6 +65,9 @@ pub(crate) fn retry(args: Retry) -> anyhow::Result<ExitCode> {
 
 /// Removes a workload with its Jobs and pods.
 async fn end(connection: &Connection, name: &str, wait: bool) -> anyhow::Result<String> {
+    if let Some(job) = others::find(connection, name).await? {
+        return others::cancel(connection, &job, wait).await;
+    }
     let found = workload::find(connection, name).await?;
     let name = found.name_any();
     let what = match workload::phase(&found) {

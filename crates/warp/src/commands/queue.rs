@@ -200,7 +200,7 @@ fn job_entry(queued: &QueuedJob, position: Option<usize>) -> Entry {
         ask: queued.ask.clone(),
         waiting_since: since.map(|time| time.to_string()),
         since,
-        estimated_start: None,
+        estimated_start: job.estimated_start().filter(|_| position.is_some()),
         waiting_for: said(label::WAITING_FOR),
         reason: said(label::QUEUE_REASON).unwrap_or_else(|| reason::QUEUED.to_owned()),
         message: said(label::WAITING_FOR).unwrap_or_default(),

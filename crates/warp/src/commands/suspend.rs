@@ -8,12 +8,13 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use warp_api::GPUWorkload;
 
+use super::others;
 use crate::cluster::{self, Connection, Target};
 use crate::{output, workload};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The workloads
+    /// The workloads, or queued work of others as job/NAME, jobset/NAME, pytorchjob/NAME and so on
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
     #[command(flatten)]

@@ -12,6 +12,10 @@ use serde::Serialize;
 use serde_json::Value;
 use warp_api::GPUWorkload;
 
+use warp_api::label;
+use warp_operator::foresight::Queued;
+
+use super::others;
 use crate::cluster::{self, Target};
 use crate::output::{self, Table};
 use crate::workload::{self, Parts};
@@ -20,7 +24,7 @@ const OPERATOR: &str = "warp-operator";
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The workload
+    /// The workload, or queued work of others as job/NAME, jobset/NAME, pytorchjob/NAME and so on
     name: String,
     #[command(flatten)]
     target: Target,
@@ -72,9 +76,17 @@ enum Step {
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     cluster::block_on(async move {
         let connection = args.target.connect().await?;
-        let found = workload::find(&connection, &args.name).await?;
-        let parts = Parts::read(&connection, &found).await?;
-        let entries = timeline(&found, &parts);
+        let (entries, parts) = match others::find(&connection, &args.name).await? {
+            Some(job) => {
+                let parts = Parts::read_of(&connection, &job).await?;
+                (timeline_of_job(&job, &parts), parts)
+            }
+            None => {
+                let found = workload::find(&connection, &args.name).await?;
+                let parts = Parts::read(&connection, &found).await?;
+                (timeline(&found, &parts), parts)
+            }
+        };
         if !parts.hidden.is_empty() {
             output::note(&format!(
                 "you may not list {} in namespace {}: what they tell is missing",
@@ -140,17 +152,61 @@ fn timeline(found: &GPUWorkload, parts: &Parts) -> Vec<Entry> {
             log.event(event);
         }
     }
-    let mut entries = log.0;
-    // The API's times are whole seconds, those of Events are not.
-    entries.sort_by_key(|entry| (entry.at.as_second(), entry.step, entry.at));
-    entries.dedup();
-    entries
+    log.in_order()
+}
+
+/// The same of queued work of others: what the queue wrote on it, its pods, and Events.
+fn timeline_of_job(job: &Queued, parts: &Parts) -> Vec<Entry> {
+    let mut log = Log::default();
+    let object = job.title();
+    let created = job.creation_timestamp().map(|time| time.0);
+    let mut writers = job.metadata.managed_fields.iter().flatten();
+    let maker = writers.find_map(|entry| entry.manager.clone());
+    let maker = maker.as_deref().unwrap_or("unknown");
+    log.add(Step::Asked, created, maker, &object, "created");
+    let said = |name: &str| job.annotations().get(name);
+    let time = |name: &str| said(name).and_then(|at| at.parse().ok());
+    log.add(
+        Step::Asked,
+        time(label::QUEUED_AT),
+        OPERATOR,
+        &object,
+        "joined the queue",
+    );
+    let why = said(label::PLACEMENT).map_or_else(String::new, |why| format!(": {why}"));
+    log.add(
+        Step::Placed,
+        time(label::PLACED_AT),
+        OPERATOR,
+        &object,
+        format!("placed{why}"),
+    );
+    for made in &parts.jobs {
+        log.conditions(made);
+    }
+    for pod in &parts.pods {
+        log.pod(pod);
+    }
+    for event in &parts.events {
+        log.event(event);
+    }
+    let going = job.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+    log.add(Step::Told, going, "unknown", &object, "deletion asked for");
+    log.in_order()
 }
 
 #[derive(Default)]
 struct Log(Vec<Entry>);
 
 impl Log {
+    fn in_order(self) -> Vec<Entry> {
+        let mut entries = self.0;
+        // The API's times are whole seconds, those of Events are not.
+        entries.sort_by_key(|entry| (entry.at.as_second(), entry.step, entry.at));
+        entries.dedup();
+        entries
+    }
+
     fn add(
         &mut self,
         step: Step,
@@ -255,6 +311,11 @@ impl Log {
             &object,
             format!("created{why}"),
         );
+        self.conditions(job);
+    }
+
+    fn conditions(&mut self, job: &Job) {
+        let object = format!("job/{}", job.name_any());
         for condition in job
             .status
             .iter()

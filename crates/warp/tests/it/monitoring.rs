@@ -82,7 +82,7 @@ async fn told() -> BTreeSet<String> {
         .filter_map(|line| line.strip_prefix("warp_operator_kind_ready{kind=\""))
         .filter_map(|rest| rest.split('"').next())
         .map(|kind| format!("warp_{kind}_reconcile_duration_seconds"));
-    let sources = ["metrics.rs", "metrics/clouds.rs"].map(|name| {
+    let sources = ["metrics.rs", "metrics/clouds.rs", "metrics/tenants.rs"].map(|name| {
         let path = root().join("crates/warp-operator/src").join(name);
         std::fs::read_to_string(path).unwrap()
     });

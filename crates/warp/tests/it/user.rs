@@ -32,6 +32,7 @@ fn refused(arguments: &[&str], words: &[&str]) {
     }
 }
 
+const WORK: &str = "apiVersion: gpu.warp.dev/v1alpha1\nkind: GPUWorkload\nmetadata: {name: w}\nspec: {modelName: m, gpuCount: 1, image: a}\n";
 const MANIFEST: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: note}\n";
 
 #[tokio::test]
@@ -42,6 +43,9 @@ async fn a_user_gets_what_the_role_says_until_the_access_is_taken_away() {
     let manifest = folder.path().join("note.yaml");
     std::fs::write(&manifest, MANIFEST).unwrap();
     let manifest = manifest.display().to_string();
+    let work = folder.path().join("work.yaml");
+    std::fs::write(&work, WORK).unwrap();
+    let work = work.display().to_string();
     let user = |arguments: &[&'static str]| -> Vec<String> {
         let words = ["user"].into_iter().chain(arguments.iter().copied());
         let words = words.map(str::to_owned);
@@ -81,6 +85,8 @@ async fn a_user_gets_what_the_role_says_until_the_access_is_taken_away() {
     let ada = ada.display().to_string();
     done(&["get", "pods", "--kubeconfig", &ada]);
     done(&["get", "gpuworkloads", "--kubeconfig", &ada]);
+    // Whoever sees all work may see where it runs.
+    done(&["get", "nodes", "--kubeconfig", &ada]);
     let lacks = "User \"ada\" cannot";
     refused(
         &["get", "secrets", "--kubeconfig", &ada],
@@ -96,6 +102,10 @@ async fn a_user_gets_what_the_role_says_until_the_access_is_taken_away() {
     std::fs::write(&file, &bob).unwrap();
     let bob = file.display().to_string();
     done(&["apply", "-f", &manifest, "--kubeconfig", &bob]);
+    refused(
+        &["plan", "-f", &work, "--kubeconfig", &bob],
+        &["look ahead", "bound everywhere"],
+    );
     refused(
         &["get", "pods", "-n", "kube-system", "--kubeconfig", &bob],
         &["User \"bob\" cannot"],

@@ -7,9 +7,9 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use warp_api::workload::CheckpointEvidence;
 
-use super::super::Seen;
 use super::super::evict::Running;
 use super::super::objects::shell;
+use super::super::{Given, Seen};
 use super::reading::{failed_job, message, one_pod, planned};
 use super::{job, now, pod, workload};
 use crate::placement::{Place, Runner};
@@ -194,7 +194,7 @@ fn the_cost_of_an_eviction_is_what_is_not_saved() {
     )];
     let lost = |checkpoint: Value| {
         let it = Arc::new(workload(json!({"checkpoint": checkpoint}), json!(null)));
-        let runs = Running::of(&it, &jobs, &pods, None, now()).unwrap();
+        let runs = Running::of(&it, &jobs, &pods, Given::default(), now()).unwrap();
         runs.runs().lost_gpu_seconds(now())
     };
     assert_eq!(lost(json!(null)), 1200);

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use warp_api::{Phase, reason};
 use warp_runtime::plan::Action;
 
-use super::super::Seen;
 use super::super::evict::Running;
+use super::super::{Given, Seen};
 use super::reading::{failed_job, message, one_pod, planned, said};
 use super::{job, now, pod, workload};
 use crate::placement::Runner;
@@ -108,19 +108,33 @@ fn only_work_whose_pods_are_all_on_their_nodes_can_make_room() {
     let jobs = [Arc::new(owned)];
     let status = json!({"phase": "Running", "startTime": "2026-11-15T11:50:00Z"});
     let bound = pod(json!({}), json!({}), status.clone());
-    let runs = Running::of(&one, &jobs, std::slice::from_ref(&bound), None, now()).unwrap();
+    let runs = Running::of(
+        &one,
+        &jobs,
+        std::slice::from_ref(&bound),
+        Given::default(),
+        now(),
+    )
+    .unwrap();
     assert_eq!(runs.runs().works.len(), 1);
     assert_eq!(runs.runs().gpus, 2);
     assert!(runs.runs().evicted_for.is_none());
-    assert!(Running::of(&one, &jobs, &[], None, now()).is_none());
+    assert!(Running::of(&one, &jobs, &[], Given::default(), now()).is_none());
     let unbound = pod(
         json!({}),
         json!({"nodeName": null}),
         json!({"phase": "Pending"}),
     );
-    assert!(Running::of(&one, &jobs, &[unbound], None, now()).is_none());
+    assert!(Running::of(&one, &jobs, &[unbound], Given::default(), now()).is_none());
     assert!(
-        Running::of(&one, &[job(0, json!([]))], &[bound], None, now()).is_none(),
+        Running::of(
+            &one,
+            &[job(0, json!([]))],
+            &[bound],
+            Given::default(),
+            now()
+        )
+        .is_none(),
         "of another"
     );
 }

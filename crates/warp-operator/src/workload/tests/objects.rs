@@ -179,3 +179,31 @@ fn a_container_of_an_image_is_confined_as_far_as_any_image_bears() {
     assert_eq!(context(own.clone()), (json!(null), json!(null)));
     assert_eq!(unrooted(own), json!(null));
 }
+
+#[test]
+fn what_nobody_could_read_is_told_before_anything_is_placed_or_rented() {
+    for (spec, told) in [
+        (
+            json!({"resources": {"requests": {"memory": "16gigs"}}}),
+            "asks for '16gigs' of memory",
+        ),
+        (
+            json!({"resources": {"limits": {"cpu": "many"}}}),
+            "asks for 'many' of cpu",
+        ),
+        (json!({"rent": {"maxPrice": -3}}), "spec.rent.maxPrice: -3"),
+        (
+            json!({"rent": {"maxPrice": "2.50", "maxTotalPrice": "dear"}}),
+            "spec.rent.maxTotalPrice: 'dear'",
+        ),
+    ] {
+        let bad = shell(&workload(spec.clone(), json!(null)), &Catalogue::default());
+        let bad = bad.expect_err("it is refused").0;
+        assert!(bad.contains(told), "{spec}: {bad}");
+    }
+    let fine = json!({
+        "resources": {"requests": {"cpu": 4, "memory": "1.5Gi"}, "limits": {"cpu": "500m"}},
+        "rent": {"maxPrice": 2.5},
+    });
+    assert!(shell(&workload(fine, json!(null)), &Catalogue::default()).is_ok());
+}

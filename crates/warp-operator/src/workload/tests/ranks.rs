@@ -2,12 +2,13 @@
 
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use serde_json::{Value, json};
+use warp_api::tenant::TenantDefaults;
 use warp_api::workload::Priority;
 use warp_api::{Phase, reason};
 
 use super::super::Seen;
 use super::super::objects::shell;
-use super::super::rank::{Class, Rank, class_name, rank};
+use super::super::rank::{Class, Given, Rank, class_name, rank};
 use super::reading::{message, planned, said};
 use super::workload;
 
@@ -20,7 +21,11 @@ fn class(value: i32, policy: Option<&str>) -> Class {
 }
 
 fn ranked(spec: Value, class: Option<Class>) -> Result<(Priority, bool), String> {
-    let ranked = rank(&workload(spec, json!(null)), class);
+    let given = Given {
+        class,
+        ..Given::default()
+    };
+    let ranked = rank(&workload(spec, json!(null)), given);
     ranked.map(|Rank { priority, patient }| (priority, patient))
 }
 
@@ -73,8 +78,52 @@ fn its_pods_get_the_class_and_one_that_is_missing_is_said() {
     );
     assert!(message(&plan).contains("create it"), "{}", message(&plan));
     let there = Seen {
-        class: Some(class(1, None)),
+        given: Given {
+            class: Some(class(1, None)),
+            ..Given::default()
+        },
         ..Seen::default()
     };
     assert!(planned(&it, &there).place, "it asks for a place");
+}
+
+#[test]
+fn a_tenant_decides_for_work_that_says_no_priority() {
+    let given = Given {
+        class: Some(class(5, None)),
+        defaults: TenantDefaults {
+            priority: Some(Priority::Low),
+            ..TenantDefaults::default()
+        },
+    };
+    let found = |spec: Value| {
+        let it = workload(spec, json!(null));
+        let seen = Seen {
+            given,
+            ..Seen::default()
+        };
+        let status = planned(&it, &seen).status.expect("a status");
+        (status.priority, status.preemptible)
+    };
+    assert_eq!(found(json!({})), (Some(Priority::Low), Some(true)));
+    assert_eq!(
+        found(json!({"preemptible": false})),
+        (Some(Priority::Low), Some(false))
+    );
+    for (spec, own) in [
+        (json!({"priority": "normal"}), Priority::Normal),
+        (json!({"priority": "high"}), Priority::High),
+        (json!({"priorityClassName": "urgent"}), Priority::High),
+    ] {
+        assert_eq!(found(spec), (Some(own), Some(false)));
+    }
+}
+
+#[test]
+fn what_its_tenant_says_of_evictions_is_told() {
+    let mut given = Given::default();
+    given.defaults.preemptible = Some(true);
+    let it = workload(json!({}), json!(null));
+    assert!(given.preemptible(&it, Priority::High));
+    assert!(!Given::default().preemptible(&it, Priority::Normal));
 }

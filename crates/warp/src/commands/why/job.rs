@@ -145,6 +145,13 @@ async fn waits(
             detail: position.to_owned(),
         });
     }
+    why.estimated_start = job.estimated_start();
+    why.expected = why.estimated_start.as_ref().map(|start| {
+        format!(
+            "Expected to start {}.",
+            crate::workload::start(start, Timestamp::now())
+        )
+    });
     let live = match Live::read(&connection.client).await {
         Ok(live) => live,
         Err(error) => {

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
+use warp_api::workload::Priority;
 use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, reason};
 use warp_operator::foresight::{InLine, Look, Outlook};
 
@@ -61,11 +62,30 @@ pub(super) fn tell(
         Phase::Succeeded => subject.succeeded(&mut told, parts),
         Phase::Failed => subject.failed(&mut told, parts),
     }
+    told.evidence.extend(by_its_tenant(found, &status));
     if told.phase == Phase::Pending && !found.spec.suspend {
         told.estimated_start.clone_from(&status.estimated_start);
         told.expected = expected(&status, now);
     }
     told
+}
+
+/// The priority it has though it asked for none.
+fn by_its_tenant(found: &GPUWorkload, status: &GPUWorkloadStatus) -> Option<Evidence> {
+    let spec = &found.spec;
+    let template = spec.pod_template.as_ref().and_then(|it| it.spec.as_ref());
+    let class = template.and_then(|pod| pod.priority_class_name.as_ref());
+    let class = spec.priority_class_name.as_ref().or(class);
+    let said = spec.priority.is_some() || class.is_some() || status.phase?.is_final();
+    let word = match status.priority.filter(|_| !said)? {
+        Priority::Low => "low",
+        Priority::Normal => return None,
+        Priority::High => "high",
+    };
+    Some(Evidence {
+        what: "it asks for no priority".to_owned(),
+        detail: format!("its tenant's default is {word}"),
+    })
 }
 
 /// When it starts and what it waits for, as the operator told it last.
