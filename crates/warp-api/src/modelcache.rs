@@ -58,6 +58,12 @@ pub const MOUNT: &str = "/models";
         priority = 1
     ),
     printcolumn(
+        name = "SharedFrom",
+        type_ = "string",
+        json_path = ".status.sharedFrom",
+        priority = 1
+    ),
+    printcolumn(
         name = "Reason",
         type_ = "string",
         json_path = ".status.conditions[?(@.type=='Ready')].reason",
@@ -104,7 +110,8 @@ pub struct ModelCacheSpec {
     #[serde(default = "default_backoff_limit")]
     #[schemars(range(min = 0, max = 20))]
     pub backoff_limit: i32,
-    /// A fetch that takes longer has failed: `90m`, `24h`.
+    /// A fetch that takes longer has failed: `90m`, `24h`. This and `backoffLimit` may be changed while it runs; another
+    /// `bandwidth` begins it again from where it stopped.
     #[serde(default = "default_timeout")]
     #[schemars(
         regex(pattern = r"^([1-9][0-9]{0,5}h)?([1-9][0-9]{0,5}m)?([1-9][0-9]{0,5}s)?$"),
@@ -198,6 +205,12 @@ pub struct ModelCacheStatus {
     /// The claim that holds the files. Pods mount it read-only at `/models`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
+    /// The ModelCache of this namespace that fetched the same content and on whose volume it lies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_from: Option<String>,
+    /// ModelCaches whose content lies on the volume of this one, in alphabetical order, and of many the first ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shared_by: Vec<String>,
     /// The folder of the complete model as a pod sees it that mounts the claim at `/models`. It names the last complete
     /// one while another is being fetched.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -229,6 +229,8 @@ pub const ATTEMPTS_EXHAUSTED: &str = "AttemptsExhausted";
 
 /// ModelCache: the model the spec names is complete and verified.
 pub const MODEL_FETCHED: &str = "Fetched";
+/// ModelCache: the model is complete and verified, on the volume of another cache that fetched the same.
+pub const MODEL_SHARED: &str = "Shared";
 /// ModelCache: files are being fetched.
 pub const FETCHING: &str = "Fetching";
 /// ModelCache: the fetch has not started.

@@ -8,6 +8,7 @@ mod objects;
 mod observe;
 mod plan;
 mod report;
+mod share;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +34,7 @@ pub(crate) const NAME: &str = "modelcache";
 /// The kind as the runtime runs it.
 #[derive(Debug)]
 pub(crate) struct ModelCaches {
+    caches: Cache<ModelCache>,
     claims: Cache<PersistentVolumeClaim>,
     jobs: Cache<Job>,
     pods: Cache<Pod>,
@@ -79,6 +81,7 @@ impl ModelCaches {
         );
         let pods = runtime.cache(Source::within::<Pod>(namespace), pod_shape());
         let kind = Self {
+            caches: caches.clone(),
             claims: claims.clone(),
             jobs: jobs.clone(),
             pods: pods.clone(),
@@ -86,8 +89,9 @@ impl ModelCaches {
             fetcher: fetcher.clone(),
             identity: identity.to_owned(),
         };
-        let known = caches.clone();
+        let (known, sharing) = (caches.clone(), caches.clone());
         let registration = Registration::of(kind, caches)
+            .watches(caches, move |cache| share::concerned(cache, &sharing))
             .owns(&claims)
             .owns(&jobs)
             .labels(&pods, label::MODEL_CACHE)
@@ -112,7 +116,7 @@ fn shape() -> Shape<ModelCache> {
                 entry.fields_v1 = None;
             }
         },
-        indexes: &[],
+        indexes: share::INDEXES,
     }
 }
 

@@ -44,6 +44,8 @@ const PERMANENT: [i32; 2] = [2, 3];
 /// Progress is answered for on one of the ports from here on.
 const FIRST_PORT: u16 = 20_000;
 const PORTS: u64 = 10_000;
+/// The word of a fetch that says how fast it may be.
+pub(crate) const LIMIT_RATE: &str = "--limit-rate=";
 const TIMEOUT_SECONDS: i64 = 24 * 3600;
 
 /// Names what a spec fetches: the same source, revision and patterns have the same key.
@@ -393,7 +395,7 @@ fn arguments(cache: &ModelCache) -> Vec<String> {
     words.extend(
         spec.bandwidth
             .iter()
-            .map(|rate| format!("--limit-rate={rate}")),
+            .map(|rate| format!("{LIMIT_RATE}{rate}")),
     );
     let listed = spec.source.http.iter().flat_map(|http| &http.files);
     words.extend(listed.map(|file| {

@@ -15,6 +15,7 @@ use warp_runtime::cache::{Cache, Key};
 use super::ModelCaches;
 use super::objects::{Fetcher, content_key, progress_port};
 use super::report::Moment;
+use super::share;
 
 /// How long a fetch may take to say how far it is.
 const PROGRESS_LIMIT: Duration = Duration::from_secs(1);
@@ -31,6 +32,12 @@ pub(crate) struct Seen {
     pub(crate) fetchers: Vec<Arc<Pod>>,
     /// Other pods that mount the claim and have not ended.
     pub(crate) users: Vec<String>,
+    /// Other caches of the namespace that name the same content, or share a volume with this one.
+    pub(crate) siblings: Vec<Arc<ModelCache>>,
+    /// The claims of those.
+    pub(crate) sibling_claims: Vec<Arc<PersistentVolumeClaim>>,
+    /// Pods that mount the volume this cache shares, and have not ended.
+    pub(crate) lent_users: Vec<String>,
     /// InferenceServices that name it.
     pub(crate) services: Vec<String>,
     /// What the running fetch says of itself.
@@ -49,12 +56,23 @@ pub(super) async fn see(kind: &ModelCaches, cache: &ModelCache) -> Seen {
     let pods = kind.pods.in_namespace(&namespace);
     let (fetchers, others): (Vec<_>, Vec<_>) =
         pods.into_iter().partition(|pod| of_cache(pod.labels()));
-    let mut users: Vec<String> = others
-        .iter()
-        .filter(|pod| !is_finished(pod) && claims_of(pod).any(|mounted| mounted == claim))
-        .map(|pod| pod.name_any())
-        .collect();
-    users.sort();
+    let users_of = |claim: &str| {
+        let pods = others
+            .iter()
+            .filter(|pod| !is_finished(pod) && claims_of(pod).any(|mounted| mounted == claim));
+        let mut names: Vec<String> = pods.map(|pod| pod.name_any()).collect();
+        names.sort();
+        names
+    };
+    let siblings = share::siblings(cache, &kind.caches);
+    let claims = siblings.iter().map(|one| {
+        let name = ModelCache::claim_name(&one.name_any());
+        kind.claims.get(&Key::new(&namespace, &name))
+    });
+    let sibling_claims = claims.flatten().collect();
+    let lender = cache.status.as_ref();
+    let lender = lender.and_then(|status| status.shared_from.as_deref());
+    let lent = lender.map(ModelCache::claim_name);
     let mut seen = Seen {
         claim: kind.claims.get(&Key::new(&namespace, &claim)),
         jobs: kind
@@ -64,7 +82,10 @@ pub(super) async fn see(kind: &ModelCaches, cache: &ModelCache) -> Seen {
             .filter(|job| of_cache(job.labels()))
             .collect(),
         fetchers,
-        users,
+        users: users_of(&claim),
+        siblings,
+        sibling_claims,
+        lent_users: lent.map(|claim| users_of(&claim)).unwrap_or_default(),
         services: services_of(kind, cache),
         moment: None,
         fetcher: kind.fetcher.clone(),
@@ -173,5 +194,11 @@ pub(super) fn users_caches(pod: &Pod, caches: &Cache<ModelCache>) -> Vec<Key> {
     let namespace = pod.namespace().unwrap_or_default();
     let keys = claims_of(pod).filter_map(|claim| claim.strip_suffix("-model"));
     let keys = keys.map(|name| Key::new(&namespace, name));
-    keys.filter(|key| caches.get(key).is_some()).collect()
+    let keys = keys.filter(|key| caches.get(key).is_some());
+    keys.flat_map(|key| {
+        let mut all = share::sharers(&key, caches);
+        all.push(key);
+        all
+    })
+    .collect()
 }

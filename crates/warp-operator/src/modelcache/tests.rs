@@ -18,6 +18,8 @@ use super::plan::{FINALIZER, plan};
 use super::report::Moment;
 
 mod optimize;
+mod settings;
+mod share;
 mod sources;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";

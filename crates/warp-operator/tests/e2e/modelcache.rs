@@ -77,6 +77,42 @@ pub(super) async fn waits_and_goes(world: &World, scene: &Scene<'_>) -> Result<(
     Ok(())
 }
 
+/// Two caches of the same content have one volume; when the one that was to fetch goes, the other takes over.
+pub(super) async fn caches_of_the_same_content_fetch_once(world: &World) -> Result<()> {
+    let scene = world.scene("shared").await?;
+    let api = caches(world, &scene.namespace);
+    let claims: Api<PersistentVolumeClaim> =
+        Api::namespaced(world.client.clone(), &scene.namespace);
+    let cache = |name: &str| {
+        serde_json::from_value(json!({
+            "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "ModelCache", "metadata": {"name": name},
+            "spec": {"source": {"huggingface": {"repository": "org/tiny"}}, "size": "1Gi"},
+        }))
+    };
+    api.create(&PostParams::default(), &cache("first")?).await?;
+    let judged =
+        |object: Option<&DynamicObject>| object.is_some_and(|it| reason(it) == "NoFetchImage");
+    wait_for(&api, "first", "judged", DEADLINE, judged).await?;
+    api.create(&PostParams::default(), &cache("tiny")?).await?;
+    let seen = until(&api, "told of the other", |cache| {
+        message(cache).contains("ModelCache first fetches the same content")
+    })
+    .await?;
+    ensure!(reason(&seen) == "NoFetchImage", "{}", reason(&seen));
+    ensure!(
+        claims.get_opt("tiny-model").await?.is_none(),
+        "a second volume was made"
+    );
+    api.delete("first", &DeleteParams::default()).await?;
+    wait_gone(&api, "first", DEADLINE).await?;
+    wait_for(&claims, "tiny-model", "made", DEADLINE, |claim| {
+        claim.is_some()
+    })
+    .await?;
+    api.delete("tiny", &DeleteParams::default()).await?;
+    wait_gone(&api, "tiny", DEADLINE).await
+}
+
 fn services(world: &World, namespace: &str) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("gpu.warp.dev", "v1alpha1", "InferenceService");
     let resource = ApiResource::from_gvk_with_plural(&kind, "inferenceservices");

@@ -206,3 +206,48 @@ pub(super) async fn is_optimized_and_then_optimized_otherwise(world: &World) -> 
         .await?;
     delete(world, &it).await
 }
+
+/// Two caches of the same content: one Job, one volume; the one that fetched goes when the other is gone.
+pub(super) async fn is_fetched_once_for_two(world: &World) -> Result<()> {
+    nodes_say(world, &fetched("sha256:1")).await?;
+    let it = cache("main");
+    let mut other = cache("main");
+    other["metadata"]["name"] = json!("n");
+    world.create(it.clone()).await?;
+    until(world, "phase", "Ready").await?;
+    world.create(other.clone()).await?;
+    world
+        .until(&other, "shared", |object| {
+            object.is_some_and(|object| {
+                object["status"]["phase"] == "Ready"
+                    && object["status"]["sharedFrom"] == "m"
+                    && object["status"]["volume"] == "m-model"
+            })
+        })
+        .await?;
+    world
+        .until(&it, "lent", |object| {
+            object.is_some_and(|object| object["status"]["sharedBy"] == json!(["n"]))
+        })
+        .await?;
+    world
+        .api_of(&it)?
+        .delete("m", &kube::api::DeleteParams::default())
+        .await?;
+    until_reason(world, "InUse").await?;
+    delete(world, &other).await?;
+    world.until(&it, "gone", |object| object.is_none()).await
+}
+
+/// The limits of a fetch are changed while it runs.
+pub(super) async fn gets_other_limits_while_it_is_fetched(world: &World) -> Result<()> {
+    nodes_say(world, &fetched("sha256:1")).await?;
+    let it = cache("main");
+    world.create(it.clone()).await?;
+    until(world, "phase", "Fetching").await?;
+    world
+        .patch(&it, json!({"spec": {"timeout": "48h", "bandwidth": "5Mi"}}))
+        .await?;
+    until(world, "phase", "Ready").await?;
+    delete(world, &it).await
+}
