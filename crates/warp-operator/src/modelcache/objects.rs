@@ -1,5 +1,6 @@
 //! The claim and the Job of a cache. Pure.
 
+pub(crate) mod nodes;
 pub(crate) mod optimize;
 
 use std::collections::BTreeMap;
@@ -420,8 +421,8 @@ fn arguments(cache: &ModelCache) -> Vec<String> {
     words
 }
 
-fn environment(cache: &ModelCache) -> Vec<EnvVar> {
-    let mut variables = vec![EnvVar {
+fn pod_ip() -> EnvVar {
+    EnvVar {
         name: "POD_IP".to_owned(),
         value_from: Some(EnvVarSource {
             field_ref: Some(ObjectFieldSelector {
@@ -431,7 +432,11 @@ fn environment(cache: &ModelCache) -> Vec<EnvVar> {
             ..EnvVarSource::default()
         }),
         ..EnvVar::default()
-    }];
+    }
+}
+
+fn environment(cache: &ModelCache) -> Vec<EnvVar> {
+    let mut variables = vec![pod_ip()];
     let source = &cache.spec.source;
     if let Some(hub) = &source.huggingface {
         variables.extend(hub.endpoint.as_deref().map(|it| given("HF_ENDPOINT", it)));

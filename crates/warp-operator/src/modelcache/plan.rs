@@ -1,6 +1,7 @@
 //! What a cache needs next, and what is told about it. Pure and total.
 
 mod job;
+mod nodes;
 mod optimize;
 mod settings;
 
@@ -19,6 +20,7 @@ use super::ModelCaches;
 use super::objects::{self, claim, content_key, job_name, timeout_seconds};
 use super::observe::Seen;
 use super::share;
+pub(super) use nodes::matches;
 
 /// Keeps a cache until nobody uses its files: they would be gone under a running engine.
 pub(crate) const FINALIZER: &str = "gpu.warp.dev/model-users";
@@ -60,6 +62,11 @@ pub(super) fn plan(cache: &ModelCache, seen: &Seen, now: Timestamp) -> Plan {
     }
     let before = cache.status.clone().unwrap_or_default();
     let mut after = carried_over(cache, &before, seen);
+    if let Some(copies) = &cache.spec.nodes {
+        let verdict = nodes::decide(cache, copies, seen, now, &mut after, &mut plan);
+        tell(cache, &before, after, &verdict, now, &mut plan);
+        return plan;
+    }
     let verdict = decide(cache, seen, now, &mut after, &mut plan);
     tell(cache, &before, after, &verdict, now, &mut plan);
     plan
@@ -83,6 +90,10 @@ fn carried_over(cache: &ModelCache, before: &ModelCacheStatus, seen: &Seen) -> M
         conditions: before.conditions.clone(),
         ..ModelCacheStatus::default()
     };
+    if let Some(copies) = &cache.spec.nodes {
+        nodes::carry_over(cache, copies, before, seen, &mut after);
+        return after;
+    }
     let volume = match before.shared_from {
         Some(_) => share::lent_claim(before, seen),
         None => own_claim(cache, seen),
@@ -247,6 +258,10 @@ fn first_of(names: &[String]) -> String {
 /// A cache that is being deleted: it goes when no service names it, no other cache shares its files and nobody mounts
 /// them.
 fn go(cache: &ModelCache, seen: &Seen, now: Timestamp, plan: &mut Plan) {
+    if let Some(copies) = &cache.spec.nodes {
+        nodes::go(cache, copies, seen, now, plan);
+        return;
+    }
     for job in own_jobs(cache, seen) {
         if job.meta().deletion_timestamp.is_none() {
             plan.delete_version(job);
@@ -303,7 +318,7 @@ fn tell(
     now: Timestamp,
     plan: &mut Plan,
 ) {
-    let going = verdict.reason == reason::IN_USE;
+    let going = matches!(&*verdict.reason, reason::IN_USE | reason::REMOVING);
     let ready = verdict.phase == ModelPhase::Ready && !going;
     after.phase = verdict.phase;
     let silent = ready && verdict.reason != reason::SIMULATED_FETCH;

@@ -37,6 +37,7 @@ fn held(cache: &ModelCache) -> String {
         content_key(spec),
         spec.storage_class,
         spec.access_mode.as_str(),
+        spec.nodes.as_ref().map(|copies| &copies.path),
     ])
     .to_string()
 }

@@ -17,6 +17,7 @@ use super::observe::Seen;
 use super::plan::{FINALIZER, plan};
 use super::report::Moment;
 
+mod nodes;
 mod optimize;
 mod settings;
 mod share;

@@ -145,6 +145,7 @@ const SHARED: &[Scenario] = &scenarios![
     modelcache::a_cache_says_what_it_waits_for_and_goes_when_nobody_mounts_it,
     modelcache::a_service_waits_for_its_cache_and_keeps_it,
     modelcache::caches_of_the_same_content_fetch_once,
+    modelcache::nodes_carry_no_label_without_a_copy,
     tenant::owners_and_walls_follow_their_tenant,
     tenant::a_quota_holds_until_it_is_raised,
     tenant::a_tenant_takes_back_what_it_lent,

@@ -2,9 +2,11 @@
 //! own suite: nodes of these clusters run nothing.
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::Api;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, PostParams};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
+};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 use warp_testkit::{wait_for, wait_gone};
 
@@ -111,6 +113,46 @@ pub(super) async fn caches_of_the_same_content_fetch_once(world: &World) -> Resu
     .await?;
     api.delete("tiny", &DeleteParams::default()).await?;
     wait_gone(&api, "tiny", DEADLINE).await
+}
+
+/// A cache for nodes says what they wait for, and takes back a label that promises a copy there is not.
+pub(super) async fn nodes_carry_no_label_without_a_copy(world: &World) -> Result<()> {
+    let scene = world.scene("copies").await?;
+    let api = caches(world, &scene.namespace);
+    let mine = format!("copies-{}", scene.namespace);
+    let cache = serde_json::from_value(json!({
+        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "ModelCache", "metadata": {"name": "tiny"},
+        "spec": {"source": {"huggingface": {"repository": "org/tiny"}}, "nodes": {"selector": {"models": mine}}},
+    }))?;
+    api.create(&PostParams::default(), &cache).await?;
+    let seen = until(&api, "without a node", |cache| reason(cache) == "NoNodes").await?;
+    ensure!(message(&seen).contains(&mine), "{}", message(&seen));
+    // Not ready, so that nobody is placed there.
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let label = |value: &str| json!({"models": value});
+    let node: Node = serde_json::from_value(json!({
+        "metadata": {"name": mine, "labels": label(&mine)},
+        "spec": {"unschedulable": true},
+    }))?;
+    nodes.create(&PostParams::default(), &node).await?;
+    let told = |cache: &DynamicObject| cache.data["status"]["copies"] == "0/1";
+    let seen = until(&api, "waiting for the node", told).await?;
+    let copy = &seen.data["status"]["nodes"][0];
+    ensure!(copy["message"] == "the node is not ready", "{copy}");
+    let held = seen.data["status"]["nodeLabel"].as_str();
+    let held = held.context("no label is told")?.to_owned();
+    let planted = json!({"metadata": {"labels": {&held: "ready"}}});
+    nodes
+        .patch(&mine, &PatchParams::default(), &Patch::Merge(&planted))
+        .await?;
+    wait_for(&nodes, &mine, "without the label", DEADLINE, |node| {
+        node.is_some_and(|node| !node.labels().contains_key(&held))
+    })
+    .await?;
+    api.delete("tiny", &DeleteParams::default()).await?;
+    wait_gone(&api, "tiny", DEADLINE).await?;
+    nodes.delete(&mine, &DeleteParams::default()).await?;
+    Ok(())
 }
 
 fn services(world: &World, namespace: &str) -> Api<DynamicObject> {

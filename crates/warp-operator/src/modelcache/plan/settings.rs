@@ -53,10 +53,8 @@ fn is_paced_otherwise(cache: &ModelCache, job: &Job) -> bool {
     let mut fetching = containers.filter(|one| one.name == "fetch");
     let wanted = cache.spec.bandwidth.as_deref();
     fetching.any(|one| {
-        let words = one.args.iter().flatten();
-        let rate = words
-            .filter_map(|word| word.strip_prefix(LIMIT_RATE))
-            .next();
+        let mut words = one.args.iter().flatten();
+        let rate = words.find_map(|word| word.strip_prefix(LIMIT_RATE));
         rate != wanted
     })
 }
