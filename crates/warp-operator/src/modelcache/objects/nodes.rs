@@ -30,22 +30,22 @@ pub(crate) fn node_label(namespace: &str, key: &str) -> String {
     format!("{}{name:08x}", label::HELD_MODEL)
 }
 
-/// A Job of one node is named after that very node: another of its name has another disk.
-fn named(cache: &ModelCache, what: &str, uid: &str, key: &str) -> String {
-    let one = fnv(format!("{uid}/{key}").as_bytes()) >> 32;
+/// A Job of one node, by the node's name and the content.
+fn named(cache: &ModelCache, what: &str, node: &str, key: &str) -> String {
+    let one = fnv(format!("{node}/{key}").as_bytes()) >> 32;
     format!("{}-{what}-{one:08x}", cache.name_any())
 }
 
-pub(crate) fn copy_name(cache: &ModelCache, uid: &str, key: &str) -> String {
-    named(cache, "copy", uid, key)
+pub(crate) fn copy_name(cache: &ModelCache, node: &str, key: &str) -> String {
+    named(cache, "copy", node, key)
 }
 
-pub(crate) fn drop_name(cache: &ModelCache, uid: &str, key: &str) -> String {
-    named(cache, "drop", uid, key)
+pub(crate) fn drop_name(cache: &ModelCache, node: &str, key: &str) -> String {
+    named(cache, "drop", node, key)
 }
 
-pub(crate) fn share_name(cache: &ModelCache, uid: &str, key: &str) -> String {
-    named(cache, "share", uid, key)
+pub(crate) fn share_name(cache: &ModelCache, node: &str, key: &str) -> String {
+    named(cache, "share", node, key)
 }
 
 /// Where a copy of a cache is lent, below an address that has to be known.
@@ -69,7 +69,7 @@ fn share_port(cache: &ModelCache) -> u16 {
 pub(crate) fn lend(
     cache: &ModelCache,
     (fetcher, image): (&Fetcher, &str),
-    (node, uid): (&str, &str),
+    node: &str,
     (folder, key): (&str, &str),
 ) -> Job {
     let words = [
@@ -99,7 +99,7 @@ pub(crate) fn lend(
         ..PodSpec::default()
     };
     settle(&mut pod, fetcher, node);
-    let name = share_name(cache, uid, key);
+    let name = share_name(cache, node, key);
     // Of another content than any fetch: nobody asks it for progress.
     around(cache, fetcher, (name, SHARE.to_owned()), SHARE, pod)
 }
@@ -124,7 +124,7 @@ pub(crate) fn bring(
     if let (Some(peer), Some(words)) = (peer, &mut pod.containers[0].args) {
         words.insert(1, format!("--peer={peer}"));
     }
-    let name = copy_name(cache, &node.uid().unwrap_or_default(), key);
+    let name = copy_name(cache, &node.name_any(), key);
     around(cache, fetcher, (name, key.to_owned()), "fetch", pod)
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn bring(
 pub(crate) fn removal(
     cache: &ModelCache,
     (fetcher, image): (&Fetcher, &str),
-    (node, uid): (&str, &str),
+    node: &str,
     (folder, key): (&str, &str),
 ) -> Job {
     let container = Container {
@@ -157,7 +157,7 @@ pub(crate) fn removal(
         ..PodSpec::default()
     };
     settle(&mut pod, fetcher, node);
-    let name = drop_name(cache, uid, key);
+    let name = drop_name(cache, node, key);
     let mut job = around(cache, fetcher, (name, key.to_owned()), DROP, pod);
     if let Some(spec) = &mut job.spec {
         spec.active_deadline_seconds = Some(DROP_SECONDS);

@@ -253,7 +253,7 @@ impl Pass<'_> {
             let known = old
                 .iter()
                 .find(|one| one.uid == uid && one.content_key == key);
-            let name = copy_name(self.cache, &uid, &key);
+            let name = copy_name(self.cache, &copy.name, &key);
             let is_there = |one: &&NodeCopy| one.phase == CopyPhase::Ready;
             let current = after.content_key.as_ref() == Some(&key);
             if let Some(known) = known.filter(is_there).filter(|_| current) {
@@ -266,7 +266,18 @@ impl Pass<'_> {
                 continue;
             };
             self.needed.push(name);
-            let verdict = self.follow(&job, &mut copy, after, plan);
+            // Another node of its name has another disk.
+            let earlier = job.creation_timestamp() < node.creation_timestamp();
+            if earlier && job.meta().deletion_timestamp.is_none() {
+                plan.delete_version(&job);
+            }
+            let verdict = if earlier {
+                let message = "an earlier node of its name was fetching";
+                copy.message = Some(message.to_owned());
+                Verdict::pending(reason::FETCH_PENDING, message)
+            } else {
+                self.follow(&job, &mut copy, after, plan)
+            };
             if copy.phase != CopyPhase::Ready {
                 // While nobody has it, a failure keeps others from failing in the same way.
                 let over = copy.phase == CopyPhase::Failed;
@@ -311,11 +322,11 @@ impl Pass<'_> {
         let (Some(able), Some(image)) = (able, &self.seen.fetcher.image) else {
             return Lent::Nowhere;
         };
-        let name = share_name(self.cache, &able.uid, &self.key);
+        let name = share_name(self.cache, &able.name, &self.key);
         self.needed.push(name.clone());
         let Some(job) = self.job(&name) else {
             let folder = self.folder(&self.key);
-            let at = (&*able.name, &*able.uid);
+            let at = &*able.name;
             let fetcher = (&self.seen.fetcher, &**image);
             plan.create_or_find(&lend(self.cache, fetcher, at, (&folder, &self.key)));
             return Lent::Soon;
@@ -541,17 +552,17 @@ impl Pass<'_> {
             );
             plan.because("its copy goes");
         }
-        let fetching = copy_name(self.cache, &copy.uid, &copy.content_key);
+        let fetching = copy_name(self.cache, &copy.name, &copy.content_key);
         let began = copy.phase != CopyPhase::Pending || self.job(&fetching).is_some();
         let image = self.seen.fetcher.image.as_ref()?;
         if !began {
             return None;
         }
-        let name = drop_name(self.cache, &copy.uid, &copy.content_key);
+        let name = drop_name(self.cache, &copy.name, &copy.content_key);
         let Some(job) = self.job(&name) else {
             // Nobody writes there any more when the fetch is gone.
             if self.job(&fetching).is_none() {
-                let at = (&*copy.name, &*copy.uid);
+                let at = &*copy.name;
                 let what = (&*folder, &*copy.content_key);
                 let job = removal(self.cache, (&self.seen.fetcher, image), at, what);
                 plan.create_or_find(&job);

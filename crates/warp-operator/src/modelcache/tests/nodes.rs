@@ -42,7 +42,7 @@ fn held() -> String {
 
 /// The Job of a node, with a status and its pod's last words.
 fn with_copy(mut seen: Seen, name: &str, status: Value, words: Option<&str>) -> Seen {
-    let job = copy_name(&kept(), &format!("uid-{name}"), &key());
+    let job = copy_name(&kept(), name, &key());
     let uid = format!("uid-job-{name}");
     seen.jobs.push(Arc::new(typed(json!({
         "metadata": {"name": job, "uid": uid, "resourceVersion": "1", "ownerReferences": owned("ModelCache", "uid-m")},
@@ -58,7 +58,7 @@ fn with_copy(mut seen: Seen, name: &str, status: Value, words: Option<&str>) -> 
 
 /// The Job by which a node lends its copy.
 fn with_lender(mut seen: Seen, name: &str, phase: &str) -> Seen {
-    let job = share_name(&kept(), &format!("uid-{name}"), &key());
+    let job = share_name(&kept(), name, &key());
     seen.jobs.push(Arc::new(typed(json!({
         "metadata": {"name": job, "uid": "uid-share", "resourceVersion": "1", "creationTimestamp": now().to_string(),
             "ownerReferences": owned("ModelCache", "uid-m")},
@@ -289,7 +289,7 @@ fn a_cache_goes_with_its_last_copy() {
     assert_eq!(ready(&status(&goes)), ("False", "Removing"));
     assert_eq!(jobs(&goes).len(), 1);
     seen.jobs.push(Arc::new(typed(json!({
-        "metadata": {"name": drop_name(&cache, "uid-a", &key()), "uid": "uid-drop", "resourceVersion": "1",
+        "metadata": {"name": drop_name(&cache, "a", &key()), "uid": "uid-drop", "resourceVersion": "1",
             "ownerReferences": owned("ModelCache", "uid-m")},
         "status": complete(),
     }))));
