@@ -573,6 +573,8 @@ impl Pass<'_> {
             return Some(copy);
         };
         if job_condition(job, "Complete").is_some() {
+            // It goes when the status no longer names the copy: a crash in between must not remove it twice.
+            self.needed.push(name);
             return None;
         }
         if let Some((_, why, _)) = job_condition(job, "Failed") {
@@ -581,6 +583,7 @@ impl Pass<'_> {
                 copy.name
             );
             plan.note(about(self.cache), true, reason::COPY_LEFT, message);
+            self.needed.push(name);
             return None;
         }
         self.needed.push(name);
