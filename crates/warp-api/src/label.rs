@@ -58,6 +58,11 @@ pub const RENTED_FOR: &str = "gpu.warp.dev/rented-for";
 pub const MODEL_CACHE: &str = "gpu.warp.dev/model-cache";
 /// Job and pod of a ModelCache: what they fetch, `status.contentKey` once it is complete.
 pub const MODEL_CONTENT: &str = "gpu.warp.dev/model-content";
+/// Node: begins the label for a model the node has a complete copy of; a name of its content follows, and the value is
+/// [`HELD`].
+pub const HELD_MODEL: &str = "models.gpu.warp.dev/";
+/// Value of such a label.
+pub const HELD: &str = "ready";
 /// Job that Warp did not make, label: with the value `true` it waits in the queue for its place.
 pub const QUEUE: &str = "gpu.warp.dev/queue";
 /// Queued Job, annotation of its owner: `high`, `normal` or `low`.

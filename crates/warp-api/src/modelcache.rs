@@ -5,6 +5,7 @@
 // The lint takes the columns of one `#[kube]` for one attribute said twice.
 #![allow(clippy::duplicated_attributes)]
 
+mod nodes;
 mod source;
 
 use k8s_openapi::api::core::v1::EnvVar;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::crd::Rule;
 use crate::workload::WorkloadResources;
+pub use nodes::{CopyPhase, NodeCopies, NodeCopy};
 pub use source::{
     AzureSource, GcsSource, HttpFile, HttpSource, HuggingfaceSource, ModelSource, OciSource,
     PvcSource, S3Source,
@@ -58,6 +60,18 @@ pub const MOUNT: &str = "/models";
         priority = 1
     ),
     printcolumn(
+        name = "Copies",
+        type_ = "string",
+        json_path = ".status.copies",
+        priority = 1
+    ),
+    printcolumn(
+        name = "SharedFrom",
+        type_ = "string",
+        json_path = ".status.sharedFrom",
+        priority = 1
+    ),
+    printcolumn(
         name = "Reason",
         type_ = "string",
         json_path = ".status.conditions[?(@.type=='Ready')].reason",
@@ -95,6 +109,10 @@ pub struct ModelCacheSpec {
     /// `ReadWriteOnce` keeps all users on the node of the fetch. Cannot be changed.
     #[serde(default)]
     pub access_mode: AccessMode,
+    /// Keeps a copy on the disk of every node that matches, instead of on a volume: `size`, `storageClass` and
+    /// `accessMode` mean nothing then. Cannot be added or removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<NodeCopies>,
     /// Bytes a second at most, such as `100Mi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[1-9][0-9]{0,8}(Ki|Mi|Gi)?$"))]
@@ -104,7 +122,8 @@ pub struct ModelCacheSpec {
     #[serde(default = "default_backoff_limit")]
     #[schemars(range(min = 0, max = 20))]
     pub backoff_limit: i32,
-    /// A fetch that takes longer has failed: `90m`, `24h`.
+    /// A fetch that takes longer has failed: `90m`, `24h`. This and `backoffLimit` may be changed while it runs; another
+    /// `bandwidth` begins it again from where it stopped.
     #[serde(default = "default_timeout")]
     #[schemars(
         regex(pattern = r"^([1-9][0-9]{0,5}h)?([1-9][0-9]{0,5}m)?([1-9][0-9]{0,5}s)?$"),
@@ -198,6 +217,25 @@ pub struct ModelCacheStatus {
     /// The claim that holds the files. Pods mount it read-only at `/models`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
+    /// The ModelCache of this namespace that fetched the same content and on whose volume it lies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_from: Option<String>,
+    /// ModelCaches whose content lies on the volume of this one, in alphabetical order, and of many the first ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shared_by: Vec<String>,
+    /// The folder of nodes that holds the files, with `nodes`. Pods mount it read-only at `/models`, on nodes with the label
+    /// `nodeLabel`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<String>,
+    /// The label of nodes that have a complete copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_label: Option<String>,
+    /// Copies that are complete, of those there are to be, such as `2/3`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copies: Option<String>,
+    /// The copy of each node, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<NodeCopy>,
     /// The folder of the complete model as a pod sees it that mounts the claim at `/models`. It names the last complete
     /// one while another is being fetched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -373,6 +411,21 @@ pub const RULES: &[Rule] = &[
         at: "spec.source.pvc",
         rule: "!has(self.path) || !self.path.split('/').exists(part, part == '..')",
         message: "path must stay on the volume: '..' is not allowed",
+    },
+    Rule {
+        at: "spec.nodes",
+        rule: "!self.path.split('/').exists(part, part == '..')",
+        message: "path must be a folder of the node: '..' is not allowed",
+    },
+    Rule {
+        at: "spec",
+        rule: "!has(self.nodes) || !has(self.optimize)",
+        message: "optimize makes its model on a volume: it cannot be given with nodes",
+    },
+    Rule {
+        at: "spec",
+        rule: "has(self.nodes) == has(oldSelf.nodes) && (!has(self.nodes) || self.nodes.path == oldSelf.nodes.path)",
+        message: "nodes cannot be added, removed or given another path: make another cache",
     },
     Rule {
         at: "spec",

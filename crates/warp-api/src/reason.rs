@@ -233,6 +233,16 @@ pub const ATTEMPTS_EXHAUSTED: &str = "AttemptsExhausted";
 
 /// ModelCache: the model the spec names is complete and verified.
 pub const MODEL_FETCHED: &str = "Fetched";
+/// ModelCache: the model is complete and verified, on the volume of another cache that fetched the same.
+pub const MODEL_SHARED: &str = "Shared";
+/// ModelCache: no node has the labels of `spec.nodes.selector`.
+pub const NO_NODES: &str = "NoNodes";
+/// ModelCache: this operator may not label nodes, since it serves one namespace.
+pub const NODES_NOT_ALLOWED: &str = "NodesNotAllowed";
+/// ModelCache: it is being deleted, and its copies are being removed from nodes.
+pub const REMOVING: &str = "Removing";
+/// ModelCache: a copy that is to go could not be removed from its node.
+pub const COPY_LEFT: &str = "CopyLeft";
 /// ModelCache: files are being fetched.
 pub const FETCHING: &str = "Fetching";
 /// ModelCache: the fetch has not started.

@@ -26,7 +26,7 @@ use crate::sign::Signer;
 use crate::source::Source;
 use crate::transfer::{Patience, Transfer, comes_in_ranges, known_by, part_name};
 use crate::verified::{Manifest, Verified, is_trusted, manifests};
-use crate::{folder, hub, oci, part, plain, publish};
+use crate::{folder, hub, oci, part, peer, plain, publish};
 
 /// Files from this size on fill the connections by themselves: few of them are worked on at once.
 const LARGE_BYTES: u64 = 64 << 20;
@@ -55,6 +55,9 @@ pub struct Options {
     pub azure: Azure,
     pub selection: Selection,
     pub limits: Limits,
+    /// Machines nearby that share models as a hub does: what they have of a repository of the hub is taken from them. What
+    /// it is and whether it may be had, the hub says.
+    pub peers: Vec<String>,
 }
 
 /// What was published.
@@ -83,6 +86,9 @@ pub async fn fetch(options: Options, progress: Arc<Progress>) -> Result<Report, 
     progress.enter(Phase::Listing);
     let listing = patiently(&client, &options, &progress).await?;
     let mut listing = options.selection.of(listing)?;
+    if let Source::Hub(hub) = &options.source {
+        peer::prefer(&client, &options.peers, hub, &mut listing).await;
+    }
     if let Some(name) = &options.name {
         listing.name.clone_from(name);
     }

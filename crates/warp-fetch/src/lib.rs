@@ -21,6 +21,7 @@ mod oci;
 mod pace;
 mod part;
 mod pattern;
+mod peer;
 mod plain;
 mod progress;
 mod proof;

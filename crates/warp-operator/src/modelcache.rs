@@ -8,6 +8,7 @@ mod objects;
 mod observe;
 mod plan;
 mod report;
+mod share;
 #[cfg(test)]
 mod tests;
 
@@ -15,7 +16,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus, PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 use warp_api::{InferenceService, ModelCache, label};
 use warp_runtime::cache::{Cache, Shape, Source};
@@ -33,9 +34,12 @@ pub(crate) const NAME: &str = "modelcache";
 /// The kind as the runtime runs it.
 #[derive(Debug)]
 pub(crate) struct ModelCaches {
+    caches: Cache<ModelCache>,
     claims: Cache<PersistentVolumeClaim>,
     jobs: Cache<Job>,
     pods: Cache<Pod>,
+    /// Nodes, where this operator may label them.
+    nodes: Option<Cache<Node>>,
     /// Services, where this operator may read them.
     services: Option<Cache<InferenceService>>,
     fetcher: Fetcher,
@@ -78,7 +82,12 @@ impl ModelCaches {
             },
         );
         let pods = runtime.cache(Source::within::<Pod>(namespace), pod_shape());
+        let nodes = namespace
+            .is_none()
+            .then(|| runtime.cache(Source::all::<Node>(), node_shape()));
         let kind = Self {
+            caches: caches.clone(),
+            nodes: nodes.clone(),
             claims: claims.clone(),
             jobs: jobs.clone(),
             pods: pods.clone(),
@@ -86,12 +95,18 @@ impl ModelCaches {
             fetcher: fetcher.clone(),
             identity: identity.to_owned(),
         };
-        let known = caches.clone();
-        let registration = Registration::of(kind, caches)
+        let (known, sharing) = (caches.clone(), caches.clone());
+        let copied = caches.clone();
+        let mut registration = Registration::of(kind, caches)
+            .watches(caches, move |cache| share::concerned(cache, &sharing))
             .owns(&claims)
             .owns(&jobs)
             .labels(&pods, label::MODEL_CACHE)
             .watches(&pods, move |pod| observe::users_caches(pod, &known));
+        if let Some(nodes) = &nodes {
+            registration =
+                registration.watches(nodes, move |node| observe::caches_on(node, &copied));
+        }
         runtime.register(match services {
             Some(services) => registration.watches(services, |service| {
                 inferenceservice::cache_of(service).into_iter().collect()
@@ -112,14 +127,45 @@ fn shape() -> Shape<ModelCache> {
                 entry.fields_v1 = None;
             }
         },
+        indexes: share::INDEXES,
+    }
+}
+
+/// Nodes, with what tells whether they are to have copies and can be given one.
+fn node_shape() -> Shape<Node> {
+    Shape {
+        keep: |_| true,
+        trim: |node| {
+            node.annotations_mut().clear();
+            if let Some(status) = &mut node.status {
+                let ready = status.conditions.take().unwrap_or_default();
+                let ready = ready.into_iter().filter(|one| one.type_ == "Ready");
+                *status = NodeStatus {
+                    // When it was last heard of is news without meaning.
+                    conditions: Some(
+                        ready
+                            .map(|one| NodeCondition {
+                                last_heartbeat_time: None,
+                                ..one
+                            })
+                            .collect(),
+                    ),
+                    ..NodeStatus::default()
+                };
+            }
+        },
         indexes: &[],
     }
 }
 
-/// Pods that mount a claim, or that run the operator itself; of each what tells who uses what and how it goes.
+/// Pods that mount a claim or a folder of their node, or that run the operator itself; of each what tells who uses what and how it goes.
 fn pod_shape() -> Shape<Pod> {
     Shape {
-        keep: |pod| observe::claims_of(pod).next().is_some() || observe::is_operator(pod),
+        keep: |pod| {
+            observe::claims_of(pod).next().is_some()
+                || observe::folders_of(pod).next().is_some()
+                || observe::is_operator(pod)
+        },
         trim: |pod| {
             pod.annotations_mut().clear();
         },

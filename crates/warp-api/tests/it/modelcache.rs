@@ -66,7 +66,23 @@ fn every_rule_refuses_its_example_and_no_other() {
     let both = json!({"huggingface": hub["huggingface"], "http": {"url": "https://h/f"}});
     let mut class = good.clone();
     class["spec"]["storageClass"] = json!("fast");
+    let on_nodes = |path: &str| {
+        let mut object = good.clone();
+        object["spec"]["nodes"] = json!({"path": path});
+        object
+    };
+    let mut both_ways = on_nodes("/models");
+    both_ways["spec"]["optimize"] = json!({"image": "i"});
+    let kept = on_nodes("/models");
     let refused = [
+        (
+            on_nodes("/models/../etc"),
+            None,
+            "must be a folder of the node",
+        ),
+        (both_ways, None, "cannot be given with nodes"),
+        (on_nodes("/models"), Some(&good), "cannot be added"),
+        (on_nodes("/other"), Some(&kept), "cannot be added"),
         (
             cache(&"x".repeat(49), hub.clone(), "5Gi"),
             None,

@@ -99,6 +99,7 @@ impl World {
             google: Google::default(),
             azure: Azure::default(),
             selection: Selection::default(),
+            peers: Vec::new(),
             limits: Limits {
                 connections: 4,
                 stall: Duration::from_secs(20),

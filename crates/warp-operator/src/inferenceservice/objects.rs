@@ -161,6 +161,10 @@ pub(super) fn render(service: &InferenceService, base: &Base<'_>) -> Result<Valu
     volumes(spec, base, &mut pod, &mut container);
     security(base, &mut pod);
     placement(base, &mut pod);
+    // Only there are the files: the line chooses among the nodes that have them.
+    if let Some(held) = base.weights.and_then(|weights| weights.label.as_ref()) {
+        pod["nodeSelector"] = json!({ held: label::HELD });
+    }
     if let Some(class) = &spec.priority_class_name {
         pod["priorityClassName"] = json!(class);
     }
@@ -418,7 +422,11 @@ fn volumes(spec: &InferenceServiceSpec, base: &Base<'_>, pod: &mut Value, contai
     let given = spec.model.claim().map(|(claim, _)| claim);
     let given = given.filter(|_| spec.engine.kind != EngineKind::Simulated);
     // A cache's files are mounted for every engine: that is how the cache knows its users.
-    if let Some(claim) = base.weights.map(|weights| weights.claim.as_str()).or(given) {
+    if let Some(folder) = base.weights.and_then(|weights| weights.folder.as_ref()) {
+        let folder = json!({ "path": folder, "type": "Directory" });
+        volumes.push(json!({ "name": "models", "hostPath": folder }));
+        mounts.push(json!({ "name": "models", "mountPath": MODELS, "readOnly": true }));
+    } else if let Some(claim) = base.weights.map(|weights| weights.claim.as_str()).or(given) {
         let claim = json!({ "claimName": claim, "readOnly": true });
         volumes.push(json!({ "name": "models", "persistentVolumeClaim": claim }));
         mounts.push(json!({ "name": "models", "mountPath": MODELS, "readOnly": true }));

@@ -10,12 +10,19 @@ use warp_api::{InferenceService, ModelCacheStatus, condition, reason};
 use super::observe::Seen;
 use super::plan::Refusal;
 
-/// A complete model on a claim, as a pod sees it.
+/// A complete model on a claim or on the disks of nodes, as a pod sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Weights {
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(super) claim: String,
     pub(super) path: String,
+    /// The folder of nodes instead of a claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) folder: Option<String>,
+    /// The label of nodes that have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) label: Option<String>,
 }
 
 /// The weights a service's copies are to load; none for one that names no cache. `rendered` is what its Deployment was
@@ -69,9 +76,16 @@ pub(super) fn of(
 }
 
 fn published(status: &ModelCacheStatus) -> Option<Weights> {
+    let path = status.served_path()?.to_owned();
+    let (claim, folder) = match (&status.volume, &status.folder) {
+        (Some(claim), _) => (claim.clone(), None),
+        (None, folder) => (String::new(), Some(folder.clone()?)),
+    };
     Some(Weights {
-        claim: status.volume.clone()?,
-        path: status.served_path()?.to_owned(),
+        claim,
+        path,
+        label: status.node_label.clone().filter(|_| folder.is_some()),
+        folder,
     })
 }
 

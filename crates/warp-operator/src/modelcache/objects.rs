@@ -1,5 +1,6 @@
 //! The claim and the Job of a cache. Pure.
 
+pub(crate) mod nodes;
 pub(crate) mod optimize;
 
 use std::collections::BTreeMap;
@@ -44,6 +45,8 @@ const PERMANENT: [i32; 2] = [2, 3];
 /// Progress is answered for on one of the ports from here on.
 const FIRST_PORT: u16 = 20_000;
 const PORTS: u64 = 10_000;
+/// The word of a fetch that says how fast it may be.
+pub(crate) const LIMIT_RATE: &str = "--limit-rate=";
 const TIMEOUT_SECONDS: i64 = 24 * 3600;
 
 /// Names what a spec fetches: the same source, revision and patterns have the same key.
@@ -393,7 +396,7 @@ fn arguments(cache: &ModelCache) -> Vec<String> {
     words.extend(
         spec.bandwidth
             .iter()
-            .map(|rate| format!("--limit-rate={rate}")),
+            .map(|rate| format!("{LIMIT_RATE}{rate}")),
     );
     let listed = spec.source.http.iter().flat_map(|http| &http.files);
     words.extend(listed.map(|file| {
@@ -418,8 +421,8 @@ fn arguments(cache: &ModelCache) -> Vec<String> {
     words
 }
 
-fn environment(cache: &ModelCache) -> Vec<EnvVar> {
-    let mut variables = vec![EnvVar {
+fn pod_ip() -> EnvVar {
+    EnvVar {
         name: "POD_IP".to_owned(),
         value_from: Some(EnvVarSource {
             field_ref: Some(ObjectFieldSelector {
@@ -429,7 +432,11 @@ fn environment(cache: &ModelCache) -> Vec<EnvVar> {
             ..EnvVarSource::default()
         }),
         ..EnvVar::default()
-    }];
+    }
+}
+
+fn environment(cache: &ModelCache) -> Vec<EnvVar> {
+    let mut variables = vec![pod_ip()];
     let source = &cache.spec.source;
     if let Some(hub) = &source.huggingface {
         variables.extend(hub.endpoint.as_deref().map(|it| given("HF_ENDPOINT", it)));

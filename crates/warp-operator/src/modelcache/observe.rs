@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use kube::{Resource, ResourceExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -15,6 +15,7 @@ use warp_runtime::cache::{Cache, Key};
 use super::ModelCaches;
 use super::objects::{Fetcher, content_key, progress_port};
 use super::report::Moment;
+use super::share;
 
 /// How long a fetch may take to say how far it is.
 const PROGRESS_LIMIT: Duration = Duration::from_secs(1);
@@ -31,12 +32,30 @@ pub(crate) struct Seen {
     pub(crate) fetchers: Vec<Arc<Pod>>,
     /// Other pods that mount the claim and have not ended.
     pub(crate) users: Vec<String>,
+    /// Other caches of the namespace that name the same content, or share a volume with this one.
+    pub(crate) siblings: Vec<Arc<ModelCache>>,
+    /// The claims of those.
+    pub(crate) sibling_claims: Vec<Arc<PersistentVolumeClaim>>,
+    /// Pods that mount the volume this cache shares, and have not ended.
+    pub(crate) lent_users: Vec<String>,
+    /// Every node, where this operator may label them and the cache keeps copies on nodes.
+    pub(crate) nodes: Option<Vec<Arc<Node>>>,
+    /// Pods of this namespace that mount folders of their nodes and have not ended.
+    pub(crate) mounts: Vec<FolderMount>,
     /// InferenceServices that name it.
     pub(crate) services: Vec<String>,
     /// What the running fetch says of itself.
     pub(crate) moment: Option<Moment>,
     /// What fetches.
     pub(crate) fetcher: Fetcher,
+}
+
+/// A pod that mounts a folder of its node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FolderMount {
+    pub(crate) pod: String,
+    pub(crate) node: String,
+    pub(crate) folder: String,
 }
 
 pub(super) async fn see(kind: &ModelCaches, cache: &ModelCache) -> Seen {
@@ -49,12 +68,23 @@ pub(super) async fn see(kind: &ModelCaches, cache: &ModelCache) -> Seen {
     let pods = kind.pods.in_namespace(&namespace);
     let (fetchers, others): (Vec<_>, Vec<_>) =
         pods.into_iter().partition(|pod| of_cache(pod.labels()));
-    let mut users: Vec<String> = others
-        .iter()
-        .filter(|pod| !is_finished(pod) && claims_of(pod).any(|mounted| mounted == claim))
-        .map(|pod| pod.name_any())
-        .collect();
-    users.sort();
+    let users_of = |claim: &str| {
+        let pods = others
+            .iter()
+            .filter(|pod| !is_finished(pod) && claims_of(pod).any(|mounted| mounted == claim));
+        let mut names: Vec<String> = pods.map(|pod| pod.name_any()).collect();
+        names.sort();
+        names
+    };
+    let siblings = share::siblings(cache, &kind.caches);
+    let claims = siblings.iter().map(|one| {
+        let name = ModelCache::claim_name(&one.name_any());
+        kind.claims.get(&Key::new(&namespace, &name))
+    });
+    let sibling_claims = claims.flatten().collect();
+    let lender = cache.status.as_ref();
+    let lender = lender.and_then(|status| status.shared_from.as_deref());
+    let lent = lender.map(ModelCache::claim_name);
     let mut seen = Seen {
         claim: kind.claims.get(&Key::new(&namespace, &claim)),
         jobs: kind
@@ -64,7 +94,15 @@ pub(super) async fn see(kind: &ModelCaches, cache: &ModelCache) -> Seen {
             .filter(|job| of_cache(job.labels()))
             .collect(),
         fetchers,
-        users,
+        users: users_of(&claim),
+        siblings,
+        sibling_claims,
+        lent_users: lent.map(|claim| users_of(&claim)).unwrap_or_default(),
+        nodes: match (&cache.spec.nodes, &kind.nodes) {
+            (Some(_), Some(nodes)) => Some(nodes.all()),
+            _ => None,
+        },
+        mounts: folder_mounts(cache, &others),
         services: services_of(kind, cache),
         moment: None,
         fetcher: kind.fetcher.clone(),
@@ -76,6 +114,25 @@ pub(super) async fn see(kind: &ModelCaches, cache: &ModelCache) -> Seen {
         seen.moment = ask(&address, cache).await;
     }
     seen
+}
+
+fn folder_mounts(cache: &ModelCache, pods: &[Arc<Pod>]) -> Vec<FolderMount> {
+    if cache.spec.nodes.is_none() {
+        return Vec::new();
+    }
+    let live = pods.iter().filter(|pod| !is_finished(pod));
+    let mounts = live.flat_map(|pod| {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        let (name, node) = (pod.name_any(), node.unwrap_or_default());
+        folders_of(pod).map(move |folder| FolderMount {
+            pod: name.clone(),
+            node: node.clone(),
+            folder: folder.to_owned(),
+        })
+    });
+    let mut mounts: Vec<FolderMount> = mounts.collect();
+    mounts.sort_by(|a, b| (&a.pod, &a.folder).cmp(&(&b.pod, &b.folder)));
+    mounts
 }
 
 /// The InferenceServices that name a cache, in alphabetical order.
@@ -168,10 +225,48 @@ pub(super) fn claims_of(pod: &Pod) -> impl Iterator<Item = &str> {
         .filter_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.as_str()))
 }
 
+/// The folders of its node a pod mounts.
+pub(super) fn folders_of(pod: &Pod) -> impl Iterator<Item = &str> {
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
+    volumes
+        .into_iter()
+        .flatten()
+        .filter_map(|volume| Some(volume.host_path.as_ref()?.path.as_str()))
+}
+
+/// The caches that have, or are to have, a copy on a node.
+pub(super) fn caches_on(node: &Node, caches: &Cache<ModelCache>) -> Vec<Key> {
+    let name = node.name_any();
+    let all = caches.all();
+    let concerned = all.iter().filter(|cache| {
+        let wanted = cache.spec.nodes.as_ref();
+        let wanted = wanted.is_some_and(|copies| super::plan::matches(copies, node));
+        let status = cache.status.as_ref();
+        wanted || status.is_some_and(|status| status.nodes.iter().any(|copy| copy.name == name))
+    });
+    concerned.map(|cache| Key::of(&**cache)).collect()
+}
+
 /// The caches whose files a pod mounts.
 pub(super) fn users_caches(pod: &Pod, caches: &Cache<ModelCache>) -> Vec<Key> {
     let namespace = pod.namespace().unwrap_or_default();
     let keys = claims_of(pod).filter_map(|claim| claim.strip_suffix("-model"));
     let keys = keys.map(|name| Key::new(&namespace, name));
-    keys.filter(|key| caches.get(key).is_some()).collect()
+    let keys = keys.filter(|key| caches.get(key).is_some());
+    let mut all: Vec<Key> = keys
+        .flat_map(|key| {
+            let mut all = share::sharers(&key, caches);
+            all.push(key);
+            all
+        })
+        .collect();
+    if folders_of(pod).next().is_some() {
+        let here = caches.in_namespace(&namespace);
+        let kept = here.iter().filter(|cache| {
+            let copies = cache.spec.nodes.as_ref();
+            copies.is_some_and(|copies| folders_of(pod).any(|one| one.starts_with(&copies.path)))
+        });
+        all.extend(kept.map(|cache| Key::of(&**cache)));
+    }
+    all
 }

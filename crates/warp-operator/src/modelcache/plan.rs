@@ -1,7 +1,9 @@
 //! What a cache needs next, and what is told about it. Pure and total.
 
 mod job;
+mod nodes;
 mod optimize;
+mod settings;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
@@ -17,6 +19,8 @@ use warp_runtime::reconcile::Reconcile;
 use super::ModelCaches;
 use super::objects::{self, claim, content_key, job_name, timeout_seconds};
 use super::observe::Seen;
+use super::share;
+pub(super) use nodes::matches;
 
 /// Keeps a cache until nobody uses its files: they would be gone under a running engine.
 pub(crate) const FINALIZER: &str = "gpu.warp.dev/model-users";
@@ -25,14 +29,14 @@ const NAMED: usize = 3;
 const LISTED: usize = 20;
 
 /// Where a cache is, in words.
-struct Verdict {
+pub(super) struct Verdict {
     phase: ModelPhase,
     reason: String,
     message: String,
 }
 
 impl Verdict {
-    fn new(phase: ModelPhase, reason: &str, message: impl Into<String>) -> Self {
+    pub(super) fn new(phase: ModelPhase, reason: &str, message: impl Into<String>) -> Self {
         Self {
             phase,
             reason: reason.to_owned(),
@@ -40,7 +44,7 @@ impl Verdict {
         }
     }
 
-    fn pending(reason: &str, message: impl Into<String>) -> Self {
+    pub(super) fn pending(reason: &str, message: impl Into<String>) -> Self {
         Self::new(ModelPhase::Pending, reason, message)
     }
 }
@@ -58,6 +62,11 @@ pub(super) fn plan(cache: &ModelCache, seen: &Seen, now: Timestamp) -> Plan {
     }
     let before = cache.status.clone().unwrap_or_default();
     let mut after = carried_over(cache, &before, seen);
+    if let Some(copies) = &cache.spec.nodes {
+        let verdict = nodes::decide(cache, copies, seen, now, &mut after, &mut plan);
+        tell(cache, &before, after, &verdict, now, &mut plan);
+        return plan;
+    }
     let verdict = decide(cache, seen, now, &mut after, &mut plan);
     tell(cache, &before, after, &verdict, now, &mut plan);
     plan
@@ -65,19 +74,35 @@ pub(super) fn plan(cache: &ModelCache, seen: &Seen, now: Timestamp) -> Plan {
 
 /// What stays of the last status: the complete model, as long as its volume is the same.
 fn carried_over(cache: &ModelCache, before: &ModelCacheStatus, seen: &Seen) -> ModelCacheStatus {
+    let mut users = seen.users.clone();
+    users.extend(seen.lent_users.iter().cloned());
+    users.sort();
+    users.dedup();
+    let sharers = share::shared_by(cache, seen);
     let mut after = ModelCacheStatus {
         observed_generation: cache.meta().generation,
         source: Some(cache.spec.source.word()),
         volume: Some(ModelCache::claim_name(&cache.name_any())),
-        users: seen.users.iter().take(LISTED).cloned().collect(),
-        user_count: i64::try_from(seen.users.len()).unwrap_or(i64::MAX),
+        shared_by: sharers.into_iter().take(LISTED).collect(),
+        user_count: i64::try_from(users.len()).unwrap_or(i64::MAX),
+        users: users.into_iter().take(LISTED).collect(),
         services: seen.services.iter().take(LISTED).cloned().collect(),
         conditions: before.conditions.clone(),
         ..ModelCacheStatus::default()
     };
-    let same_volume = before.volume_uid.is_some()
-        && before.volume_uid == own_claim(cache, seen).and_then(ResourceExt::uid);
+    if let Some(copies) = &cache.spec.nodes {
+        nodes::carry_over(cache, copies, before, seen, &mut after);
+        return after;
+    }
+    let volume = match before.shared_from {
+        Some(_) => share::lent_claim(before, seen),
+        None => own_claim(cache, seen),
+    };
+    let same_volume =
+        before.volume_uid.is_some() && before.volume_uid == volume.and_then(ResourceExt::uid);
     if same_volume {
+        after.volume = volume.map(ResourceExt::name_any);
+        after.shared_from.clone_from(&before.shared_from);
         after.path.clone_from(&before.path);
         after.commit.clone_from(&before.commit);
         after.digest.clone_from(&before.digest);
@@ -95,7 +120,10 @@ fn carried_over(cache: &ModelCache, before: &ModelCacheStatus, seen: &Seen) -> M
 }
 
 /// The cache's own claim.
-fn own_claim<'a>(cache: &ModelCache, seen: &'a Seen) -> Option<&'a PersistentVolumeClaim> {
+pub(super) fn own_claim<'a>(
+    cache: &ModelCache,
+    seen: &'a Seen,
+) -> Option<&'a PersistentVolumeClaim> {
     let uid = cache.uid().unwrap_or_default();
     seen.claim
         .as_deref()
@@ -116,7 +144,9 @@ fn decide(
     plan: &mut Plan,
 ) -> Verdict {
     let key = content_key(&cache.spec);
-    let complete = after.content_key.as_ref() == Some(&key);
+    // What is made of a model is made on a volume of its own.
+    let elsewhere = after.shared_from.is_some() && cache.spec.optimize.is_some();
+    let complete = after.content_key.as_ref() == Some(&key) && !elsewhere;
     let making = optimize::wanted(cache, after).filter(|_| complete);
     let wanted = match &making {
         Some(making) => Some(making.job_name.clone()),
@@ -135,6 +165,10 @@ fn decide(
     };
     if let Some(making) = making {
         return optimize::decide(cache, seen, &making, now, after, plan);
+    }
+    if let Some(lender) = share::lender(cache, seen) {
+        let waits = share::follow(cache, lender, seen, after);
+        return waits.unwrap_or_else(|| complete_verdict(after));
     }
     match own_claim(cache, seen) {
         None if seen.claim.is_some() => {
@@ -185,6 +219,12 @@ fn complete_verdict(after: &ModelCacheStatus) -> Verdict {
     }
     let files = after.files.unwrap_or_default();
     let bytes = after.bytes.unwrap_or_default();
+    if let Some(lender) = &after.shared_from {
+        let message = format!(
+            "{files} files with {bytes} bytes are complete and verified, fetched once by ModelCache {lender} and shared from its volume"
+        );
+        return Verdict::new(ModelPhase::Ready, reason::MODEL_SHARED, message);
+    }
     let message = format!("{files} files with {bytes} bytes are complete and verified");
     Verdict::new(ModelPhase::Ready, reason::MODEL_FETCHED, message)
 }
@@ -215,14 +255,20 @@ fn first_of(names: &[String]) -> String {
     }
 }
 
-/// A cache that is being deleted: it goes when no service names it and nobody mounts its files.
+/// A cache that is being deleted: it goes when no service names it, no other cache shares its files and nobody mounts
+/// them.
 fn go(cache: &ModelCache, seen: &Seen, now: Timestamp, plan: &mut Plan) {
+    if let Some(copies) = &cache.spec.nodes {
+        nodes::go(cache, copies, seen, now, plan);
+        return;
+    }
     for job in own_jobs(cache, seen) {
         if job.meta().deletion_timestamp.is_none() {
             plan.delete_version(job);
         }
     }
-    if seen.users.is_empty() && seen.services.is_empty() {
+    let sharers = share::shared_by(cache, seen);
+    if seen.users.is_empty() && seen.services.is_empty() && sharers.is_empty() {
         "nobody uses its files".clone_into(&mut plan.why);
         plan.remove_finalizer(cache, FINALIZER);
         return;
@@ -248,7 +294,14 @@ fn go(cache: &ModelCache, seen: &Seen, now: Timestamp, plan: &mut Plan) {
             first_of(names)
         )),
     };
-    let users: Vec<String> = services.into_iter().chain(pods).collect();
+    let caches = match sharers.as_slice() {
+        [] => None,
+        names => Some(format!(
+            "ModelCaches {} no longer share its files",
+            first_of(names)
+        )),
+    };
+    let users: Vec<String> = [services, caches, pods].into_iter().flatten().collect();
     let message = format!(
         "it is deleted when {}; delete them, or wait",
         users.join(" and ")
@@ -265,7 +318,7 @@ fn tell(
     now: Timestamp,
     plan: &mut Plan,
 ) {
-    let going = verdict.reason == reason::IN_USE;
+    let going = matches!(&*verdict.reason, reason::IN_USE | reason::REMOVING);
     let ready = verdict.phase == ModelPhase::Ready && !going;
     after.phase = verdict.phase;
     let silent = ready && verdict.reason != reason::SIMULATED_FETCH;

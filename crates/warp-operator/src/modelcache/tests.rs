@@ -17,7 +17,10 @@ use super::observe::Seen;
 use super::plan::{FINALIZER, plan};
 use super::report::Moment;
 
+mod nodes;
 mod optimize;
+mod settings;
+mod share;
 mod sources;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";

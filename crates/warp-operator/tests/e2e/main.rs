@@ -144,6 +144,8 @@ const SHARED: &[Scenario] = &scenarios![
     serve::copies_and_workloads_wait_in_one_line,
     modelcache::a_cache_says_what_it_waits_for_and_goes_when_nobody_mounts_it,
     modelcache::a_service_waits_for_its_cache_and_keeps_it,
+    modelcache::caches_of_the_same_content_fetch_once,
+    modelcache::nodes_carry_no_label_without_a_copy,
     tenant::owners_and_walls_follow_their_tenant,
     tenant::a_quota_holds_until_it_is_raised,
     tenant::work_that_says_no_priority_has_its_tenants,

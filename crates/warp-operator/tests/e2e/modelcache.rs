@@ -2,9 +2,11 @@
 //! own suite: nodes of these clusters run nothing.
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::Api;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, PostParams};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
+};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 use warp_testkit::{wait_for, wait_gone};
 
@@ -74,6 +76,82 @@ pub(super) async fn waits_and_goes(world: &World, scene: &Scene<'_>) -> Result<(
         .await?;
     wait_gone(&api, "tiny", DEADLINE).await?;
     wait_gone(&claims, "tiny-model", DEADLINE).await?;
+    Ok(())
+}
+
+/// Two caches of the same content have one volume; when the one that was to fetch goes, the other takes over.
+pub(super) async fn caches_of_the_same_content_fetch_once(world: &World) -> Result<()> {
+    let scene = world.scene("shared").await?;
+    let api = caches(world, &scene.namespace);
+    let claims: Api<PersistentVolumeClaim> =
+        Api::namespaced(world.client.clone(), &scene.namespace);
+    let cache = |name: &str| {
+        serde_json::from_value(json!({
+            "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "ModelCache", "metadata": {"name": name},
+            "spec": {"source": {"huggingface": {"repository": "org/tiny"}}, "size": "1Gi"},
+        }))
+    };
+    api.create(&PostParams::default(), &cache("first")?).await?;
+    let judged =
+        |object: Option<&DynamicObject>| object.is_some_and(|it| reason(it) == "NoFetchImage");
+    wait_for(&api, "first", "judged", DEADLINE, judged).await?;
+    api.create(&PostParams::default(), &cache("tiny")?).await?;
+    let seen = until(&api, "told of the other", |cache| {
+        message(cache).contains("ModelCache first fetches the same content")
+    })
+    .await?;
+    ensure!(reason(&seen) == "NoFetchImage", "{}", reason(&seen));
+    ensure!(
+        claims.get_opt("tiny-model").await?.is_none(),
+        "a second volume was made"
+    );
+    api.delete("first", &DeleteParams::default()).await?;
+    wait_gone(&api, "first", DEADLINE).await?;
+    wait_for(&claims, "tiny-model", "made", DEADLINE, |claim| {
+        claim.is_some()
+    })
+    .await?;
+    api.delete("tiny", &DeleteParams::default()).await?;
+    wait_gone(&api, "tiny", DEADLINE).await
+}
+
+/// A cache for nodes says what they wait for, and takes back a label that promises a copy there is not.
+pub(super) async fn nodes_carry_no_label_without_a_copy(world: &World) -> Result<()> {
+    let scene = world.scene("copies").await?;
+    let api = caches(world, &scene.namespace);
+    let mine = format!("copies-{}", scene.namespace);
+    let cache = serde_json::from_value(json!({
+        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "ModelCache", "metadata": {"name": "tiny"},
+        "spec": {"source": {"huggingface": {"repository": "org/tiny"}}, "nodes": {"selector": {"models": mine}}},
+    }))?;
+    api.create(&PostParams::default(), &cache).await?;
+    let seen = until(&api, "without a node", |cache| reason(cache) == "NoNodes").await?;
+    ensure!(message(&seen).contains(&mine), "{}", message(&seen));
+    // Not ready, so that nobody is placed there.
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let label = |value: &str| json!({"models": value});
+    let node: Node = serde_json::from_value(json!({
+        "metadata": {"name": mine, "labels": label(&mine)},
+        "spec": {"unschedulable": true},
+    }))?;
+    nodes.create(&PostParams::default(), &node).await?;
+    let told = |cache: &DynamicObject| cache.data["status"]["copies"] == "0/1";
+    let seen = until(&api, "waiting for the node", told).await?;
+    let copy = &seen.data["status"]["nodes"][0];
+    ensure!(copy["message"] == "the node is not ready", "{copy}");
+    let held = seen.data["status"]["nodeLabel"].as_str();
+    let held = held.context("no label is told")?.to_owned();
+    let planted = json!({"metadata": {"labels": {&held: "ready"}}});
+    nodes
+        .patch(&mine, &PatchParams::default(), &Patch::Merge(&planted))
+        .await?;
+    wait_for(&nodes, &mine, "without the label", DEADLINE, |node| {
+        node.is_some_and(|node| !node.labels().contains_key(&held))
+    })
+    .await?;
+    api.delete("tiny", &DeleteParams::default()).await?;
+    wait_gone(&api, "tiny", DEADLINE).await?;
+    nodes.delete(&mine, &DeleteParams::default()).await?;
     Ok(())
 }
 

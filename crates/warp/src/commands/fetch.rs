@@ -66,6 +66,10 @@ pub(crate) struct Args {
     /// A file of which nothing came for this long is given up
     #[arg(long, default_value = "10m", value_name = "TIME", value_parser = super::duration)]
     give_up_after: Duration,
+    /// A machine nearby that shares models (`warp model share`): what it has of a model of the hub is taken from there,
+    /// verified as ever, and the rest from the hub (may be given several times)
+    #[arg(long = "peer", value_name = "ADDRESS")]
+    peers: Vec<String>,
     /// Ask a registry without encryption, also where it is not on this machine
     #[arg(long)]
     plain_http: bool,
@@ -234,6 +238,7 @@ async fn fetch(args: Args, to: PathBuf) -> Result<Report, FetchError> {
             patience: args.give_up_after,
             bytes_per_second: args.limit_rate,
         },
+        peers: args.peers,
     };
     let progress = Arc::new(Progress::default());
     let _page = match &args.progress_listen {
@@ -241,7 +246,15 @@ async fn fetch(args: Args, to: PathBuf) -> Result<Report, FetchError> {
         None => None,
     };
     let shown = show::start(&args.source, Arc::clone(&progress));
-    let fetched = warp_fetch::fetch(options, progress).await;
+    let mut fetched = warp_fetch::fetch(options.clone(), Arc::clone(&progress)).await;
+    if let (Err(error), false) = (&fetched, options.peers.is_empty()) {
+        output::note(&format!("without the peers, after: {error}"));
+        let alone = Options {
+            peers: Vec::new(),
+            ..options
+        };
+        fetched = warp_fetch::fetch(alone, progress).await;
+    }
     shown.end();
     fetched
 }

@@ -2,8 +2,11 @@
 
 mod bundle;
 mod description;
+mod drop;
 mod hub;
+mod live;
 mod plan;
+mod share;
 
 use std::process::ExitCode;
 
@@ -25,6 +28,11 @@ enum Command {
     Export(bundle::ExportArgs),
     /// Take a model from such a file, verified
     Import(bundle::ImportArgs),
+    /// Let other machines take models from this one: a hub for what a cache has
+    Share(share::Args),
+    /// Remove everything below a folder: how a copy goes from a node
+    #[command(hide = true)]
+    Drop(drop::Args),
 }
 
 /// What sizing needs of a model: a folder, or a repository of the hub. Waits for the hub.
@@ -38,5 +46,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Fetch(args) => super::fetch::run(*args),
         Command::Export(args) => bundle::export(&args),
         Command::Import(args) => bundle::import(&args),
+        Command::Share(args) => share::run(&args),
+        Command::Drop(args) => drop::run(&args),
     }
 }

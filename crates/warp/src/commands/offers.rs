@@ -184,7 +184,7 @@ fn trouble(provider: &CloudProvider) {
 }
 
 /// Why nothing is rented from a provider at the moment.
-fn closed(provider: &CloudProvider) -> Option<String> {
+pub(crate) fn closed(provider: &CloudProvider) -> Option<String> {
     if !provider.spec.enabled {
         return Some("spec.enabled is false".to_owned());
     }

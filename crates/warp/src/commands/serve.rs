@@ -1,6 +1,6 @@
 //! `warp serve`: from the name of a model to an address that answers, with the plan shown before anything is made.
 
-mod fleet;
+pub(crate) mod fleet;
 mod layout;
 pub(crate) mod reach;
 mod wait;

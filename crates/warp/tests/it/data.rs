@@ -131,6 +131,7 @@ const AFTERWARDS: &[&[&str]] = &[
     &["serve", "org/name", "--engine", "simulated", "--yes"],
     &["chat", "only-here"],
     &["bench", "only-here"],
+    &["model", "plan", "org/name"],
 ];
 
 /// Whether `words` are of the verb, or of one below it.

@@ -111,6 +111,81 @@ fn the_result_is_a_folder_for_people_and_json_for_scripts() {
     assert_eq!(report["commit"], world.hub.commit("org/tiny").as_str());
 }
 
+/// A process that does not outlive its test.
+struct Sharing(std::process::Child);
+
+impl Drop for Sharing {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// `warp model share` of a cache, and its address.
+fn share(cache: &Path) -> (Sharing, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warp"));
+    command
+        .args(["model", "share", "--listen", "127.0.0.1:0", "--from"])
+        .arg(cache)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let out = child.stdout.take().unwrap();
+    let sharing = Sharing(child);
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
+    (sharing, line.trim().to_owned())
+}
+
+#[test]
+fn the_bytes_come_from_a_peer_that_has_them_and_else_from_the_hub() {
+    let world = World::new(None, &[3 * MIB, 70 * MIB]);
+    let output = world.fetch(&["org/tiny"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let first = world.cache();
+    let (_sharing, peer) = share(&first);
+    let elsewhere = world.folder.path().join("elsewhere");
+    let fetch = |peers: &[&str], to: &Path, endpoint: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_warp"));
+        command.args(["fetch", "org/tiny", "--to"]).arg(to);
+        for peer in peers {
+            command.args(["--peer", peer]);
+        }
+        let command = command.env("HF_ENDPOINT", endpoint).env_remove("HF_TOKEN");
+        command.stdin(Stdio::null()).output().unwrap()
+    };
+    let before = world.hub.sent();
+    // One that nobody listens at is passed over.
+    let output = fetch(
+        &["http://127.0.0.1:9", &peer],
+        &elsewhere,
+        &world.hub.endpoint(),
+    );
+    assert!(output.status.success(), "{}", said(&output));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    world.assert_whole(Path::new(printed.trim()));
+    assert_eq!(world.hub.sent(), before, "the hub was asked for files");
+    // A peer is a hub, too.
+    let third = world.folder.path().join("third");
+    let output = fetch(&[], &third, &peer);
+    assert!(output.status.success(), "{}", said(&output));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    world.assert_whole(Path::new(printed.trim()));
+    // What a peer has of other content is not taken.
+    let blobs = first.join("models--org--tiny/blobs");
+    for entry in std::fs::read_dir(&blobs).unwrap() {
+        let path = entry.unwrap().path();
+        let length = std::fs::metadata(&path).unwrap().len();
+        std::fs::write(&path, noise(99, usize::try_from(length).unwrap())).unwrap();
+    }
+    let fourth = world.folder.path().join("fourth");
+    let output = fetch(&[&peer], &fourth, &world.hub.endpoint());
+    assert!(output.status.success(), "{}", said(&output));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    world.assert_whole(Path::new(printed.trim()));
+}
+
 #[test]
 fn what_only_a_person_can_mend_has_an_exit_code_of_its_own_and_no_secret_in_its_words() {
     let world = World::new(Some("hf_right"), &[]);
@@ -360,6 +435,86 @@ async fn a_model_cache_is_fetched_mounted_and_deleted_on_this_machine() {
     })
     .await
     .unwrap();
+    up.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_keeps_a_copy_is_labelled_with_it_and_loses_both() {
+    let world = World::new(None, &[MIB]);
+    let data = world.folder.path().join("up");
+    let _leftovers = Leftovers(&data);
+    let up = Up::start(
+        &data,
+        &["--runtime", "process", "--allow-root", "--ephemeral"],
+    )
+    .await;
+    let manifest = world.folder.path().join("cache.yaml");
+    let kept = world.folder.path().join("kept");
+    let text = format!(
+        "apiVersion: gpu.warp.dev/v1alpha1\nkind: ModelCache\nmetadata: {{name: tiny}}\nspec:\n  nodes: {{path: '{}'}}\n  \
+         source:\n    huggingface: {{repository: org/tiny, endpoint: '{}'}}\n",
+        kept.display(),
+        world.hub.endpoint()
+    );
+    std::fs::write(&manifest, &text).unwrap();
+    up.ok(&["apply", "-f", manifest.to_str().unwrap()]);
+    until("the copy to be ready", PATIENCE, async || {
+        Ok((status(&up)["copies"] == "1/1").then_some(()))
+    })
+    .await
+    .unwrap();
+    let ready = status(&up);
+    let folder = PathBuf::from(ready["folder"].as_str().unwrap());
+    assert!(folder.starts_with(&kept), "{ready}");
+    let commit = world.hub.commit("org/tiny");
+    world.assert_whole(&folder.join(format!("models--org--tiny/snapshots/{commit}")));
+    let label = ready["nodeLabel"].as_str().unwrap().to_owned();
+    until("the node to be labelled", PATIENCE, async || {
+        Ok(up
+            .ok(&["get", "nodes", "-o", "json"])
+            .contains(&label)
+            .then_some(()))
+    })
+    .await
+    .unwrap();
+    let user = world.folder.path().join("user.yaml");
+    let path = ready["path"].as_str().unwrap();
+    std::fs::write(&user, format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: engine}}\nspec:\n  restartPolicy: Never\n  nodeSelector: {{{label}: ready}}\n  \
+         containers:\n  - name: e\n    image: local://\n    \
+         command: [sh, -c, 'cat \"$1\"/config.json && echo && sleep 600', sh, {path}]\n    \
+         volumeMounts: [{{name: m, mountPath: /models, readOnly: true}}]\n  \
+         volumes: [{{name: m, hostPath: {{path: '{}', type: Directory}}}}]\n",
+        folder.display()
+    )).unwrap();
+    up.ok(&["apply", "-f", user.to_str().unwrap()]);
+    until("the model to be read", PATIENCE, async || {
+        let printed = up.warp(&["logs", "engine"]).stdout;
+        Ok(String::from_utf8_lossy(&printed)
+            .contains("llama")
+            .then_some(()))
+    })
+    .await
+    .unwrap();
+    up.ok(&["delete", "modelcache", "tiny", "--no-wait"]);
+    until("the user to be named", PATIENCE, async || {
+        let told = status(&up);
+        Ok(told["message"]
+            .as_str()
+            .is_some_and(|text| text.contains("engine"))
+            .then_some(()))
+    })
+    .await
+    .unwrap();
+    assert!(folder.join("models--org--tiny").exists());
+    up.ok(&["delete", "pod", "engine"]);
+    until("the cache to be gone", PATIENCE, async || {
+        Ok((!up.warp(&["get", "modelcache", "tiny"]).status.success()).then_some(()))
+    })
+    .await
+    .unwrap();
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+    assert!(!up.ok(&["get", "nodes", "-o", "json"]).contains(&label));
     up.stop();
 }
 

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::up::Up;
+
 const CONFIG: &str = r#"{"model_type": "llama", "num_hidden_layers": 32, "num_attention_heads": 32,
     "num_key_value_heads": 8, "hidden_size": 4096, "max_position_embeddings": 131072, "limit": Infinity}"#;
 const GIB: u64 = 1 << 30;
@@ -20,6 +22,8 @@ fn plan(arguments: &[&str], hub: Option<&str>) -> Output {
         .args(arguments)
         .stdin(Stdio::null());
     command.env_remove("HF_TOKEN").env_remove("HF_ENDPOINT");
+    // No cluster of this machine is asked.
+    command.env("KUBECONFIG", "/nonexistent");
     if let Some(hub) = hub {
         command
             .env("HF_ENDPOINT", hub)
@@ -269,4 +273,72 @@ fn a_refusal_of_the_hub_says_what_to_do_and_never_the_token() {
         );
         assert!(!said(&output).contains("hf_planted"), "{}", said(&output));
     }
+}
+
+/// One node with two idle GPUs, and one whose four are all taken.
+const FLEET: &str = "defaults: {pullTime: 0s, runTime: 1h}\npools:\n- {name: small, count: 1, gpu: L4, gpus: 2, labels: {gpu.warp.dev/gpu-hour-price: \"0.50\"}}\n- {name: big, count: 1, gpu: H100-80GB, gpus: 4}\n";
+const CLOUD: &str = "apiVersion: gpu.warp.dev/v1alpha1\nkind: CloudProvider\nmetadata: {name: books}\nspec: {type: fake, limits: {machines: 1, pricePerHour: \"50\"}}\n";
+
+#[tokio::test]
+async fn a_cluster_says_what_starts_now_what_is_in_the_way_and_what_renting_costs() {
+    let at = tempfile::tempdir().unwrap();
+    let (fleet, cloud) = (at.path().join("fleet.yaml"), at.path().join("cloud.yaml"));
+    std::fs::write(&fleet, FLEET).unwrap();
+    std::fs::write(&cloud, CLOUD).unwrap();
+    let [fleet, cloud] = [fleet, cloud].map(|file| file.display().to_string());
+    let up = Up::start(&at.path().join("data"), &["--nodes", &fleet, "--ephemeral"]).await;
+    up.ok(&["apply", "-f", &cloud]);
+    up.ok(&[
+        "run", "--yes", "--detach", "--name", "holder", "--gpus", "4", "--gpu", "H100", "--image",
+        "work", "--", "sleep", "3600",
+    ]);
+    up.shows(
+        &["get", "gpuw", "holder", "-o", "json"],
+        "\"phase\": \"Running\"",
+    )
+    .await;
+    up.shows(&["offers", "H100"], "H100").await;
+    folder(at.path(), CONFIG, 15);
+    let model = at.path().display().to_string();
+    let arguments = ["model", "plan", &model, "--live", "-o", "json"];
+    let answer: Value = serde_json::from_str(&up.ok(&arguments)).unwrap();
+    let live = &answer["live"];
+    let on = |gpu: &str| {
+        let choices = live["choices"].as_array().unwrap();
+        let found = choices.iter().find(|choice| choice["gpu"] == gpu);
+        found.unwrap_or_else(|| panic!("{gpu}: {live}")).clone()
+    };
+    let small = on("L4");
+    assert_eq!(
+        (&small["count"], &small["idle"]),
+        (&json!(2), &json!(2)),
+        "{small}"
+    );
+    assert_eq!(small["now"]["nodes"], json!(["small-0"]), "{small}");
+    assert_eq!(small["now"]["pricePerHour"], "$1.00", "{small}");
+    assert_eq!(
+        live["chosen"],
+        json!({"gpu": "L4", "count": 2, "how": "starts"})
+    );
+    let big = on("H100-80GB");
+    assert_eq!(
+        (&big["idle"], &big["gpus"]),
+        (&json!(0), &json!(4)),
+        "{big}"
+    );
+    assert_eq!(big["now"]["starts"], false, "{big}");
+    assert_eq!(big["now"]["displaces"], json!(["default/holder"]), "{big}");
+    let price = big["rent"]["pricePerHour"].as_str().unwrap();
+    assert!(price.parse::<f64>().unwrap() > 0.0, "{big}");
+    let text = up.ok(&["model", "plan", &model]);
+    assert!(text.contains("starts on small-0, $1.00 an hour"), "{text}");
+    assert!(
+        text.contains("any of default/holder would make room"),
+        "{text}"
+    );
+    // A question about the catalogue asks nobody.
+    let text = up.ok(&["model", "plan", &model, "--gpu", "L4"]);
+    assert!(!text.contains("on the cluster"), "{text}");
+    let none = up.warp(&["model", "plan", &model, "--live", "--catalogue"]);
+    assert_eq!(none.status.code(), Some(2));
 }

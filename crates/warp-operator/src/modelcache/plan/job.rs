@@ -10,7 +10,7 @@ use warp_api::modelcache::{MOUNT, ModelPhase, ModelProgress};
 use warp_api::{ModelCache, ModelCacheStatus, reason};
 use warp_runtime::plan::{Plan, is_controlled_by};
 
-use super::{Verdict, complete_verdict, own_claim};
+use super::{Verdict, complete_verdict, own_claim, settings};
 use crate::modelcache::objects::content_key;
 use crate::modelcache::observe::Seen;
 use crate::modelcache::report::{LastWords, last_words};
@@ -52,6 +52,10 @@ pub(super) fn follow(
     }
     if let Some((at, ..)) = job_condition(job, "Complete") {
         return completed(seen, job, &pods, at.unwrap_or(now), now, after, plan, cache);
+    }
+    if settings::keep(cache, job, plan) == settings::Kept::Anew {
+        let message = "the fetch begins again, as the changed spec says, from where it stopped";
+        return Verdict::pending(reason::FETCH_PENDING, message);
     }
     if let Some((_, why, message)) = job_condition(job, "Failed") {
         return failed(job, &pods, why, message);
@@ -115,7 +119,10 @@ fn completed(
     }
     after.fetched_at = Some(Time(at));
     after.content_key = Some(content_key(&cache.spec));
-    after.volume_uid = own_claim(cache, seen).and_then(ResourceExt::uid);
+    let volume = own_claim(cache, seen);
+    after.volume = volume.map(ResourceExt::name_any);
+    after.volume_uid = volume.and_then(ResourceExt::uid);
+    after.shared_from = None;
     after.job_name = None;
     after.deadline = None;
     complete_verdict(after)

@@ -13,7 +13,7 @@ use warp_runtime::plan::Plan;
 use super::job::{
     PRETENDED, REPORT_LIMIT, job_condition, last_failure, phase, pods_of, why_waiting,
 };
-use super::{Verdict, complete_verdict, deadline, own_jobs};
+use super::{Verdict, complete_verdict, deadline, own_jobs, settings};
 use crate::modelcache::objects::optimize::{job, job_name, key};
 use crate::modelcache::observe::Seen;
 use crate::modelcache::report::{LastWords, last_words};
@@ -56,6 +56,9 @@ pub(super) fn decide(
     }
     if let Some((at, ..)) = job_condition(found, "Complete") {
         return completed(making, found, &pods, (at.unwrap_or(now), now), after, plan);
+    }
+    if settings::keep(cache, found, plan) == settings::Kept::Anew {
+        return under_way("optimize begins again, as the changed spec says");
     }
     if let Some((_, why, message)) = job_condition(found, "Failed") {
         return failed(found, &pods, why, message, after);

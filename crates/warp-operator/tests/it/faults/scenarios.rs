@@ -30,8 +30,10 @@ use warp_testkit::fault::world::{Setup, World};
 use super::{keeper, operator, rival, two_leaders};
 use caches::{
     changes_its_revision_while_it_is_fetched, fails_is_mended_and_fetched_again,
-    follows_its_cache_to_another_model, is_fetched_and_goes_when_nobody_mounts_it,
-    is_optimized_and_then_optimized_otherwise, waits_for_its_cache_and_holds_it,
+    follows_its_cache_to_another_model, gets_other_limits_while_it_is_fetched,
+    is_copied_to_nodes_and_removed_again, is_fetched_and_goes_when_nobody_mounts_it,
+    is_fetched_once_for_two, is_optimized_and_then_optimized_otherwise,
+    waits_for_its_cache_and_holds_it,
 };
 use clouds::{
     MONEY, ends_a_machine_of_nobody, ends_within_its_money, falls_back_to_another_region,
@@ -268,6 +270,9 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET fails_is_mended_and_fetched_again,
         FLEET is_optimized_and_then_optimized_otherwise,
         FLEET changes_its_revision_while_it_is_fetched,
+        FLEET is_fetched_once_for_two,
+        FLEET gets_other_limits_while_it_is_fetched,
+        FLEET is_copied_to_nodes_and_removed_again,
     ]);
     all.extend(scenarios![two_leaders "two leaders gpurequest ";
         NONE is_rented_joins_and_is_deleted loose MONEY,

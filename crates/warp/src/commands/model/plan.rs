@@ -1,7 +1,8 @@
-//! `warp model plan`: layouts of a model on the GPUs of the catalogue, as a table or as JSON. The arithmetic is
-//! `warp_core::size`.
+//! `warp model plan`: layouts of a model on the GPUs of the catalogue, as a table or as JSON, and what a cluster could do
+//! with them now (`live.rs`). The arithmetic is `warp_core::size`.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -10,6 +11,8 @@ use warp_core::gpu;
 use warp_core::size::{CacheType, Device, Layout, Load, Memory, layouts};
 
 use super::description::{self, Description};
+use super::live::{self, Answer};
+use crate::cluster::Target;
 use crate::commands::simulate::Format;
 use crate::output::{self, Table};
 
@@ -33,15 +36,49 @@ pub(crate) struct Args {
     /// Share of a GPU's memory the engine may take
     #[arg(long, default_value = "0.92", value_name = "SHARE", value_parser = permille)]
     gpu_memory_utilization: u32,
-    /// GPUs of one machine
-    #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
-    gpus_per_node: u32,
-    /// Machines one copy of the model may span
-    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
-    nodes: u32,
+    /// GPUs of one machine [default: 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    gpus_per_node: Option<u32>,
+    /// Machines one copy of the model may span [default: 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    nodes: Option<u32>,
+    /// Also what a cluster could do now: where it would start, what is in the way, what renting would cost. Without this,
+    /// and without --gpu, --gpus-per-node and --nodes, a cluster that answers is asked too
+    #[arg(long, conflicts_with = "catalogue")]
+    live: bool,
+    /// Ask no cluster
+    #[arg(long)]
+    catalogue: bool,
+    /// Cluster to ask [default: $KUBECONFIG, a running `warp up`, ~/.kube/config]
+    #[arg(long, value_name = "FILE", conflicts_with = "catalogue")]
+    kubeconfig: Option<PathBuf>,
+    /// Data directory of the `warp up` to ask, whatever $KUBECONFIG says
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["kubeconfig", "catalogue"])]
+    data: Option<PathBuf>,
+    /// Namespace it would run in [default: the context's]
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
     /// How to print the result
     #[arg(short, long, value_enum, default_value = "table")]
     output: Format,
+}
+
+impl Args {
+    /// Which cluster is asked, and whether it must answer; none for a question about the catalogue alone.
+    fn cluster(&self) -> Option<(Target, bool)> {
+        let must = self.live || self.kubeconfig.is_some() || self.data.is_some();
+        let of_catalogue = self.catalogue
+            || !self.gpus.is_empty()
+            || self.gpus_per_node.is_some()
+            || self.nodes.is_some();
+        let target = Target {
+            kubeconfig: self.kubeconfig.clone(),
+            data: self.data.clone(),
+            context: None,
+            namespace: self.namespace.clone(),
+        };
+        (must || !of_catalogue).then_some((target, must))
+    }
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -83,6 +120,11 @@ fn permille(text: &str) -> Result<u32, String> {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let devices = devices(&args.gpus)?;
+    // First who is asked: a cluster that must answer and does not makes the rest useless.
+    let fleet = match args.cluster() {
+        Some((target, must)) => live::read(&target, must)?,
+        None => None,
+    };
     let found = description::read(&args.model)?;
     let allowed = found.model.architecture.max_context;
     if let Some(longest) = allowed.filter(|longest| args.context > *longest) {
@@ -103,7 +145,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let by_device: Vec<Vec<Layout>> = devices
         .iter()
-        .map(|device| layouts(&found.model, load, device, args.gpus_per_node, args.nodes))
+        .map(|device| {
+            let (per_node, nodes) = (args.gpus_per_node.unwrap_or(8), args.nodes.unwrap_or(4));
+            layouts(&found.model, load, device, per_node, nodes)
+        })
         .collect();
     let shown: Vec<&Layout> = if args.gpus.is_empty() {
         by_device
@@ -114,12 +159,22 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         by_device.iter().flatten().collect()
     };
     let best = best(&shown);
+    let wanted = |gpu: &str| args.gpus.is_empty() || devices.iter().any(|one| one.name == gpu);
+    let answer = fleet.map(|fleet| fleet.answer(&found.model, load, wanted));
     if args.output == Format::Json {
-        output::result(&as_json(&found, load, &shown, best)?);
+        output::result(&as_json(&found, load, &shown, best, answer.as_ref())?);
     } else {
         output::result(&as_text(&found, load, &shown, best));
+        if let Some(answer) = &answer {
+            output::result(&answer.as_text());
+        }
     }
-    Ok(if best.is_some() {
+    let possible = match &answer {
+        // Who asks for a cluster wants to know about that one.
+        Some(answer) if args.live => answer.is_possible(),
+        _ => best.is_some(),
+    };
+    Ok(if possible {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -167,10 +222,11 @@ fn as_json(
     load: Load,
     layouts: &[&Layout],
     best: Option<&Layout>,
+    live: Option<&Answer>,
 ) -> anyhow::Result<String> {
     let architecture = &found.model.architecture;
     let chosen = best.map(|best| json!({"gpu": best.gpu, "count": best.count}));
-    let value = json!({
+    let mut value = json!({
         "model": found.source,
         "family": architecture.family,
         "quantization": architecture.quantization,
@@ -181,6 +237,9 @@ fn as_json(
         "chosen": chosen,
         "layouts": layouts,
     });
+    if let Some(live) = live {
+        value["live"] = live.as_json();
+    }
     Ok(serde_json::to_string_pretty(&value)?)
 }
 

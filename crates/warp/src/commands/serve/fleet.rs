@@ -12,24 +12,24 @@ use crate::cluster::{gpus, told};
 
 /// One model of GPU in the cluster.
 #[derive(Clone, Debug)]
-pub(super) struct Kind {
-    pub(super) vendor: Vendor,
-    pub(super) model: &'static gpu::Model,
+pub(crate) struct Kind {
+    pub(crate) vendor: Vendor,
+    pub(crate) model: &'static gpu::Model,
     /// The most on one node.
-    pub(super) per_node: u32,
+    pub(crate) per_node: u32,
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Fleet {
-    pub(super) kinds: Vec<Kind>,
+pub(crate) struct Fleet {
+    pub(crate) kinds: Vec<Kind>,
     /// The GPU models that are known.
-    pub(super) known: Catalogue,
+    pub(crate) known: Catalogue,
     nodes: usize,
     simulated: usize,
 }
 
 impl Fleet {
-    pub(super) async fn read(client: &kube::Client) -> anyhow::Result<Self> {
+    pub(crate) async fn read(client: &kube::Client) -> anyhow::Result<Self> {
         let nodes: Api<Node> = Api::all(client.clone());
         let nodes = nodes
             .list(&ListParams::default())
@@ -74,7 +74,7 @@ impl Fleet {
     }
 
     /// Whether nothing real runs there.
-    pub(super) fn is_simulated(&self) -> bool {
+    pub(crate) fn is_simulated(&self) -> bool {
         self.nodes > 0 && self.simulated == self.nodes
     }
 }

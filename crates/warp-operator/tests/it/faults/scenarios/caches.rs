@@ -206,3 +206,90 @@ pub(super) async fn is_optimized_and_then_optimized_otherwise(world: &World) -> 
         .await?;
     delete(world, &it).await
 }
+
+/// Two caches of the same content: one Job, one volume; the one that fetched goes when the other is gone.
+pub(super) async fn is_fetched_once_for_two(world: &World) -> Result<()> {
+    nodes_say(world, &fetched("sha256:1")).await?;
+    let it = cache("main");
+    let mut other = cache("main");
+    other["metadata"]["name"] = json!("n");
+    world.create(it.clone()).await?;
+    until(world, "phase", "Ready").await?;
+    world.create(other.clone()).await?;
+    world
+        .until(&other, "shared", |object| {
+            object.is_some_and(|object| {
+                object["status"]["phase"] == "Ready"
+                    && object["status"]["sharedFrom"] == "m"
+                    && object["status"]["volume"] == "m-model"
+            })
+        })
+        .await?;
+    world
+        .until(&it, "lent", |object| {
+            object.is_some_and(|object| object["status"]["sharedBy"] == json!(["n"]))
+        })
+        .await?;
+    world
+        .api_of(&it)?
+        .delete("m", &kube::api::DeleteParams::default())
+        .await?;
+    until_reason(world, "InUse").await?;
+    delete(world, &other).await?;
+    world.until(&it, "gone", |object| object.is_none()).await
+}
+
+/// The limits of a fetch are changed while it runs.
+pub(super) async fn gets_other_limits_while_it_is_fetched(world: &World) -> Result<()> {
+    nodes_say(world, &fetched("sha256:1")).await?;
+    let it = cache("main");
+    world.create(it.clone()).await?;
+    until(world, "phase", "Fetching").await?;
+    world
+        .patch(&it, json!({"spec": {"timeout": "48h", "bandwidth": "5Mi"}}))
+        .await?;
+    until(world, "phase", "Ready").await?;
+    delete(world, &it).await
+}
+
+/// Nodes keep copies; a service runs where one is; a node that no longer matches loses its own; all go with the cache.
+pub(super) async fn is_copied_to_nodes_and_removed_again(world: &World) -> Result<()> {
+    nodes_say(world, &fetched("sha256:1")).await?;
+    let mut it = cache("main");
+    it["spec"]["nodes"] = json!({"selector": {"copies": "yes"}});
+    for name in ["big-0", "big-1"] {
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+        let labels = json!({"metadata": {"labels": {"copies": "yes"}}});
+        world.patch(&node, labels).await?;
+    }
+    world.create(it.clone()).await?;
+    let copies = |wanted: &'static str| {
+        move |object: Option<&Value>| object.is_some_and(|it| it["status"]["copies"] == wanted)
+    };
+    world.until(&it, "on both", copies("2/2")).await?;
+    let served = service();
+    world.create(served.clone()).await?;
+    super::until_phase(world, &served, "Ready").await?;
+    delete(world, &served).await?;
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "big-1"}});
+    let labels = json!({"metadata": {"labels": {"copies": null}}});
+    world.patch(&node, labels).await?;
+    world
+        .until(&it, "on one", |object| {
+            object.is_some_and(|object| {
+                object["status"]["copies"] == "1/1"
+                    && object["status"]["nodes"].as_array().map(Vec::len) == Some(1)
+            })
+        })
+        .await?;
+    world
+        .until(&node, "unlabelled", |object| {
+            object.is_some_and(|object| {
+                !object["metadata"]["labels"]
+                    .to_string()
+                    .contains("models.gpu.warp.dev/")
+            })
+        })
+        .await?;
+    delete(world, &it).await
+}
