@@ -20,17 +20,19 @@ fn default(object: &mut Value) {
     typed::round_trip("apps.StatefulSet", object);
 }
 
+/// What is counted of a set's pods besides how many there are.
+const PARTS: [&str; 4] = [
+    "readyReplicas",
+    "currentReplicas",
+    "updatedReplicas",
+    "availableReplicas",
+];
+
 /// No part of a set is larger than the set, and no more are available than ready; collisions only add up.
 fn status_update(new: &Value, old: &Value) -> Errors {
     let mut errors = Vec::new();
     let status = new.get("status").unwrap_or(&Value::Null);
     let path = Path::new("status");
-    const PARTS: [&str; 4] = [
-        "readyReplicas",
-        "currentReplicas",
-        "updatedReplicas",
-        "availableReplicas",
-    ];
     not_negative(status, "replicas", &path, &mut errors);
     for name in PARTS {
         not_negative(status, name, &path, &mut errors);
