@@ -20,8 +20,8 @@ use crate::workload::{
 };
 pub use rules::RULES;
 pub use status::{
-    AdapterStatus, CacheSize, InferenceServiceStatus, LeftOutNode, ServiceCost, ServiceLoad,
-    ServicePhase, TimelineStep,
+    AdapterStatus, CacheSize, GroupStatus, InferenceServiceStatus, LeftOutNode, ServiceCost,
+    ServiceLoad, ServicePhase, TimelineStep,
 };
 
 /// Serve a model on GPUs with an engine that speaks OpenAI's API, and keep it served.
@@ -80,8 +80,8 @@ pub struct InferenceServiceSpec {
     /// What serves it.
     #[serde(default)]
     pub engine: EngineSpec,
-    /// Whole GPUs of one replica, all on one node. Absent: as many as `parallelism` takes, else 1; 0 serves without a
-    /// GPU.
+    /// Whole GPUs of one replica, all on one node unless `multiNode` spreads them. Absent: as many as `parallelism`
+    /// takes, else 1; 0 serves without a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 16))]
     pub gpu_count: Option<i32>,
@@ -92,6 +92,9 @@ pub struct InferenceServiceSpec {
     /// what fits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallelism: Option<Parallelism>,
+    /// Whether a replica may span nodes. Absent: `auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub multi_node: Option<MultiNode>,
     /// Copies that serve at once. With `scaling`, the number to begin with.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 1000))]
@@ -311,6 +314,18 @@ impl Parallelism {
             .saturating_mul(self.pipeline)
             .saturating_mul(self.data)
     }
+}
+
+/// Whether a replica may span nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum MultiNode {
+    /// When no node that is there has all GPUs of a replica, its pipeline stages are spread over as few nodes as will do.
+    /// Every layer stays on one node. For vLLM and the simulated engine.
+    #[default]
+    Auto,
+    /// A replica waits for one node that has all its GPUs.
+    Never,
 }
 
 /// How many copies serve, chosen by what the engines report.

@@ -8,7 +8,13 @@ pub const WORKLOAD_UID: &str = "gpu.warp.dev/workload-uid";
 pub const ATTEMPT: &str = "gpu.warp.dev/attempt";
 /// Deployment, Service and pod: name of the InferenceService they belong to.
 pub const INFERENCE_SERVICE: &str = "gpu.warp.dev/inference-service";
-/// Deployment annotation: the pod template as it was rendered, and from what.
+/// StatefulSet and pod: which copy of a service they belong to, counted from 0, where a copy spans nodes.
+pub const SERVING_COPY: &str = "gpu.warp.dev/serving-copy";
+/// StatefulSet and pod: `leader` answers for a copy that spans nodes, every `worker` helps it.
+pub const SERVING_ROLE: &str = "gpu.warp.dev/serving-role";
+/// Pod: over how many nodes its copy spans.
+pub const SERVING_NODES: &str = "gpu.warp.dev/serving-nodes";
+/// Deployment and StatefulSet annotation: the pod template as it was rendered, and from what.
 pub const RENDERED: &str = "gpu.warp.dev/rendered";
 /// Pod annotation: the model as the service's spec names it, which no label could hold.
 pub const MODEL: &str = "gpu.warp.dev/model";

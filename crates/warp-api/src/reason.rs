@@ -134,6 +134,8 @@ pub const TOO_FEW_COPIES: &str = "TooFewCopies";
 pub const UPDATING: &str = "Updating";
 /// InferenceService: the API server refused the change that lets a copy go to its node.
 pub const COPY_REJECTED: &str = "CopyRejected";
+/// InferenceService: a pod of a copy that spans nodes failed, so all pods of the copy are started again.
+pub const GROUP_RESTARTED: &str = "GroupRestarted";
 /// InferenceService: copies end again and again before they answer.
 pub const COPIES_FAIL: &str = "CopiesFail";
 /// InferenceService: no copies are wanted.

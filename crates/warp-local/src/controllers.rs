@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::apps::v1::{ControllerRevision, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
@@ -51,6 +51,7 @@ pub(crate) mod pods;
 mod quota;
 mod replicaset;
 mod served_kinds;
+mod statefulset;
 mod volumes;
 
 pub use self::volumes::PROVISIONER;
@@ -103,6 +104,7 @@ pub(crate) struct Caches {
     pub(crate) jobs: Cache<Job>,
     pub(crate) replica_sets: Cache<ReplicaSet>,
     pub(crate) stateful_sets: Cache<StatefulSet>,
+    pub(crate) controller_revisions: Cache<ControllerRevision>,
     pub(crate) replication_controllers: Cache<ReplicationController>,
     pub(crate) deployments: Cache<Deployment>,
     pub(crate) budgets: Cache<PodDisruptionBudget>,
@@ -128,6 +130,7 @@ impl Caches {
             jobs: Cache::new(&[]),
             replica_sets: Cache::new(&[ownership::controller_uid]),
             stateful_sets: Cache::new(&[]),
+            controller_revisions: Cache::new(&[ownership::controller_uid]),
             replication_controllers: Cache::new(&[]),
             deployments: Cache::new(&[]),
             budgets: Cache::new(&[]),
@@ -149,6 +152,8 @@ impl Caches {
         followed.add(&self.nodes);
         followed.add(&self.jobs);
         followed.add(&self.replica_sets);
+        followed.add(&self.stateful_sets);
+        followed.add(&self.controller_revisions);
         followed.add(&self.deployments);
         followed.add(&self.budgets);
         followed.add(&self.quotas);
@@ -173,6 +178,8 @@ impl Caches {
         shared.fill(Source::all::<Job>(), &self.jobs);
         shared.fill(Source::all::<ReplicaSet>(), &self.replica_sets);
         shared.fill(Source::all::<StatefulSet>(), &self.stateful_sets);
+        let revisions = Source::all::<ControllerRevision>();
+        shared.fill(revisions, &self.controller_revisions);
         let controllers = Source::all::<ReplicationController>();
         shared.fill(controllers, &self.replication_controllers);
         shared.fill(Source::all::<Deployment>(), &self.deployments);
@@ -185,7 +192,7 @@ impl Caches {
         shared.fill(Source::all::<StorageClass>(), &self.storage_classes);
     }
 
-    fn stores(&self) -> [&Arc<Store>; 18] {
+    fn stores(&self) -> [&Arc<Store>; 19] {
         [
             self.namespaces.store(),
             self.service_accounts.store(),
@@ -196,6 +203,7 @@ impl Caches {
             self.jobs.store(),
             self.replica_sets.store(),
             self.stateful_sets.store(),
+            self.controller_revisions.store(),
             self.replication_controllers.store(),
             self.deployments.store(),
             self.budgets.store(),
@@ -332,6 +340,7 @@ pub async fn run(
     job::ttl::FinishedJobs::start(&shared);
     replicaset::ReplicaSets::start(&shared);
     deployment::Deployments::start(&shared);
+    statefulset::StatefulSets::start(&shared);
     node::lifecycle::Nodes::start(&shared);
     node::eviction::TaintEviction::start(&shared);
     pod_gc::PodGc::start(&shared);

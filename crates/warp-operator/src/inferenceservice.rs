@@ -1,4 +1,5 @@
-//! The InferenceService controller: a Deployment and a Service per service, and a status that says where it stands.
+//! The InferenceService controller: a Deployment and a Service per service, and a status that says where it stands. A copy
+//! that spans nodes is two StatefulSets instead (`group.rs`).
 //!
 //! It creates no pods and chooses no nodes: its pods are born behind a gate, and the scheduler gives each its node
 //! (`claim.rs`). Which arguments an engine takes is in `arguments.rs`, what a vendor's GPUs
@@ -11,6 +12,7 @@ mod claim;
 mod copies;
 mod evict;
 mod figures;
+mod group;
 mod objects;
 mod observe;
 mod plan;
@@ -24,7 +26,7 @@ mod weights;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::ResourceExt;
@@ -49,6 +51,7 @@ pub(crate) const NAME: &str = "inferenceservice";
 pub(crate) struct InferenceServices {
     deployments: Cache<Deployment>,
     services: Cache<Service>,
+    sets: Cache<StatefulSet>,
     pods: Cache<Pod>,
     caches: Cache<ModelCache>,
     loads: scrape::Loads,
@@ -77,6 +80,7 @@ impl InferenceServices {
         let ours = format!("{}={}", label::CONTROLLER, label::CONTROLLER_NAME);
         let deployments = runtime.cache(Source::all::<Deployment>().labels(&ours), whole());
         let services = runtime.cache(Source::all::<Service>().labels(&ours), whole());
+        let sets = runtime.cache(Source::all::<StatefulSet>().labels(&ours), whole());
         let pods = runtime.cache(
             Source::all::<Pod>().labels(label::INFERENCE_SERVICE),
             Shape {
@@ -94,6 +98,7 @@ impl InferenceServices {
         let kind = Self {
             deployments: deployments.clone(),
             services: services.clone(),
+            sets: sets.clone(),
             pods: pods.clone(),
             caches: caches.clone(),
             loads: scrape::Loads::default(),
@@ -112,6 +117,7 @@ impl InferenceServices {
             Registration::of(kind, all)
                 .owns(&deployments)
                 .owns(&services)
+                .owns(&sets)
                 .labels(&pods, label::INFERENCE_SERVICE)
                 .watches_changes(&cx.priorities, move |old, new| {
                     let said = |class: Option<&PriorityClass>| class.map(Class::from);

@@ -5,6 +5,7 @@
 
 mod children;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -35,8 +36,8 @@ pub struct Note {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     pub about: ObjectReference,
-    pub done: (&'static str, &'static str),
-    pub failed: (&'static str, &'static str),
+    pub done: (&'static str, Cow<'static, str>),
+    pub failed: (&'static str, Cow<'static, str>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -45,6 +45,13 @@ pub struct InferenceServiceStatus {
     /// GPUs of one copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_per_replica: Option<i32>,
+    /// Nodes one copy spans, where that is more than one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes_per_replica: Option<i32>,
+    /// The copies, where each spans nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000))]
+    pub groups: Vec<GroupStatus>,
     /// The start of the newest copy, step by step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<TimelineStep>,
@@ -112,6 +119,27 @@ pub struct TimelineStep {
     /// Seconds since the step before.
     #[serde(default)]
     pub seconds: i64,
+}
+
+/// A copy that spans nodes: it answers when all of its pods run, and is started again as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupStatus {
+    /// Name of its leader's StatefulSet.
+    pub name: String,
+    /// It answers.
+    #[serde(default)]
+    pub ready: bool,
+    /// The nodes its pods have, the leader's first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub nodes: Vec<String>,
+    /// Times it was started again as a whole because a member failed, since it last answered for ten minutes.
+    #[serde(default)]
+    pub restarts: i32,
+    /// When it was last started again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarted_at: Option<Time>,
 }
 
 /// Whether an adapter can be asked for.

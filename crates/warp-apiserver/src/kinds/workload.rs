@@ -1,7 +1,9 @@
-//! Deployment, ReplicaSet, StatefulSet, ReplicationController and Job.
+//! Deployment and ReplicaSet; below it ControllerRevision, Job, ReplicationController and StatefulSet.
 
+mod controller_revision;
 mod job;
 mod replication_controller;
+mod stateful_set;
 
 use serde_json::{Value, json};
 
@@ -15,7 +17,8 @@ pub(super) fn descriptors() -> Vec<Described> {
     vec![
         deployment(),
         replica_set(),
-        stateful_set(),
+        stateful_set::descriptor(),
+        controller_revision::descriptor(),
         job::descriptor(),
         replication_controller::descriptor(),
         pod_template(),
@@ -308,116 +311,4 @@ fn replica_set() -> Described {
             generation: true,
             ..Strategy::default()
         })
-}
-
-fn stateful_set() -> Described {
-    let with = columns::with;
-    let mut all = vec![
-        columns::name(),
-        with("Ready", "string", 0, |o, _| {
-            json!(format!(
-                "{}/{}",
-                count(o, "status.readyReplicas"),
-                count(o, "spec.replicas")
-            ))
-        }),
-        columns::age(),
-    ];
-    all.extend(columns::template_columns(false));
-    describe("apps", "v1", "StatefulSet", "statefulsets")
-        .short("sts")
-        .category("all")
-        .stored_only()
-        .subresources([scale(), Subresource::Status])
-        .columns(all)
-        .strategy(Strategy {
-            default: |object| typed::round_trip("apps.StatefulSet", object),
-            prepare_create: |object| {
-                object["status"] = json!({"replicas": 0, "availableReplicas": 0});
-            },
-            prepare_update: keep_status,
-            validate: validate_stateful_set,
-            validate_update: |new, old| {
-                const MUTABLE: [&str; 8] = [
-                    "replicas",
-                    "ordinals",
-                    "template",
-                    "updateStrategy",
-                    "revisionHistoryLimit",
-                    "persistentVolumeClaimRetentionPolicy",
-                    "minReadySeconds",
-                    "volumeClaimTemplates",
-                ];
-                let strip = |object: &Value| {
-                    let mut spec = object
-                        .get("spec")
-                        .and_then(Value::as_object)
-                        .cloned()
-                        .unwrap_or_default();
-                    spec.retain(|name, _| !MUTABLE[..7].contains(&name.as_str()));
-                    spec
-                };
-                if strip(new) == strip(old) {
-                    return Vec::new();
-                }
-                let detail = "updates to statefulset spec for fields other than 'replicas', \
-                              'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', \
-                              'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are \
-                              forbidden";
-                vec![FieldError::forbidden(&Path::new("spec"), detail)]
-            },
-            generation: true,
-            ..Strategy::default()
-        })
-}
-
-fn validate_stateful_set(object: &Value) -> Errors {
-    let mut errors = Vec::new();
-    let path = Path::new("spec");
-    let spec = object.get("spec").unwrap_or(&Value::Null);
-    let policy = text(spec, "podManagementPolicy");
-    if !matches!(policy, "OrderedReady" | "Parallel") {
-        let detail = "must be 'OrderedReady' or 'Parallel'";
-        errors.push(FieldError::invalid(
-            &path.child("podManagementPolicy"),
-            policy,
-            detail,
-        ));
-    }
-    let update = path.child("updateStrategy");
-    match text(spec, "updateStrategy.type") {
-        "OnDelete" | "RollingUpdate" => {}
-        "" => errors.push(FieldError::required(&update, "")),
-        _ => {
-            let value = spec.get("updateStrategy").cloned().unwrap_or_default();
-            let detail = "must be 'RollingUpdate' or 'OnDelete'";
-            errors.push(FieldError::invalid(&update, value, detail));
-        }
-    }
-    not_negative(spec, "replicas", &path, &mut errors);
-    not_negative(spec, "minReadySeconds", &path, &mut errors);
-    // Volumes made from claim templates exist for the containers.
-    let mut described = spec.clone();
-    let templates: Vec<Value> = list(spec, "volumeClaimTemplates")
-        .iter()
-        .map(|claim| {
-            let name = text(claim, "metadata.name");
-            json!({"name": name, "persistentVolumeClaim": {"claimName": name}})
-        })
-        .collect();
-    if !templates.is_empty() {
-        let mut volumes = templates;
-        let known: Vec<String> = volumes.iter().map(|v| text(v, "name").to_owned()).collect();
-        volumes.extend(
-            list(spec, "template.spec.volumes")
-                .iter()
-                .filter(|volume| !known.iter().any(|name| name == text(volume, "name")))
-                .cloned(),
-        );
-        if let Some(template) = described.pointer_mut("/template/spec") {
-            template["volumes"] = Value::Array(volumes);
-        }
-    }
-    selector_and_template(&described, &path, "statefulset", &mut errors);
-    errors
 }

@@ -52,6 +52,7 @@ pub(super) fn of(group: &str, kind: &str) -> Value {
             "spec": {"selector": null, "template": template(), "updateStrategy": {}},
             "status": {"replicas": 0, "availableReplicas": 0},
         }),
+        ("apps", "ControllerRevision") => json!({"data": null, "revision": 0}),
         ("batch", "Job") => json!({"spec": {"template": template()}, "status": {}}),
         ("autoscaling", "HorizontalPodAutoscaler") => {
             json!({"spec": {"scaleTargetRef": {}}, "status": {"desiredReplicas": 0}})

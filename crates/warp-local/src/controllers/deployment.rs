@@ -20,6 +20,8 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+pub(super) use self::revision::hash as template_hash;
+
 #[derive(Debug)]
 pub(crate) struct Deployments(Shared);
 

@@ -116,6 +116,15 @@ fn scale(covered: &[Arc<Pod>], caches: &Caches) -> i32 {
             continue;
         };
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        if let Some(set) = caches
+            .stateful_sets
+            .get(&Key::new(namespace, &owner.name))
+            .filter(|_| owner.kind == "StatefulSet")
+        {
+            let size = set.spec.as_ref().and_then(|spec| spec.replicas);
+            wanted.insert(owner.uid.clone(), size.unwrap_or(1));
+            continue;
+        }
         let set = caches
             .replica_sets
             .get(&Key::new(namespace, &owner.name))

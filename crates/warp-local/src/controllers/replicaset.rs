@@ -205,8 +205,8 @@ fn manage(seen: &Seen<'_>, active: &[Arc<Pod>], now: Timestamp, plan: &mut Plan)
         for _ in 0..(wanted - active.len()).min(PER_PASS) {
             let outcome = Outcome {
                 about: about(set),
-                done: ("SuccessfulCreate", "Created pod: {}"),
-                failed: ("FailedCreate", "Error creating: {}"),
+                done: ("SuccessfulCreate", "Created pod: {}".into()),
+                failed: ("FailedCreate", "Error creating: {}".into()),
             };
             plan.create(&pod, Some(outcome));
         }
@@ -215,8 +215,8 @@ fn manage(seen: &Seen<'_>, active: &[Arc<Pod>], now: Timestamp, plan: &mut Plan)
         for pod in surplus_pods(seen, active, surplus, now) {
             let outcome = Outcome {
                 about: about(set),
-                done: ("SuccessfulDelete", "Deleted pod: {}"),
-                failed: ("FailedDelete", "Error deleting: {}"),
+                done: ("SuccessfulDelete", "Deleted pod: {}".into()),
+                failed: ("FailedDelete", "Error deleting: {}".into()),
             };
             plan.delete(&*pod, Removal::default(), Some(outcome));
         }

@@ -23,10 +23,11 @@ use warp_testkit::{Cluster, NodeShape};
 use self::play::Stage;
 use self::script::Scenario;
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     include_str!("controllers/scenarios/jobs.yaml"),
     include_str!("controllers/scenarios/garbage.yaml"),
     include_str!("controllers/scenarios/workloads.yaml"),
+    include_str!("controllers/scenarios/statefulsets.yaml"),
     include_str!("controllers/scenarios/placement.yaml"),
     include_str!("controllers/scenarios/differences.yaml"),
 ];

@@ -1,4 +1,4 @@
-//! Every write of the engine's own controllers is a crash point: Job, Deployment, ReplicaSet, garbage
+//! Every write of the engine's own controllers is a crash point: Job, Deployment, ReplicaSet, StatefulSet, garbage
 //! collection, namespaces, budgets, quotas, endpoint slices, volumes, node lifecycle and the scheduler
 //! die together before and after each of their writes, or are lied to about it, in virtual time.
 //!
@@ -12,10 +12,11 @@ use warp_testkit::fault::campaign;
 use warp_testkit::fault::judge::Invariants;
 
 /// What every test run takes a sample of; the rest is for `make faults`.
-const DAILY: [&str; 7] = [
+const DAILY: [&str; 8] = [
     "engine a_job_of_three_in_parallel",
     "engine a_job_whose_pods_fail",
     "engine a_deployment_rolls",
+    "engine a_stateful_set_is_made_rolled_and_scaled",
     "engine dependents_go_first",
     "engine a_namespace_is_deleted",
     "engine a_claim_gets_its_volume",

@@ -65,6 +65,8 @@ pub(super) struct View<'a> {
     pub(super) wanted: i32,
     pub(super) numbers: Numbers,
     pub(super) pods: &'a [Arc<Pod>],
+    /// What helps those of them that span nodes.
+    pub(super) workers: &'a [Arc<Pod>],
     /// Copies that wait for a place, the first to be placed first.
     pub(super) waiting: &'a [Waiting],
     pub(super) ask: Option<&'a GpuAsk>,
@@ -116,7 +118,7 @@ pub(super) fn assess(view: &View<'_>) -> Standing {
 
 /// The worst that keeps a copy from answering.
 fn trouble(view: &View<'_>) -> Option<(ServicePhase, &'static str, String)> {
-    let live = view.pods.iter().filter(|pod| {
+    let live = view.pods.iter().chain(view.workers).filter(|pod| {
         pod.meta().deletion_timestamp.is_none() && !is_ready(pod) && !copies::waits(pod)
     });
     let unplaced = unplaced(view);
@@ -252,7 +254,7 @@ pub(super) fn is_ready(pod: &Pod) -> bool {
 }
 
 /// When a condition of a pod became true.
-fn transition(pod: &Pod, kind: &str) -> Option<Timestamp> {
+pub(super) fn transition(pod: &Pod, kind: &str) -> Option<Timestamp> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     let found = conditions
         .iter()

@@ -21,7 +21,7 @@ use warp_runtime::plan::{Encoding, Plan};
 
 use super::copies::{self, claim_id, is_copy};
 use super::evict::Running;
-use super::{NAME, of_class};
+use super::{NAME, group, of_class};
 use crate::context::Context;
 use crate::ledger::{self, is_behind, let_through};
 use crate::placement::{
@@ -132,6 +132,7 @@ impl Claimants for Claims {
         let service = self.services.get(&service_of(&pod)?)?;
         let mut pods = cx.pods.by(BY_SERVICE, &Key::of(&*service).to_string());
         let name = service.name_any();
+        let group = group::members(&pods, &pod, &name);
         pods.retain(|pod| is_copy(pod, &name));
         let pod = pods.iter().find(|one| one.uid() == pod.uid())?;
         let waiting = copies::waiting(&pods);
@@ -148,6 +149,10 @@ impl Claimants for Claims {
             return Some(account);
         };
         let Some(before) = before else {
+            // One pod of a group is no room for anybody, and the group goes as a whole: nobody takes it.
+            if !group.is_empty() {
+                return Some(account);
+            }
             let mut surplus = copies::surplus(&service, &pods, now).into_iter();
             let may_go = surplus.any(|one| one.uid() == pod.uid());
             let running = may_go.then(|| Running::of(&service, pod, rank.priority));
@@ -156,6 +161,10 @@ impl Claimants for Claims {
                 .map(|one| Arc::new(one) as Arc<dyn Runner>);
             return Some(account);
         };
+        // All of a group are placed together: until all wait, none asks.
+        if !group.is_empty() && !group::all_wait(&group) {
+            return Some(account);
+        }
         let generation = service.meta().generation.unwrap_or_default();
         let held = cx.verdicts.held_until(&account.uid, generation);
         if let Some(until) = held.filter(|until| *until > now) {
@@ -177,7 +186,9 @@ impl Claimants for Claims {
         };
         let refused = refused_nodes(&service, now).map(|node| node.until.0);
         account.again = account.again.into_iter().chain(refused).min();
-        if let Some(asking) = Asking::new(&cx.pods, &service, pod, turn, now) {
+        let one = [Arc::clone(pod)];
+        let together = if group.is_empty() { &one[..] } else { &group };
+        if let Some(asking) = Asking::together(&cx.pods, &service, together, turn, now) {
             account.asks = Asks::Now(Arc::new(asking));
         }
         Some(account)
@@ -231,30 +242,43 @@ pub(crate) struct Turn {
     pub(crate) first: bool,
 }
 
-/// One copy that waits for its place.
+/// One copy that waits for its place, or for a place for each of its pods.
 #[derive(Debug)]
 pub(crate) struct Asking {
-    pods: Cache<Pod>,
+    known: Cache<Pod>,
     service: Arc<InferenceService>,
-    pod: Arc<Pod>,
+    /// The leader first, where there are several.
+    pods: Vec<Arc<Pod>>,
     claim: Claim,
 }
 
 impl Asking {
-    /// None when its pod asks for no GPU: somebody changed it on its way.
+    /// None when a pod of it asks for no GPU: somebody changed it on its way.
+    pub(crate) fn together(
+        known: &Cache<Pod>,
+        service: &Arc<InferenceService>,
+        pods: &[Arc<Pod>],
+        turn: Turn,
+        now: Timestamp,
+    ) -> Option<Self> {
+        Some(Self {
+            known: known.clone(),
+            claim: claim(service, pods, turn, now)?,
+            service: Arc::clone(service),
+            pods: pods.to_vec(),
+        })
+    }
+
+    /// A copy of one pod.
+    #[cfg(test)]
     pub(crate) fn new(
-        pods: &Cache<Pod>,
+        known: &Cache<Pod>,
         service: &Arc<InferenceService>,
         pod: &Arc<Pod>,
         turn: Turn,
         now: Timestamp,
     ) -> Option<Self> {
-        Some(Self {
-            pods: pods.clone(),
-            claim: claim(service, pod, turn, now)?,
-            service: Arc::clone(service),
-            pod: Arc::clone(pod),
-        })
+        Self::together(known, service, &[Arc::clone(pod)], turn, now)
     }
 }
 
@@ -263,26 +287,29 @@ impl Claimant for Asking {
         &self.claim
     }
 
-    fn pod(&self, _: usize, _: &str) -> PodSpec {
-        self.pod.spec.clone().unwrap_or_default()
+    fn pod(&self, member: usize, _: &str) -> PodSpec {
+        let pod = self.pods.get(member).and_then(|pod| pod.spec.clone());
+        pod.unwrap_or_default()
     }
 
     /// The API server itself refuses the change for a pod that was let go by another.
     fn plan(&self, places: &[Place], _: Timestamp) -> Plan {
         let mut plan = Plan::default();
-        if let Some(place) = places.first() {
-            let mut patch = let_through(&self.pod, label::SERVING_GATE, &place.node);
+        for (pod, place) in self.pods.iter().zip(places) {
+            let mut patch = let_through(pod, label::SERVING_GATE, &place.node);
             patch["metadata"]["annotations"] = json!({
                 label::PLACEMENT: place.why,
                 label::STRATEGY: place.strategy,
             });
-            plan.patch(&*self.pod, Encoding::Merge, patch);
+            plan.patch(&**pod, Encoding::Merge, patch);
         }
         plan
     }
 
     fn still_waits(&self, plan: &mut Plan) {
-        plan.only_if_shows(&*self.pod, &DECISIVE);
+        for pod in &self.pods {
+            plan.only_if_shows(&**pod, &DECISIVE);
+        }
     }
 
     fn pass(&self, correlation: String) -> Pass {
@@ -291,8 +318,12 @@ impl Claimant for Asking {
     }
 
     fn is_made(&self) -> bool {
-        let pod = self.pods.get(&Key::of(&*self.pod));
-        pod.is_some_and(|pod| pod.uid() == self.pod.uid() && !is_behind(&pod, label::SERVING_GATE))
+        self.pods.iter().all(|pod| {
+            let known = self.known.get(&Key::of(&**pod));
+            known.is_some_and(|known| {
+                known.uid() == pod.uid() && !is_behind(&known, label::SERVING_GATE)
+            })
+        })
     }
 
     fn is_counted(&self) -> bool {
@@ -317,15 +348,24 @@ impl Claimant for Asking {
 }
 
 /// What a copy asks for.
-fn claim(service: &InferenceService, pod: &Pod, turn: Turn, now: Timestamp) -> Option<Claim> {
+fn claim(
+    service: &InferenceService,
+    pods: &[Arc<Pod>],
+    turn: Turn,
+    now: Timestamp,
+) -> Option<Claim> {
     let Turn { rank, first } = turn;
-    let (gpus, resource) = gpus(pod)?;
-    let asked = PodClaim {
-        gpus,
-        resource: Some(Arc::from(resource)),
-        meta: pod.metadata.clone(),
-        spec: without(pod.spec.as_ref()?, resource),
-    };
+    let pod = pods.first()?;
+    let asked = pods.iter().map(|pod| {
+        let (gpus, resource) = gpus(pod)?;
+        Some(PodClaim {
+            gpus,
+            resource: Some(Arc::from(resource)),
+            meta: pod.metadata.clone(),
+            spec: without(pod.spec.as_ref()?, resource),
+        })
+    });
+    let asked = asked.collect::<Option<Vec<_>>>()?;
     let avoided = refused_nodes(service, now);
     let uid = pod.uid().unwrap_or_default();
     Some(Claim {
@@ -352,8 +392,8 @@ fn claim(service: &InferenceService, pod: &Pod, turn: Turn, now: Timestamp) -> O
         providers: providers(service),
         avoided: avoided.map(|node| Arc::from(node.name.as_str())).collect(),
         near: None,
-        pods: vec![asked],
-        least: 1,
+        least: asked.len(),
+        pods: asked,
         makes_job: false,
     })
 }

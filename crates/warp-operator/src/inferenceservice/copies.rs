@@ -12,10 +12,11 @@ use warp_api::{InferenceService, label};
 use warp_core::scale::{self, Step};
 
 use super::assess::is_ready;
+use super::group::{self, Role};
 use crate::ledger::{finished, is_behind, node_of, pinned_to};
 use crate::workload::{Class, Rank};
 
-/// A label is anybody's to write: a copy belongs to a ReplicaSet of the service's Deployment.
+/// A label is anybody's to write: a copy belongs to a ReplicaSet of the service's Deployment, or leads a group.
 pub(super) fn is_copy(pod: &Pod, name: &str) -> bool {
     let owners = pod.metadata.owner_references.iter().flatten();
     owners
@@ -27,6 +28,7 @@ pub(super) fn is_copy(pod: &Pod, name: &str) -> bool {
                 .is_some_and(|(deployment, _)| deployment == name);
             owner.kind == "ReplicaSet" && of_name
         })
+        || group::member_of(pod, name).is_some_and(|(_, role)| role == Role::Leader)
 }
 
 /// Whether a copy is on its way out.

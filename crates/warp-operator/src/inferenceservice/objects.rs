@@ -11,6 +11,7 @@ use warp_core::gpu::Vendor;
 use warp_core::rollout::Strategy;
 
 use super::arguments;
+use super::group::Role;
 use super::vendor::{self, Suitable};
 use super::weights::Weights;
 
@@ -32,6 +33,8 @@ const FAREWELL_SECONDS: i64 = 10;
 const PROBE_SECONDS: i64 = 5;
 const MODELS: &str = "/models";
 const SHARED_MEMORY: &str = "16Gi";
+/// Where the leader of a copy that spans nodes meets its workers.
+const MASTER_PORT: u16 = 29501;
 
 /// What the pods of a spec are made from, besides the spec.
 #[derive(Clone, Debug)]
@@ -40,6 +43,8 @@ pub(super) struct Base<'a> {
     pub(super) suitable: Option<&'a Suitable>,
     /// The model of the cache the spec names.
     pub(super) weights: Option<&'a Weights>,
+    /// Nodes a copy spans.
+    pub(super) nodes: u32,
 }
 
 pub(super) fn labels(service: &InferenceService) -> BTreeMap<String, String> {
@@ -55,7 +60,7 @@ pub(super) fn labels(service: &InferenceService) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn owned(service: &InferenceService) -> Value {
+pub(super) fn owned(service: &InferenceService) -> Value {
     json!({
         "name": service.name_any(),
         "namespace": service.namespace(),
@@ -64,14 +69,18 @@ fn owned(service: &InferenceService) -> Value {
     })
 }
 
-/// The Service in front of the pods.
-pub(super) fn service(service: &InferenceService) -> Value {
+/// The Service in front of the pods: of copies that span nodes, in front of their leaders.
+pub(super) fn service(service: &InferenceService, nodes: u32) -> Value {
+    let mut selector = json!({ label::INFERENCE_SERVICE: service.name_any() });
+    if nodes > 1 {
+        selector[label::SERVING_ROLE] = json!(Role::Leader.as_str());
+    }
     json!({
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": owned(service),
         "spec": {
-            "selector": { label::INFERENCE_SERVICE: service.name_any() },
+            "selector": selector,
             "ports": [{
                 "name": "http",
                 "port": service.spec.port,
@@ -127,6 +136,11 @@ fn ground(spec: &InferenceServiceSpec) -> Value {
     serde_json::to_value(pods).unwrap_or_default()
 }
 
+/// Whether a rendering was made from the spec as it is, whatever the weights.
+pub(super) fn is_of(rendered: &Value, spec: &InferenceServiceSpec) -> bool {
+    rendered["from"] == ground(spec)
+}
+
 /// Whether a rendering was made from the spec as it is and from the same weights.
 pub(super) fn is_made_from(rendered: &Value, service: &InferenceService, base: &Base<'_>) -> bool {
     rendered["from"] == ground(&service.spec) && rendered["weights"] == json!(base.weights)
@@ -135,23 +149,48 @@ pub(super) fn is_made_from(rendered: &Value, service: &InferenceService, base: &
 /// The pod template of a spec, with what it was made from; or why there is none.
 pub(super) fn render(service: &InferenceService, base: &Base<'_>) -> Result<Value, String> {
     let spec = &service.spec;
+    let mut rendered = json!({
+        "renderer": RENDERER,
+        "from": ground(spec),
+        "weights": base.weights,
+        "template": template(service, base, Role::Leader)?,
+    });
+    if base.nodes > 1 {
+        rendered["nodes"] = json!(base.nodes);
+        rendered["workers"] = template(service, base, Role::Worker)?;
+    }
+    Ok(rendered)
+}
+
+/// Nodes the copies of a rendering span.
+pub(super) fn nodes_of(rendered: &Value) -> u32 {
+    let nodes = rendered["nodes"].as_u64();
+    nodes.map_or(1, |nodes| u32::try_from(nodes).unwrap_or(1))
+}
+
+fn template(service: &InferenceService, base: &Base<'_>, role: Role) -> Result<Value, String> {
+    let spec = &service.spec;
     let mut container = json!({
         "name": CONTAINER,
         "image": image(spec, base)?,
-        "args": args(spec, base)?,
-        "env": environment(spec, base),
-        "ports": [{ "name": "http", "containerPort": spec.port, "protocol": "TCP" }],
+        "args": args(spec, base, role)?,
+        "env": environment(spec, base, role),
         "resources": resources(spec, base),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "lifecycle": { "preStop": { "sleep": { "seconds": PRE_STOP_SECONDS } } },
     });
+    // A worker listens to its leader only: whether it is well shows in the leader.
+    if role == Role::Leader {
+        container["ports"] =
+            json!([{ "name": "http", "containerPort": spec.port, "protocol": "TCP" }]);
+        container["lifecycle"] = json!({ "preStop": { "sleep": { "seconds": PRE_STOP_SECONDS } } });
+        probes(spec, &mut container);
+    }
     if !spec.engine.command.is_empty() {
         container["command"] = json!(spec.engine.command);
     } else if spec.engine.kind == EngineKind::Sglang {
         // Its image begins no server by itself.
         container["command"] = json!(["python3", "-m", "sglang.launch_server"]);
     }
-    probes(spec, &mut container);
     let drain = run_seconds(&spec.drain).unwrap_or(45);
     let mut pod = json!({
         "containers": [],
@@ -171,18 +210,16 @@ pub(super) fn render(service: &InferenceService, base: &Base<'_>) -> Result<Valu
     pod["containers"] = json!([container]);
     let mut labels = labels(service);
     labels.remove(label::CONTROLLER);
-    let template = json!({
+    if base.nodes > 1 {
+        labels.insert(label::SERVING_ROLE.to_owned(), role.as_str().to_owned());
+        labels.insert(label::SERVING_NODES.to_owned(), base.nodes.to_string());
+    }
+    Ok(json!({
         "metadata": {
             "labels": labels,
             "annotations": annotations(spec),
         },
         "spec": pod,
-    });
-    Ok(json!({
-        "renderer": RENDERER,
-        "from": ground(spec),
-        "weights": base.weights,
-        "template": template,
     }))
 }
 
@@ -229,7 +266,7 @@ fn image(spec: &InferenceServiceSpec, base: &Base<'_>) -> Result<String, String>
     }
 }
 
-fn args(spec: &InferenceServiceSpec, base: &Base<'_>) -> Result<Vec<String>, String> {
+fn args(spec: &InferenceServiceSpec, base: &Base<'_>, role: Role) -> Result<Vec<String>, String> {
     let engine = &spec.engine;
     let mut words = match engine.kind {
         EngineKind::Custom => Vec::new(),
@@ -237,6 +274,15 @@ fn args(spec: &InferenceServiceSpec, base: &Base<'_>) -> Result<Vec<String>, Str
         EngineKind::Vllm => vllm_args(spec, base),
         EngineKind::Sglang => sglang_args(spec, base),
     };
+    if base.nodes > 1 {
+        words.extend(flag("nnodes", base.nodes));
+        words.extend(flag("node-rank", "$(NODE_RANK)"));
+        words.extend(flag("master-addr", "$(MASTER_ADDR)"));
+        words.extend(flag("master-port", MASTER_PORT));
+        if role == Role::Worker {
+            words.push("--headless".to_owned());
+        }
+    }
     words.extend(arguments::words(
         engine.kind,
         &engine.args,
@@ -346,9 +392,19 @@ fn vllm_args(spec: &InferenceServiceSpec, base: &Base<'_>) -> Vec<String> {
 }
 
 /// What the spec gives wins; the rest is what the vendor's GPUs and the engine need.
-fn environment(spec: &InferenceServiceSpec, base: &Base<'_>) -> Vec<Value> {
+fn environment(spec: &InferenceServiceSpec, base: &Base<'_>, role: Role) -> Vec<Value> {
     let address = json!({ "fieldRef": { "apiVersion": "v1", "fieldPath": "status.podIP" } });
     let mut env: Vec<Value> = Vec::new();
+    if base.nodes > 1 {
+        let path = "metadata.labels['apps.kubernetes.io/pod-index']";
+        env.push(match role {
+            Role::Leader => json!({ "name": "NODE_RANK", "value": "0" }),
+            Role::Worker => json!({
+                "name": "NODE_RANK",
+                "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } },
+            }),
+        });
+    }
     match spec.engine.kind {
         EngineKind::Vllm => {
             env.push(json!({ "name": "VLLM_HOST_IP", "valueFrom": address }));
@@ -381,7 +437,8 @@ fn resources(spec: &InferenceServiceSpec, base: &Base<'_>) -> Value {
     let mut requests = json!(given.requests);
     let mut limits = json!(given.limits);
     if let Some(suitable) = base.suitable {
-        let count = spec.gpus_per_replica().to_string();
+        let nodes = i32::try_from(base.nodes.max(1)).unwrap_or(1);
+        let count = (spec.gpus_per_replica() / nodes).to_string();
         requests[&suitable.resource] = json!(count);
         limits[&suitable.resource] = json!(count);
     }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use kube::ResourceExt;
-use warp_api::{InferenceService, ModelCache};
+use warp_api::{InferenceService, ModelCache, label};
 use warp_core::gpu::{self, Catalogue, Device, Vendor};
 use warp_runtime::cache::Key;
 
@@ -16,6 +16,7 @@ use super::InferenceServices;
 use super::adapters::Served;
 use super::claim::class_of;
 use super::copies::{self, claim_id, is_copy};
+use super::group::{self, Role};
 use super::scrape::Heard;
 use crate::ledger::{self, node_of, pinned_to};
 use crate::placement::Verdict;
@@ -26,7 +27,12 @@ use crate::workload::Class;
 pub(crate) struct Seen {
     pub(crate) deployment: Option<Arc<Deployment>>,
     pub(crate) service: Option<Arc<Service>>,
+    /// StatefulSets of copies that span nodes.
+    pub(crate) sets: Vec<Arc<StatefulSet>>,
+    /// The copies: of one that spans nodes its leader.
     pub(crate) pods: Vec<Arc<Pod>>,
+    /// What helps leaders.
+    pub(crate) workers: Vec<Arc<Pod>>,
     /// The ModelCache it names.
     pub(crate) cache: Option<Arc<ModelCache>>,
     /// Nodes with GPUs.
@@ -67,7 +73,13 @@ pub(super) async fn see(kind: &InferenceServices, service: &Arc<InferenceService
     let key = Key::of(&**service);
     let index = format!("{}/{}", key.namespace, key.name);
     let mut pods = kind.pods.by(0, &index);
+    let mut workers = pods.clone();
+    workers.retain(|pod| {
+        group::member_of(pod, &key.name).is_some_and(|(_, role)| role == Role::Worker)
+    });
     pods.retain(|pod| is_copy(pod, &key.name));
+    let mut sets = kind.sets.in_namespace(&key.namespace);
+    sets.retain(|set| set.labels().get(label::INFERENCE_SERVICE) == Some(&service.name_any()));
     let generation = service.metadata.generation.unwrap_or_default();
     let verdicts = &kind.cx.verdicts;
     let waiting = copies::waiting(&pods).into_iter().map(|pod| {
@@ -99,7 +111,9 @@ pub(super) async fn see(kind: &InferenceServices, service: &Arc<InferenceService
     Seen {
         deployment: kind.deployments.get(&key),
         service: kind.services.get(&key),
+        sets,
         pods,
+        workers,
         cache: super::cache_of(service).and_then(|key| kind.caches.get(&key)),
         nodes,
         heard,

@@ -1,7 +1,7 @@
 //! What a service should have and say. Pure and total.
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource, ResourceExt};
@@ -20,6 +20,7 @@ use super::adapters;
 use super::assess::{self, Numbers, Standing, View};
 use super::copies::{self, rank};
 use super::figures;
+use super::group;
 use super::objects::{self, Base};
 use super::observe::Seen;
 use super::unplaced;
@@ -55,6 +56,8 @@ struct Wanted {
     strategy: Strategy,
     no_room_since: Option<Timestamp>,
     scaled: Option<String>,
+    /// Nodes a copy spans.
+    nodes: u32,
 }
 
 pub(super) fn plan(service: &InferenceService, seen: &Seen, now: Timestamp) -> Plan {
@@ -67,8 +70,16 @@ pub(super) fn plan(service: &InferenceService, seen: &Seen, now: Timestamp) -> P
     let wanted = wanted(service, seen, now);
     let after = match &wanted {
         Ok(wanted) => {
-            children(&mut plan, service, wanted);
-            accepted(service, seen, wanted, &before, now)
+            children(&mut plan, service, seen, wanted);
+            let groups = if wanted.nodes > 1 {
+                group::tend(&mut plan, service, seen, wanted.copies.wanted, now)
+            } else {
+                Vec::new()
+            };
+            InferenceServiceStatus {
+                groups,
+                ..accepted(service, seen, wanted, &before, now)
+            }
         }
         Err(refusal) => refused(service, seen, refusal, &before, now),
     };
@@ -132,10 +143,24 @@ fn wanted(service: &InferenceService, seen: &Seen, now: Timestamp) -> Result<Wan
         message,
         waits: true,
     })?;
+    let stored = rendering(seen);
+    let rendered = stored
+        .as_ref()
+        .filter(|stored| objects::is_of(stored, spec));
+    let nodes = match (&ask, rendered) {
+        (Some(_), Some(rendered)) => objects::nodes_of(rendered),
+        (Some(ask), None) => group::span(spec, ask, &seen.nodes),
+        (None, _) => 1,
+    };
+    if nodes > 1
+        && let Some(message) = group::refusal(service)
+    {
+        return Err(invalid(message));
+    }
     let suitable = match &ask {
         None => None,
         Some(ask) => Some(
-            vendor::suitable(ask, spec.engine.kind, &seen.nodes).map_err(|no| match no {
+            vendor::suitable(ask, nodes, spec.engine.kind, &seen.nodes).map_err(|no| match no {
                 NoGpu::Unsupported(message) => Refusal {
                     reason: reason::UNSUPPORTED_GPU,
                     message,
@@ -153,8 +178,8 @@ fn wanted(service: &InferenceService, seen: &Seen, now: Timestamp) -> Result<Wan
         vendor: ask.as_ref().map(|ask| ask.vendor),
         suitable: suitable.as_ref(),
         weights: None,
+        nodes,
     };
-    let stored = rendering(seen);
     let weights = match weights::of(service, seen, stored.as_ref()) {
         Ok(weights) => weights,
         Err(refusal) => {
@@ -199,6 +224,7 @@ fn wanted(service: &InferenceService, seen: &Seen, now: Timestamp) -> Result<Wan
         strategy,
         no_room_since,
         scaled,
+        nodes,
     })
 }
 
@@ -220,6 +246,21 @@ fn not_taken(service: &InferenceService, seen: &Seen) -> Result<(), Refusal> {
     {
         return taken("Deployment");
     }
+    if let Some(found) = seen
+        .sets
+        .iter()
+        .find(|set| !is_controlled_by(&***set, &uid))
+    {
+        return Err(Refusal {
+            reason: reason::NAME_TAKEN,
+            message: format!(
+                "the StatefulSet {} is not this service's: delete it, or take its label {} away",
+                found.name_any(),
+                label::INFERENCE_SERVICE
+            ),
+            waits: true,
+        });
+    }
     if let Some(found) = &seen.service
         && !is_controlled_by(&**found, &uid)
     {
@@ -230,8 +271,11 @@ fn not_taken(service: &InferenceService, seen: &Seen) -> Result<(), Refusal> {
 
 /// The rendering the Deployment has. A newer Warp may render the same spec otherwise; that alone restarts nothing.
 fn rendering(seen: &Seen) -> Option<Value> {
-    let deployment = seen.deployment.as_deref()?;
-    let text = deployment.annotations().get(label::RENDERED)?;
+    let deployment = seen.deployment.as_ref();
+    let text = deployment.and_then(|found| found.annotations().get(label::RENDERED));
+    let mut sets = seen.sets.iter();
+    let of_sets = || sets.find_map(|set| set.annotations().get(label::RENDERED));
+    let text = text.or_else(of_sets)?;
     let rendered: Value = serde_json::from_str(text).ok()?;
     rendered["template"].is_object().then_some(rendered)
 }
@@ -256,7 +300,9 @@ fn number_of_copies(
         .deployment
         .as_ref()
         .and_then(|deployment| deployment.spec.as_ref()?.replicas)
-        .map_or(asked, count);
+        .map(count)
+        .or_else(|| group::current(seen))
+        .unwrap_or(asked);
     let since = service.status.as_ref();
     let since = since.and_then(|status| status.too_many_since.as_ref());
     let rules = Rules {
@@ -285,7 +331,40 @@ fn number_of_copies(
     (decision.copies, Some(decision.why))
 }
 
-fn children(plan: &mut Plan, service: &InferenceService, wanted: &Wanted) {
+fn children(plan: &mut Plan, service: &InferenceService, seen: &Seen, wanted: &Wanted) {
+    let namespace = service.namespace().unwrap_or_default();
+    let groups = if wanted.nodes > 1 {
+        wanted.copies.wanted
+    } else {
+        0
+    };
+    for set in group::surplus(service, seen, groups) {
+        plan.delete_version(&**set);
+        plan.because("its copy is not wanted");
+    }
+    if wanted.nodes > 1 {
+        let deployment = seen.deployment.as_ref();
+        let deployment = deployment.filter(|found| found.meta().deletion_timestamp.is_none());
+        if let Some(deployment) = deployment {
+            plan.delete_version(&**deployment);
+            plan.because("copies span nodes");
+        }
+        let names = (Kind::of::<Service>(), group::names_service(service));
+        let front = objects::service(service, wanted.nodes);
+        let services = [names, (Kind::of::<Service>(), front)];
+        let sets = (0..groups).flat_map(|copy| group::sets(service, &wanted.rendered, copy));
+        let sets = sets.map(|set| (Kind::of::<StatefulSet>(), set));
+        for (kind, object) in services.into_iter().chain(sets) {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            plan.push(Action::Apply {
+                kind,
+                key: Key::new(&namespace, name),
+                manager: InferenceServices::MANAGER,
+                object,
+            });
+        }
+        return;
+    }
     let deployment = objects::deployment(
         service,
         &wanted.rendered,
@@ -293,7 +372,7 @@ fn children(plan: &mut Plan, service: &InferenceService, wanted: &Wanted) {
         wanted.strategy,
     );
     for (kind, object) in [
-        (Kind::of::<Service>(), objects::service(service)),
+        (Kind::of::<Service>(), objects::service(service, 1)),
         (Kind::of::<Deployment>(), deployment),
     ] {
         plan.push(Action::Apply {
@@ -312,7 +391,7 @@ fn accepted(
     before: &InferenceServiceStatus,
     now: Timestamp,
 ) -> InferenceServiceStatus {
-    let mut numbers = assess::numbers(seen.deployment.as_deref());
+    let mut numbers = numbers(service, seen, wanted.copies.wanted);
     if !wanted.is_current {
         numbers.updated = 0;
     }
@@ -322,6 +401,7 @@ fn accepted(
         wanted: copies,
         numbers,
         pods: &seen.pods,
+        workers: &seen.workers,
         waiting: &seen.waiting,
         ask: wanted.ask.as_ref(),
         suitable: wanted.suitable.as_ref(),
@@ -330,7 +410,12 @@ fn accepted(
         max_surge,
         max_unavailable,
     } = wanted.strategy;
-    let how = if max_surge > 0 {
+    let how = if wanted.nodes > 1 {
+        format!(
+            "one at a time, in place: a copy spans {} nodes and goes as a whole",
+            wanted.nodes
+        )
+    } else if max_surge > 0 {
         format!("{max_surge} at a time, each beside the copy it replaces")
     } else {
         format!("{max_unavailable} at a time, in place: no GPU is free for a copy more")
@@ -350,11 +435,20 @@ fn accepted(
         cache: figures::cache(service, seen, before.cache.as_ref()),
         adapters: adapters::status(service, seen),
         gpus_per_replica: Some(service.spec.gpus_per_replica()),
+        nodes_per_replica: i32::try_from(wanted.nodes).ok().filter(|nodes| *nodes > 1),
         too_many_since: since.map(Time),
         rollout: Some(how),
         no_room_since: wanted.no_room_since.map(Time),
         load,
         ..common(service, seen, &standing, numbers, yes, before, now)
+    }
+}
+
+/// What its Deployment counts, or its groups.
+fn numbers(service: &InferenceService, seen: &Seen, wanted: u32) -> Numbers {
+    match &seen.deployment {
+        None if !seen.sets.is_empty() => group::numbers(service, seen, wanted),
+        deployment => assess::numbers(deployment.as_deref()),
     }
 }
 
@@ -366,7 +460,8 @@ fn refused(
     before: &InferenceServiceStatus,
     now: Timestamp,
 ) -> InferenceServiceStatus {
-    let numbers = assess::numbers(seen.deployment.as_deref());
+    let copies = group::current(seen).unwrap_or(0);
+    let numbers = numbers(service, seen, copies);
     let still = match numbers.ready {
         0 => String::new(),
         ready => format!("; {ready} copies of an earlier spec still answer"),
@@ -398,6 +493,8 @@ fn refused(
     };
     InferenceServiceStatus {
         replicas: numbers.total,
+        groups: before.groups.clone(),
+        nodes_per_replica: before.nodes_per_replica,
         ..common(service, seen, &standing, numbers, no, before, now)
     }
 }

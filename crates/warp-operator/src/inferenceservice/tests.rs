@@ -24,6 +24,7 @@ mod cache;
 mod commands;
 mod engines;
 mod figures;
+mod groups;
 mod placement;
 
 fn now() -> Timestamp {

@@ -40,7 +40,8 @@ pub(super) fn have_placed(plan: &mut Plan, seen: &Seen, now: Timestamp) {
 
 /// Copies that were let go to a node which the cluster's scheduler refuses, with that node and what it says.
 fn refused_copies(seen: &Seen) -> impl Iterator<Item = (&Pod, String, String)> {
-    let pods = seen.pods.iter().map(|pod| &**pod);
+    let pods = seen.pods.iter().chain(&seen.workers);
+    let pods = pods.map(|pod| &**pod);
     let open = pods.filter(|pod| !copies::goes(pod) && node_of(pod).is_none());
     open.filter_map(|pod| Some((pod, copies::place(pod)?, refused_by_scheduler(pod)?)))
 }

@@ -79,9 +79,10 @@ pub(super) struct Suitable {
     pub(super) most_free: u64,
 }
 
-/// Finds them in the fleet.
+/// Finds them in the fleet, for copies that span some nodes.
 pub(super) fn suitable(
     ask: &GpuAsk,
+    spans: u32,
     engine: EngineKind,
     nodes: &[NodeGpus],
 ) -> Result<Suitable, NoGpu> {
@@ -133,8 +134,10 @@ pub(super) fn suitable(
     } else {
         BTreeMap::new()
     };
-    let count = u64::from(ask.count).max(1);
+    let spans = u64::from(spans.max(1));
+    let count = (u64::from(ask.count) / spans).max(1);
     let spare: u64 = fitting.iter().map(|node| node.free / count).sum();
+    let spare = spare / spans;
     Ok(Suitable {
         resource,
         labels,

@@ -142,6 +142,7 @@ const SHARED: &[Scenario] = &scenarios![
     serve::a_service_is_served_changed_and_deleted,
     serve::a_service_that_cannot_be_says_why,
     serve::copies_and_workloads_wait_in_one_line,
+    serve::a_copy_that_spans_nodes_is_placed_and_started_again_as_a_whole,
     modelcache::a_cache_says_what_it_waits_for_and_goes_when_nobody_mounts_it,
     modelcache::a_service_waits_for_its_cache_and_keeps_it,
     modelcache::caches_of_the_same_content_fetch_once,
@@ -190,6 +191,7 @@ fn shared_cluster(builder: Builder) -> Builder {
         .nodes(stop::saving(), 1)
         .nodes(tenant::shared(), 1)
         .nodes(serve::contested(), 1)
+        .nodes(serve::spanned(), 2)
         .nodes(queued::single(), 1)
         .nodes(queued::taken(), 1)
         .nodes(queued::pair(), 2)

@@ -203,3 +203,71 @@ pub(super) async fn copies_and_workloads_wait_in_one_line(world: &World) -> Resu
     }
     Ok(())
 }
+
+/// One GPU each, of a model no other scenario asks for: a copy of two spans both.
+pub(super) fn spanned() -> NodeShape {
+    NodeShape::nvidia("l2", "NVIDIA-L2", 24_576, "ada-lovelace", 1)
+}
+
+pub(super) async fn a_copy_that_spans_nodes_is_placed_and_started_again_as_a_whole(
+    world: &World,
+) -> Result<()> {
+    let scene = world.scene("serve-span").await?;
+    let api = services(world, &scene.namespace);
+    let pods = scene.pods();
+    let asked = json!({"gpu": {"models": ["L2"]}, "parallelism": {"pipeline": 2}});
+    let made = manifest("large", &asked)?;
+    api.create(&PostParams::default(), &made).await?;
+    let ready = until(&api, "large", "ready", |object| phase(object) == "Ready").await?;
+    let status = &ready.data["status"];
+    ensure!(status["nodesPerReplica"] == 2, "{status}");
+    let nodes = status["groups"][0]["nodes"].as_array().cloned();
+    let nodes = nodes.unwrap_or_default();
+    ensure!(nodes.len() == 2 && nodes[0] != nodes[1], "{status}");
+    // No node is left: neither pod of a second copy gets one.
+    let scale = |copies: u32| Patch::Merge(json!({"spec": {"replicas": copies}}));
+    let params = PatchParams::default();
+    api.patch("large", &params, &scale(2)).await?;
+    until(&api, "large", "a copy that waits", |object| {
+        reason(object) == "WaitingForCapacity"
+    })
+    .await?;
+    let second = ListParams::default().labels("gpu.warp.dev/serving-copy=1");
+    for pod in pods.list(&second).await? {
+        let spec = pod.spec.as_ref();
+        let gates = spec.and_then(|spec| spec.scheduling_gates.as_ref());
+        ensure!(gates.is_some_and(|gates| !gates.is_empty()), "{gates:?}");
+    }
+    api.patch("large", &params, &scale(1)).await?;
+    wait_gone(&pods, "large-1-0", DEADLINE).await?;
+    // One of it is lost: the other is started again with the one that takes its place.
+    let leader = pods.get("large-0-0").await?.uid();
+    pods.delete("large-0-w-1", &DeleteParams::default()).await?;
+    let again = until(&api, "large", "started again", |object| {
+        phase(object) == "Ready" && object.data["status"]["groups"][0]["restarts"] == 1
+    })
+    .await?;
+    ensure!(
+        pods.get("large-0-0").await?.uid() != leader,
+        "{:?}",
+        again.data["status"]
+    );
+    // On one node it is a Deployment, and back.
+    for (parallelism, kept) in [
+        (json!(null), "Deployment"),
+        (json!({"pipeline": 2}), "sets"),
+    ] {
+        let change = json!({"spec": {"parallelism": parallelism}});
+        let changed = api.patch("large", &params, &Patch::Merge(change)).await?;
+        until(&api, "large", &format!("served by {kept}"), |object| {
+            let status = &object.data["status"];
+            phase(object) == "Ready"
+                && status["observedGeneration"].as_i64() == changed.metadata.generation
+                && status["updatedReplicas"] == 1
+        })
+        .await?;
+    }
+    api.delete("large", &DeleteParams::default()).await?;
+    wait_gone(&api, "large", DEADLINE).await?;
+    scene.until_empty().await
+}

@@ -4,6 +4,7 @@
 //! `engine/routes.rs`.
 
 mod answer;
+mod group;
 mod metrics;
 mod pump;
 mod routes;
@@ -71,6 +72,8 @@ pub(crate) struct Args {
     /// Seconds requests under way get when it is asked to end; 0 ends them at once
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     shutdown_timeout: u64,
+    #[command(flatten)]
+    span: group::Span,
     #[command(flatten)]
     speed: Speed,
     #[command(flatten)]
@@ -166,9 +169,21 @@ async fn serve(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
             () = terminated() => {}
         }
     });
+    let mut group = tokio::select! {
+        () = &mut ended => return Ok(ExitCode::SUCCESS),
+        group = group::join(&args.span, args.host) => group?,
+    };
     tokio::select! {
         () = &mut ended => return Ok(ExitCode::SUCCESS),
+        left = group.broken() => return Err(left),
         loaded = load(&args) => loaded?,
+    }
+    if args.span.headless {
+        output::note("simulated engine: a worker, which answers nobody but its leader");
+        tokio::select! {
+            () = ended => return Ok(ExitCode::SUCCESS),
+            left = group.broken() => return Err(left),
+        }
     }
     // As vLLM: nothing listens before the model can answer, so that a connection is the proof of it.
     let listener = TcpListener::bind((args.host, args.port))
@@ -191,6 +206,7 @@ async fn serve(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
     let serving = routes::serve(listener, engine.clone());
     tokio::select! {
         () = serving => bail!("the engine stopped listening"),
+        left = group.broken() => return Err(left),
         () = engine.crashed() => bail!("ended after {} requests, as --crash-after asks", engine.requests()),
         () = ended => {}
     }

@@ -41,7 +41,7 @@ fn generate(generator: &mut SchemaGenerator, group: &str, version: &str, kind: &
             Binding ConfigMap Event LimitRange Namespace Node PersistentVolume PersistentVolumeClaim
             Pod PodTemplate ReplicationController ResourceQuota Secret Service ServiceAccount
         }
-        ("apps", "v1"): apps v1 { Deployment ReplicaSet StatefulSet }
+        ("apps", "v1"): apps v1 { ControllerRevision Deployment ReplicaSet StatefulSet }
         ("batch", "v1"): batch v1 { Job }
         ("policy", "v1"): policy v1 { Eviction PodDisruptionBudget }
         ("autoscaling", "v2"): autoscaling v2 { HorizontalPodAutoscaler }

@@ -120,7 +120,7 @@ pub(super) fn annotations(
 }
 
 /// A short name for a template, from letters and digits that spell no words.
-pub(super) fn hash(template: &PodTemplateSpec, collisions: Option<i32>) -> String {
+pub(in crate::controllers) fn hash(template: &PodTemplateSpec, collisions: Option<i32>) -> String {
     const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
     let text = as_json(template).to_string()
         + &collisions

@@ -83,8 +83,8 @@ impl Pass<'_> {
         for pod in pods {
             let outcome = Outcome {
                 about: about(self.job),
-                done: ("SuccessfulDelete", "Deleted pod: {}"),
-                failed: ("FailedDelete", "Error deleting: {}"),
+                done: ("SuccessfulDelete", "Deleted pod: {}".into()),
+                failed: ("FailedDelete", "Error deleting: {}".into()),
             };
             self.plan.delete(&**pod, Removal::default(), Some(outcome));
             self.active_count -= 1;
@@ -226,8 +226,8 @@ impl Pass<'_> {
         }
         let outcome = Outcome {
             about: about(self.job),
-            done: ("SuccessfulCreate", "Created pod: {}"),
-            failed: ("FailedCreate", "Error creating: {}"),
+            done: ("SuccessfulCreate", "Created pod: {}".into()),
+            failed: ("FailedCreate", "Error creating: {}".into()),
         };
         self.plan.create(&pod, Some(outcome));
         self.active_count += 1;

@@ -12,10 +12,12 @@ use tokio::time::{Instant, timeout_at};
 use super::play::Stage;
 use super::script::Scenario;
 
-const COMPARED: [&str; 10] = [
+const COMPARED: [&str; 12] = [
     "Job",
     "Deployment",
     "ReplicaSet",
+    "StatefulSet",
+    "ControllerRevision",
     "ConfigMap",
     "Secret",
     "Service",
@@ -137,7 +139,7 @@ fn plain(text: &str, namespace: &str) -> String {
 }
 
 fn clean(value: &Value, namespace: &str) -> Value {
-    const LEFT_OUT: [&str; 22] = [
+    const LEFT_OUT: [&str; 23] = [
         "uid",
         "resourceVersion",
         "creationTimestamp",
@@ -152,6 +154,7 @@ fn clean(value: &Value, namespace: &str) -> Value {
         "batch.kubernetes.io/controller-uid",
         "controller-uid",
         "pod-template-hash",
+        "controller.kubernetes.io/hash",
         "clusterIP",
         "clusterIPs",
         "generation",

@@ -15,7 +15,7 @@ use warp_testkit::{Cluster, PATIENCE, changes};
 
 use super::script::{Owner, Scenario, Step, contains, settings};
 
-const KINDS: [(&str, &str, &str); 19] = [
+const KINDS: [(&str, &str, &str); 21] = [
     ("", "v1", "Event"),
     ("", "v1", "Pod"),
     ("", "v1", "ConfigMap"),
@@ -31,6 +31,8 @@ const KINDS: [(&str, &str, &str); 19] = [
     ("batch", "v1", "Job"),
     ("apps", "v1", "ReplicaSet"),
     ("apps", "v1", "Deployment"),
+    ("apps", "v1", "StatefulSet"),
+    ("apps", "v1", "ControllerRevision"),
     ("discovery.k8s.io", "v1", "EndpointSlice"),
     ("policy", "v1", "PodDisruptionBudget"),
     ("scheduling.k8s.io", "v1", "PriorityClass"),
@@ -127,6 +129,10 @@ impl Stage {
             Step::Job(made) => self.create(&made.job(namespace)).await,
             Step::Deployment(made) => self.create(&made.replicated("Deployment", namespace)).await,
             Step::ReplicaSet(made) => self.create(&made.replicated("ReplicaSet", namespace)).await,
+            Step::StatefulSet(made) => {
+                self.create(&made.replicated("StatefulSet", namespace))
+                    .await
+            }
             Step::Pod(made) => self.create(&made.pod(namespace)).await,
             Step::Create(object) => self.create(object).await,
             Step::Patch {

@@ -31,6 +31,7 @@ pub(super) enum Step {
     Job(Made),
     Deployment(Made),
     ReplicaSet(Made),
+    StatefulSet(Made),
     Pod(Made),
     /// Any object, as it is.
     Create(Value),

@@ -62,6 +62,7 @@ pub(super) fn all() -> Vec<Scenario> {
         ONE a_deployment_recreates,
         ONE a_deployment_is_scaled,
         ONE a_replica_set_adopts_and_releases,
+        ONE a_stateful_set_is_made_rolled_and_scaled,
         ONE dependents_go_in_the_background,
         ONE dependents_go_first,
         ONE dependents_are_orphaned,
@@ -187,6 +188,40 @@ async fn until_pods(world: &World, what: &str, holds: impl Fn(&[Arc<Pod>]) -> bo
 async fn finished(world: &World, manifest: Value, kind: &str) -> Result<()> {
     world.create(manifest.clone()).await?;
     until_condition(world, &manifest, kind).await
+}
+
+fn stateful_set(spec: &Value) -> Value {
+    let mut set = named("apps/v1", "StatefulSet", "s");
+    set["spec"] = json!({
+        "replicas": 2, "serviceName": "s", "selector": {"matchLabels": {"app": "a"}},
+        "template": template("Always", &json!({})),
+    });
+    for (field, value) in spec.as_object().into_iter().flatten() {
+        set["spec"][field] = value.clone();
+    }
+    set
+}
+
+async fn a_stateful_set_is_made_rolled_and_scaled(world: &World) -> Result<()> {
+    let set = stateful_set(&json!({}));
+    world.create(set.clone()).await?;
+    until_status(
+        world,
+        &set,
+        json!({"readyReplicas": 2, "currentReplicas": 2}),
+    )
+    .await?;
+    let other = json!({"spec": {"template": {"metadata": {"annotations": {"version": "two"}}}}});
+    world.patch(&set, other).await?;
+    let rolled = json!({"observedGeneration": 2, "updatedReplicas": 2, "currentReplicas": 2, "readyReplicas": 2});
+    until_status(world, &set, rolled).await?;
+    world.patch(&set, json!({"spec": {"replicas": 1}})).await?;
+    until_status(
+        world,
+        &set,
+        json!({"observedGeneration": 3, "replicas": 1, "readyReplicas": 1}),
+    )
+    .await
 }
 
 async fn a_job_of_three_in_parallel(world: &World) -> Result<()> {

@@ -61,8 +61,8 @@ use rentals::{
 };
 use services::{
     gives_up_a_copy_beyond_its_floor, is_changed_without_a_spare_gpu,
-    is_corrected_while_it_is_wrong, is_served_and_deleted, keeps_its_gpus_from_workloads,
-    takes_the_place_of_low_work_by_copies,
+    is_corrected_while_it_is_wrong, is_served_and_deleted, is_served_over_two_nodes_and_deleted,
+    keeps_its_gpus_from_workloads, takes_the_place_of_low_work_by_copies,
 };
 use tenants::{
     counts_what_its_namespaces_use, gains_and_loses_a_namespace_by_its_label,
@@ -87,6 +87,12 @@ const SERVING: &str = "
 defaults: {pullTime: 1s}
 pools:
 - {name: only, count: 1, gpu: L4, gpus: 2}
+";
+/// Two nodes of one GPU: a copy of two spans both.
+const SPANNED: &str = "
+defaults: {pullTime: 1s}
+pools:
+- {name: pair, count: 2, gpu: L4, gpus: 1}
 ";
 /// No machine but those that are rented.
 const NONE: &str = "";
@@ -232,6 +238,7 @@ pub(super) fn all() -> Vec<Scenario> {
     ]);
     all.extend(scenarios![operator "inferenceservice ";
         SERVING is_served_and_deleted loose TOOK,
+        SPANNED is_served_over_two_nodes_and_deleted loose TOOK,
         SERVING is_changed_without_a_spare_gpu loose TOOK,
         SERVING is_corrected_while_it_is_wrong loose TOOK,
         SERVING keeps_its_gpus_from_workloads loose TOOK,

@@ -40,7 +40,13 @@ impl Reach {
             .with_context(|| format!("failed to find the service {name}"))?;
         let status = service.status.clone().unwrap_or_default();
         let api: Api<Pod> = Api::namespaced(connection.client.clone(), &connection.namespace);
-        let ours = ListParams::default().labels(&format!("{}={name}", label::INFERENCE_SERVICE));
+        // Of a copy that spans nodes only the leader answers.
+        let ours = format!(
+            "{}={name},{}!=worker",
+            label::INFERENCE_SERVICE,
+            label::SERVING_ROLE
+        );
+        let ours = ListParams::default().labels(&ours);
         let pods = api
             .list(&ours)
             .await

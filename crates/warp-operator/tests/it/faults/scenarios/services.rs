@@ -41,6 +41,15 @@ pub(super) async fn is_served_and_deleted(world: &World) -> Result<()> {
     Box::pin(gone(world)).await
 }
 
+/// A copy of two pods that are placed together, each on a node of its own.
+pub(super) async fn is_served_over_two_nodes_and_deleted(world: &World) -> Result<()> {
+    let it = service(json!({"parallelism": {"pipeline": 2}}));
+    world.create(it.clone()).await?;
+    until_phase(world, &it, "Ready").await?;
+    delete(world, &it).await?;
+    Box::pin(gone(world)).await
+}
+
 /// Both GPUs are in use: only a copy that goes makes room for one that comes.
 pub(super) async fn is_changed_without_a_spare_gpu(world: &World) -> Result<()> {
     let it = service(json!({"replicas": 2}));
