@@ -410,7 +410,10 @@ fn over_limit(provider: &CloudProvider, market: &Market<'_>, price: Decimal) -> 
     let most = limits.price_per_hour.as_ref().map(Price::decimal)?;
     match most {
         Ok(most) if hourly + price * Decimal::from(market.together + 1) <= most => None,
-        Ok(most) => Some(format!("{hourly} of {most} dollars an hour are spent")),
+        Ok(most) => Some(format!(
+            "{hourly} of {most} dollars an hour are spent, and {} more are wanted",
+            price * Decimal::from(market.together + 1)
+        )),
         Err(problem) => Some(problem),
     }
 }

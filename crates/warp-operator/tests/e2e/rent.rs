@@ -212,10 +212,12 @@ pub(super) async fn a_gang_that_no_machine_holds_is_placed_on_several_rented_tog
     let waits = scene.get("wide").await?;
     ensure!(phase(&waits) == "Pending", "one is not enough: {waits:?}");
     join_of(world, &nodes[1], "NVIDIA-A10", "23028", 4).await?;
-    let runs = scene
-        .until("wide", "running", |object| phase(object) == "Running")
+    let placed_on = scene
+        .until("wide", "placed", |object| {
+            object.data["status"]["assignedNodes"][1].is_object()
+        })
         .await?;
-    let mut placed: Vec<&str> = runs.data["status"]["assignedNodes"]
+    let mut placed: Vec<&str> = placed_on.data["status"]["assignedNodes"]
         .as_array()
         .into_iter()
         .flatten()
@@ -225,9 +227,9 @@ pub(super) async fn a_gang_that_no_machine_holds_is_placed_on_several_rented_tog
     nodes.sort_unstable();
     ensure!(placed == nodes, "{placed:?} and not {nodes:?}");
     ensure!(
-        runs.data["status"]["rent"]["pricePerHour"] == "6.18",
+        placed_on.data["status"]["rent"]["pricePerHour"] == "6.18",
         "{:?}",
-        runs.data["status"]["rent"]
+        placed_on.data["status"]["rent"]
     );
     scene.delete("wide").await?;
     for name in names {
