@@ -359,7 +359,7 @@ impl Waiting<'_> {
         let after = match self.current.as_slice() {
             [] => None,
             [request] if state.others.is_empty() => Some(self.after_it(steps, state, request)),
-            requests => Some(self.after_them(state, requests)),
+            requests => Some(Self::after_them(state, requests)),
         };
         let number = match after {
             None => next,

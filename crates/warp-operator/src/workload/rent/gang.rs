@@ -15,11 +15,7 @@ use crate::clock;
 
 impl Waiting<'_> {
     /// What is to be said of the requests of several machines; none when the next ones may be made.
-    pub(super) fn after_them(
-        &self,
-        state: &RentStatus,
-        requests: &[&GPURequest],
-    ) -> Option<String> {
+    pub(super) fn after_them(state: &RentStatus, requests: &[&GPURequest]) -> Option<String> {
         let going = |request: &&&GPURequest| request.meta().deletion_timestamp.is_some();
         if let Some(request) = requests.iter().find(going) {
             return Some(format!(
