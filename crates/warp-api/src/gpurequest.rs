@@ -121,6 +121,10 @@ pub struct GPURequestSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 16))]
     pub idle_timeout: Option<String>,
+    /// Requests whose machines are of use only together: nothing is bought before all of them can be, and what was bought
+    /// is given back when one does not come in time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub together: Option<Together>,
     /// How the machine becomes a node, where it is not to be as its CloudProvider says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<RequestBootstrap>,
@@ -133,6 +137,23 @@ pub struct GPURequestSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 8192))]
     pub user_data: Option<String>,
+}
+
+/// Requests that are bought all or none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Together {
+    /// The same in all requests of the namespace that belong together.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+    /// How many requests these are.
+    #[schemars(range(min = 2, max = 16))]
+    pub machines: i32,
+    /// How long it may take until the nodes of all are ready; then those that came and that nobody uses are given back.
+    /// Waiting for a budget does not count. Absent: `30m`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16))]
+    pub within: Option<String>,
 }
 
 /// How a machine becomes a node.
@@ -242,6 +263,9 @@ pub struct GPURequestStatus {
     /// Since when a spot machine is waited for; absent while one is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spot_wanted_since: Option<Time>,
+    /// Unless all machines that are rented together are ready by then, they are given back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub together_until: Option<Time>,
     /// What needs attention, or how it stands, in one sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -278,6 +302,9 @@ pub struct RequestAttempt {
     /// The tenant whose money it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
+    /// Who made the request, or the workload it was made for, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// When this was written, before the cloud was asked.
     pub intended_at: Time,
     /// The process of the operator that may ask the cloud for the machine: no other buys it too.

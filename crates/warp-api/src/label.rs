@@ -58,6 +58,9 @@ pub const PROVIDER: &str = "gpu.warp.dev/provider";
 pub const PROVIDER_DEFAULT: &str = "kubernetes";
 /// Node label: price of one GPU for one hour, decimal.
 pub const GPU_HOUR_PRICE: &str = "gpu.warp.dev/gpu-hour-price";
+/// GPUWorkload and GPURequest, annotation: the user who made it, as the API server knows them. `warp up` writes it
+/// itself; on a cluster `deploy/creators` lets nobody write another name than their own.
+pub const USER: &str = "gpu.warp.dev/user";
 /// Taint: the machine was rented for a workload, and pods of others keep off it.
 pub const RENTED_FOR: &str = "gpu.warp.dev/rented-for";
 /// Job, pod and claim: name of the ModelCache they belong to.

@@ -204,6 +204,10 @@ pub const NODE_NOT_READY: &str = "NodeNotReady";
 pub const TERMINATING: &str = "Terminating";
 /// GPURequest: the cloud cannot be asked to end the machine; it may still cost money.
 pub const TERMINATION_STUCK: &str = "TerminationStuck";
+/// GPURequest: nothing is bought before all that belong together can be.
+pub const WAITING_FOR_OTHERS: &str = "WaitingForOthers";
+/// GPURequest, also as an ending: not all machines that belong together came in time.
+pub const NOT_ALL_RENTED: &str = "NotAllRented";
 /// GPURequest, as an ending: nobody used it for `spec.idleTimeout`.
 pub const IDLE_TIMEOUT: &str = "IdleTimeout";
 /// GPURequest, as an ending: `spec.maxLifetime` is over.

@@ -82,7 +82,8 @@ impl Machine {
     pub(crate) fn to_come(&self, period: Period, now: Timestamp) -> Decimal {
         let seconds = match self.course {
             Course::Over { .. } => 0,
-            Course::Intended { lasts, .. } => at_most(period, lasts, now),
+            // It may have been bought the moment it was intended, and the answer was lost.
+            Course::Intended { since, lasts, .. } => at_most(period, lasts, since.min(now)),
             Course::Runs { from, ends, .. } => {
                 period.seconds(now.max(from), ends.unwrap_or(period.end()))
             }
@@ -151,22 +152,33 @@ pub(crate) struct Refusal {
     pub(crate) until: Option<Timestamp>,
 }
 
-/// Whether a tenant's budget allows a purchase beside the machines it pays for.
+/// Whether a tenant's budget allows purchases, all of them, beside the machines it pays for.
 pub(crate) fn allows(
     tenant: &str,
     limits: &Limits,
     machines: &[Machine],
-    wanted: Purchase,
+    wanted: &[Purchase],
     now: Timestamp,
 ) -> Result<(), Refusal> {
+    let price: Decimal = wanted.iter().map(|one| one.price).sum();
+    let what = match wanted.len() {
+        1 => "this machine".to_owned(),
+        many => format!("these {many} machines"),
+    };
+    let asked_of = |period: Period| -> Decimal {
+        let each = wanted
+            .iter()
+            .map(|one| cost(one.price, at_most(period, one.lasts, now)));
+        each.sum()
+    };
     let open = machines.iter().filter(|machine| machine.is_open());
     let hourly: Decimal = open.map(|machine| machine.price).sum();
-    if let Some(most) = limits.per_hour.filter(|most| hourly + wanted.price > *most) {
+    if let Some(most) = limits.per_hour.filter(|most| hourly + price > *most) {
         let message = format!(
-            "tenant {tenant} may rent for {} an hour: {} is rented, and this machine may cost {}; give a machine back, or raise spec.budget.perHour",
+            "tenant {tenant} may rent for {} an hour: {} is rented, and {what} may cost {}; give a machine back, or raise spec.budget.perHour",
             money(most),
             money(hourly),
-            money(wanted.price)
+            money(price)
         );
         return Err(Refusal {
             message,
@@ -184,19 +196,20 @@ pub(crate) fn allows(
         for ahead in 0..=more {
             let spent: Decimal = machines.iter().map(|one| one.spent(period, now)).sum();
             let reserved: Decimal = machines.iter().map(|one| one.to_come(period, now)).sum();
-            let seconds = at_most(period, wanted.lasts, now);
-            let asked = cost(wanted.price, seconds);
+            let asked = asked_of(period);
             if spent + reserved + asked <= most {
                 period = period.next();
                 continue;
             }
-            let alone = cost(wanted.price, at_most(period.next(), wanted.lasts, now));
+            let alone = asked_of(period.next());
             let hopeless = limits.at_limit == AtLimit::Hold && alone > most;
             let when = if ahead == 0 {
                 format!("this {word}")
             } else {
                 format!("the {word} from {:.0} on", period.start())
             };
+            let lasts = wanted.iter().map(|one| at_most(period, one.lasts, now));
+            let seconds = lasts.max().unwrap_or(0);
             let next = if hopeless {
                 "set maxLifetime or maxTotalPrice to less, or raise the budget".to_owned()
             } else {
@@ -206,12 +219,12 @@ pub(crate) fn allows(
                 )
             };
             let message = format!(
-                "tenant {tenant} may spend {} a {word}: {when} {} is spent, {} is reserved for what is rented, and this machine may cost {} ({} an hour for {}); {next}",
+                "tenant {tenant} may spend {} a {word}: {when} {} is spent, {} is reserved for what is rented, and {what} may cost {} ({} an hour for {}); {next}",
                 money(most),
                 money(spent),
                 money(reserved),
                 money(asked),
-                money(wanted.price),
+                money(price),
                 hours(seconds),
             );
             return Err(Refusal {
@@ -273,10 +286,13 @@ pub(crate) fn stops(
     (gone, again)
 }
 
-/// Dollars of a period that are not spent.
+/// Dollars of a period that are certainly not spent: what may have been bought may have cost something by now.
 fn left(machines: &[Machine], most: Decimal, period: Period, now: Timestamp) -> Decimal {
-    let spent: Decimal = machines.iter().map(|one| one.spent(period, now)).sum();
-    most - spent
+    let spent = machines.iter().map(|one| match one.course {
+        Course::Intended { since, .. } => cost(one.price, period.seconds(since, now)),
+        _ => one.spent(period, now),
+    });
+    most - spent.sum::<Decimal>()
 }
 
 /// Dollars that what runs costs while it is being ended.

@@ -17,6 +17,7 @@ mod plan;
 mod say;
 #[cfg(test)]
 mod tests;
+mod together;
 mod told;
 mod wanted;
 
@@ -92,10 +93,21 @@ impl GpuRequests {
             })
         };
         let (rented, nodes) = (all.clone(), cx.nodes.clone());
+        let companions = all.clone();
         runtime.register(
             Registration::of(kind, all)
                 // One at a time: what one buys counts against the limits that the next one looks at.
                 .workers(1)
+                .watches_changes(all, move |old, new| {
+                    if together::facts(old) == together::facts(new) {
+                        return Vec::new();
+                    }
+                    let Some(changed) = new.or(old) else {
+                        return Vec::new();
+                    };
+                    let others = together::concerned(changed, &companions.all());
+                    others.iter().map(|other| Key::of(&**other)).collect()
+                })
                 .watches_changes(providers, move |old, new| {
                     if offers(old) == offers(new) {
                         return Vec::new();

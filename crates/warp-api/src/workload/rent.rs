@@ -16,10 +16,10 @@ const IDLE: &str = "10m";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Rent {
-    /// Most US dollars an hour for the machine, as a number or as text.
+    /// Most US dollars an hour for the machine, or for all machines of a gang together, as a number or as text.
     #[schemars(schema_with = "price::schema")]
     pub max_price: Price,
-    /// Most US dollars for all machines ever rented for this workload: the machine is given back before more is spent.
+    /// Most US dollars for all machines ever rented for this workload: they are given back before more is spent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "price::schema")]
     pub max_total_price: Option<Price>,
@@ -44,6 +44,14 @@ pub struct Rent {
         regex(pattern = r"^([0-9]{1,9}h)?([0-9]{1,9}m)?([0-9]{1,9}s)?$")
     )]
     pub idle_timeout: Option<String>,
+    /// How long the machines of a gang that needs several may take until all of them are ready: then those that came are
+    /// given back. Absent: `30m`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 16),
+        regex(pattern = r"^([0-9]{1,9}h)?([0-9]{1,9}m)?([0-9]{1,9}s)?$")
+    )]
+    pub within: Option<String>,
 }
 
 impl Rent {
@@ -74,20 +82,23 @@ pub struct RentStatus {
     /// The GPURequest of its machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
+    /// The GPURequests of a gang's other machines, bought together with that one: all or none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<String>,
     /// The GPURequest of another workload whose machine has room for it: nothing is rented meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<String>,
-    /// How many there were.
+    /// How many times machines were asked for.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub requests: i32,
     /// Where that request is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
-    /// The GPUs of the machine, such as `8 x H100-80GB`.
+    /// The GPUs of the machine, such as `8 x H100-80GB`; of several, one after the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<String>,
-    /// US dollars an hour for the machine.
+    /// US dollars an hour for the machine, or for all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price_per_hour: Option<String>,
     /// The workload was placed on the machine.

@@ -88,11 +88,6 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         at: "spec",
-        rule: "!has(self.rent) || !has(self.replicas) || self.replicas * self.gpuCount <= 16",
-        message: "rent is for work that fits one machine: a gang's replicas times gpuCount may be 16 at most; make them fewer, or take rent out",
-    },
-    Rule {
-        at: "spec",
         rule: "!has(self.minReplicas) || (has(self.replicas) && self.minReplicas <= self.replicas)",
         message: "minReplicas is the fewest members a gang starts with: give replicas, and no more than that",
     },

@@ -95,12 +95,6 @@ fn value_examples() -> Vec<Example> {
             ),
         },
         Example {
-            message: "rent is for work that fits one machine",
-            old: None,
-            accepted: workload(&json!({"image": "a", "replicas": 4, "rent": {"maxPrice": "3"}})),
-            refused: workload(&json!({"image": "a", "replicas": 17, "rent": {"maxPrice": "3"}})),
-        },
-        Example {
             message: "the fewest members a gang starts with",
             old: None,
             accepted: workload(&json!({"image": "a", "replicas": 4, "minReplicas": 2})),

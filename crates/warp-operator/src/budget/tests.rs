@@ -1,5 +1,7 @@
 //! What budgets allow, whom they stop, and that they are never passed whatever is wanted.
 
+mod faults;
+
 use jiff::SignedDuration;
 use proptest::prelude::*;
 use serde_json::json;
@@ -42,14 +44,14 @@ fn wants(price: i64, lasts: impl Into<Option<SignedDuration>>) -> Purchase {
 const NOON: &str = "2026-11-17T12:00:00Z";
 
 fn refused(limits: &Limits, machines: &[Machine], wanted: Purchase) -> Refusal {
-    allows("t", limits, machines, wanted, time(NOON)).expect_err("refused")
+    allows("t", limits, machines, &[wanted], time(NOON)).expect_err("refused")
 }
 
 #[test]
 fn the_worst_case_of_a_purchase_is_what_counts() {
     let day = limits(json!({"perDay": 20}));
     let now = time(NOON);
-    assert_eq!(allows("t", &day, &[], wants(2, hours(10)), now), Ok(()));
+    assert_eq!(allows("t", &day, &[], &[wants(2, hours(10))], now), Ok(()));
     // Twelve hours are left of today, but tomorrow has twenty-four.
     let said = refused(&day, &[], wants(1, None));
     assert!(
@@ -66,7 +68,7 @@ fn the_worst_case_of_a_purchase_is_what_counts() {
     assert_eq!(said.until, None, "waiting does not help");
     let stops = limits(json!({"perDay": 20, "atLimit": "stop"}));
     assert_eq!(
-        allows("t", &stops, &[], wants(1, None), now),
+        allows("t", &stops, &[], &[wants(1, None)], now),
         Ok(()),
         "it is ended tomorrow"
     );
@@ -82,7 +84,10 @@ fn what_is_spent_and_reserved_leaves_the_rest() {
         Some("2026-11-17T18:00:00Z"),
     )];
     let now = time(NOON);
-    assert_eq!(allows("t", &day, &there, wants(3, hours(10)), now), Ok(()));
+    assert_eq!(
+        allows("t", &day, &there, &[wants(3, hours(10))], now),
+        Ok(())
+    );
     let said = refused(&day, &there, wants(4, hours(8)));
     for part in [
         "may spend 50.00 a day",
@@ -99,7 +104,7 @@ fn what_is_spent_and_reserved_leaves_the_rest() {
         until: now,
     };
     assert_eq!(
-        allows("t", &day, &gone, wants(4, hours(8)), now),
+        allows("t", &day, &gone, &[wants(4, hours(8))], now),
         Ok(()),
         "its end released the rest"
     );
@@ -110,7 +115,7 @@ fn an_hourly_limit_is_for_what_is_rented_at_one_time() {
     let hour = limits(json!({"perHour": 5}));
     let there = [runs("m", 3, "2026-11-17T08:00:00Z", None)];
     let now = time(NOON);
-    assert_eq!(allows("t", &hour, &there, wants(2, None), now), Ok(()));
+    assert_eq!(allows("t", &hour, &there, &[wants(2, None)], now), Ok(()));
     let said = refused(&hour, &there, wants(3, None));
     assert!(said.message.contains("3.00 is rented"), "{}", said.message);
 }
@@ -121,7 +126,7 @@ fn a_month_is_kept_to_like_a_day() {
     let said = refused(&month, &[], wants(2, None));
     assert!(said.message.contains("a month"), "{}", said.message);
     let now = time(NOON);
-    assert_eq!(allows("t", &month, &[], wants(1, None), now), Ok(()));
+    assert_eq!(allows("t", &month, &[], &[wants(1, None)], now), Ok(()));
 }
 
 #[test]
@@ -183,7 +188,7 @@ fn play(limits: &Limits, wishes: &[Wish]) -> (Vec<Machine>, Timestamp) {
         now = pass(limits, &mut machines, wishes, now, next);
         let price = Decimal::new(wish.cents, 2);
         let lasts = wish.hours.map(hours);
-        if allows("t", limits, &machines, Purchase { price, lasts }, now).is_ok() {
+        if allows("t", limits, &machines, &[Purchase { price, lasts }], now).is_ok() {
             machines.push(Machine {
                 name: number.to_string(),
                 tenant: "t".to_owned(),

@@ -69,6 +69,10 @@ struct Rejected {
 pub(super) struct Market<'a> {
     pub(super) providers: &'a [Arc<CloudProvider>],
     pub(super) requests: &'a [Arc<GPURequest>],
+    /// The requests that do not belong together with this one.
+    pub(super) strangers: &'a [Arc<GPURequest>],
+    /// How many more are bought with this one, all or none.
+    pub(super) together: u32,
     pub(super) attempts: &'a [RequestAttempt],
     pub(super) spent: Decimal,
     /// Since when a spot machine is waited for.
@@ -258,11 +262,11 @@ fn best(
                 rejected.later = Some(rejected.later.map_or(until, |known| known.min(until)));
                 continue;
             }
-            if let Some(open) = circuit::objection(provider, &name, market.requests, market.now) {
+            if let Some(open) = circuit::objection(provider, &name, market.strangers, market.now) {
                 rejected.circuits.insert(name.clone(), open);
                 continue;
             }
-            if let Some(limit) = over_limit(provider, market.requests, price) {
+            if let Some(limit) = over_limit(provider, market, price) {
                 rejected.limits.insert(name.clone(), limit);
                 continue;
             }
@@ -377,14 +381,11 @@ fn left_out_until(
 }
 
 /// What the provider's limits say against one more machine at this price.
-fn over_limit(
-    provider: &CloudProvider,
-    requests: &[Arc<GPURequest>],
-    price: Decimal,
-) -> Option<String> {
+fn over_limit(provider: &CloudProvider, market: &Market<'_>, price: Decimal) -> Option<String> {
     let limits = provider.spec.limits.as_ref()?;
     let name = provider.name_any();
-    let open = requests
+    let open = market
+        .requests
         .iter()
         .filter_map(|request| request.status.as_ref())
         .flat_map(|status| &status.attempts)
@@ -396,15 +397,23 @@ fn over_limit(
         hourly += price.parse::<Decimal>().unwrap_or_default();
     }
     if let Some(most) = limits.machines
-        && machines >= most
+        && machines.saturating_add(market.together) >= most
     {
-        return Some(format!("{machines} of {most} machines are rented"));
+        let all = market.together.saturating_add(1);
+        let wanted = (all > 1).then(|| format!(", and {all} are wanted together"));
+        return Some(format!(
+            "{machines} of {most} machines are rented{}",
+            wanted.unwrap_or_default()
+        ));
     }
     // One that cannot be read buys nothing; the provider says so itself.
     let most = limits.price_per_hour.as_ref().map(Price::decimal)?;
     match most {
-        Ok(most) if hourly + price <= most => None,
-        Ok(most) => Some(format!("{hourly} of {most} dollars an hour are spent")),
+        Ok(most) if hourly + price * Decimal::from(market.together + 1) <= most => None,
+        Ok(most) => Some(format!(
+            "{hourly} of {most} dollars an hour are spent, and {} more are wanted",
+            price * Decimal::from(market.together + 1)
+        )),
         Err(problem) => Some(problem),
     }
 }

@@ -54,6 +54,7 @@ pub(super) fn enter(plan: &mut Plan, home: &str, request: &GPURequest, attempt: 
         "workload": tenant_of(request).map(|(workload, _)| workload.name.to_string()),
         "uid": request.meta().uid,
         "tenant": attempt.tenant,
+        "user": attempt.user,
         "provider": attempt.provider,
         "machine": attempt.machine,
         "instanceId": attempt.instance_id,

@@ -16,6 +16,7 @@ use super::ending::{is_lent, is_ready, limits};
 use super::observe::{Open, Seen};
 use super::plan::money;
 use super::say::Said;
+use super::together::Company;
 use super::told::say;
 use super::wanted::Wanted;
 use super::{caller, costs, joining, money as purse, notice, outside_name};
@@ -97,6 +98,7 @@ fn follow(
     notice::learn(&mut attempt, open, machine, now);
     let wanted = Wanted::limits_of(&request.spec);
     let stopped = purse::is_stopped(plan, &attempt, seen, now);
+    let company = Company::of(request, &seen.requests);
     limits(
         &mut attempt,
         status,
@@ -105,6 +107,7 @@ fn follow(
         machine,
         request,
         stopped,
+        company.as_ref(),
         newest,
         now,
     );
@@ -237,6 +240,17 @@ fn step(
         name: outside_name(&attempt.provider, &attempt.machine),
         what,
     };
+    let company = Company::of(request, &seen.requests);
+    if let Some(text) = company.and_then(|company| company.hold())
+        && matches!(next, Step::Make)
+    {
+        return Said::new(
+            RequestPhase::Provisioning,
+            "False",
+            reason::WAITING_FOR_OTHERS,
+            text,
+        );
+    }
     match next {
         Step::LookUp => plan.calls.push(call(What::LookUp)),
         Step::Make => {

@@ -10,6 +10,7 @@ use warp_cloud::{Decimal, Machine, State};
 
 use super::choose::later;
 use super::observe::Open;
+use super::together::Company;
 use super::wanted::Wanted;
 use super::{costs, joining, notice};
 use crate::ledger;
@@ -31,6 +32,7 @@ pub(super) fn limits(
     machine: Option<&Machine>,
     request: &GPURequest,
     stopped: bool,
+    company: Option<&Company<'_>>,
     newest: bool,
     now: Timestamp,
 ) {
@@ -40,7 +42,7 @@ pub(super) fn limits(
     let ready = open.node.as_deref().is_some_and(is_ready);
     if !newest {
         // What is said of idleness is of the machine that takes its place.
-    } else if open.used || !ready {
+    } else if open.used || !ready || company.is_some_and(|them| them.waits(status)) {
         status.idle_since = None;
     } else if status.idle_since.is_none() {
         status.idle_since = Some(Time(now));
@@ -75,6 +77,8 @@ pub(super) fn limits(
         Some(why)
     } else if stopped {
         Some(reason::BUDGET_REACHED)
+    } else if !open.used && company.is_some_and(|them| them.is_given_up(status, now)) {
+        Some(reason::NOT_ALL_RENTED)
     } else if let Some(words) = too_dear(attempt) {
         attempt.reason = Some(words);
         Some(reason::PRICE_ABOVE_LIMIT)

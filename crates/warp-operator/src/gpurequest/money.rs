@@ -11,6 +11,7 @@ use warp_runtime::plan::Plan;
 use super::choose::{Candidate, later};
 use super::observe::Seen;
 use super::say::Said;
+use super::together::Company;
 use super::wanted::Wanted;
 use super::{costs, ending};
 use crate::budget::{self, Course, Limits, Machine, Owner, Purchase, Purse};
@@ -160,10 +161,14 @@ pub(super) fn payer(
             return Err(pending(reason::INVALID_BUDGET, text));
         }
     };
-    let purchase = Purchase {
+    let mut purchases = vec![Purchase {
         price: candidate.limit,
         lasts: lasts(wanted, status, candidate.limit, now),
-    };
+    }];
+    // All that belong together must be within the budget before the first of them is bought.
+    let company = Company::of(request, &seen.requests);
+    let others = company.iter().flat_map(Company::unreserved);
+    purchases.extend(others.map(|other| unreserved(other, candidate, now)));
     for payer in accounts.payers(&tenant) {
         let name = payer.name_any();
         let read = payer.spec.budget.as_ref().map(Limits::of);
@@ -176,7 +181,7 @@ pub(super) fn payer(
             }
         };
         let machines = accounts.machines(&name);
-        if let Err(refusal) = budget::allows(&name, &limits, &machines, purchase, now) {
+        if let Err(refusal) = budget::allows(&name, &limits, &machines, &purchases, now) {
             status.next_attempt_time = refusal
                 .until
                 .map(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time);
@@ -187,6 +192,19 @@ pub(super) fn payer(
         }
     }
     Ok(Some(tenant))
+}
+
+/// What the machine of another request may cost that is bought together with this candidate.
+fn unreserved(other: &GPURequest, candidate: &Candidate, now: Timestamp) -> Purchase {
+    let wanted = Wanted::limits_of(&other.spec);
+    let gpus = Decimal::from(candidate.offer.gpus.max(1));
+    let alike = candidate.limit * Decimal::from(wanted.gpus) / gpus;
+    let price = wanted.max_price.unwrap_or(alike);
+    let status = other.status.clone().unwrap_or_default();
+    Purchase {
+        price,
+        lasts: lasts(&wanted, &status, price, now),
+    }
 }
 
 /// Whether a budget has the machine of an attempt given back; looks again when it might.

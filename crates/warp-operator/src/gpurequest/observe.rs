@@ -1,5 +1,6 @@
 //! Everything a request's plan needs, read from the caches and from what was last seen of its machine. No decisions.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Resource, ResourceExt};
 use warp_api::gpurequest::RequestAttempt;
-use warp_api::{CloudProvider, GPURequest};
+use warp_api::{CloudProvider, GPURequest, label};
 use warp_cloud::{Kind, Mark};
 use warp_core::gpu::Vendor;
 use warp_runtime::cache::Key;
@@ -29,6 +30,8 @@ pub(crate) struct Seen {
     pub(crate) purse: Purse,
     /// This process, as attempts name who may ask the cloud.
     pub(crate) process: String,
+    /// Who made the request, or the workload it was made for.
+    pub(crate) creator: Option<String>,
     /// Where costs are kept.
     pub(crate) home: String,
     /// The machines of the attempts that are open, the newest last.
@@ -65,8 +68,20 @@ pub(super) fn see(kind: &GpuRequests, request: &GPURequest, now: Timestamp) -> S
         requests,
         mark: mark(&kind.cx),
         process: kind.process.clone(),
+        creator: creator(kind, request),
         home: kind.home.clone(),
     }
+}
+
+/// Who made a request: of one that was made for a workload, who made that.
+fn creator(kind: &GpuRequests, request: &GPURequest) -> Option<String> {
+    let said = |annotations: &BTreeMap<String, String>| annotations.get(label::USER).cloned();
+    let Some((key, uid)) = tenant_of(request) else {
+        return said(request.annotations());
+    };
+    let owner = kind.cx.workloads.get(&key);
+    let owner = owner.filter(|owner| owner.uid() == Some(uid))?;
+    said(owner.annotations())
 }
 
 fn open(

@@ -12,6 +12,7 @@ use warp_runtime::plan::Plan;
 use super::choose::{Candidate, Choice, Market, choose, later};
 use super::observe::Seen;
 use super::say::{self, Said};
+use super::together::Company;
 use super::wanted::Wanted;
 use super::{FINALIZER, costs, drive, money as purse};
 use crate::budget::Purse;
@@ -32,6 +33,11 @@ const FINAL: [&str; 5] = [
     reason::DELETED,
 ];
 
+/// Whether nothing more is rented after such an ending.
+pub(super) fn is_final(ending: &str) -> bool {
+    FINAL.contains(&ending) || ending == reason::NOT_ALL_RENTED
+}
+
 fn is_open(attempt: &RequestAttempt) -> bool {
     attempt.outcome.is_none()
 }
@@ -42,6 +48,13 @@ pub(super) fn plan(request: &GPURequest, seen: &Seen, now: Timestamp) -> Plan {
     let held = request.finalizers().iter().any(|name| name == FINALIZER);
     let before = request.status.clone().unwrap_or_default();
     let mut status = before.clone();
+    let company = Company::of(request, &seen.requests);
+    if let Some(company) = company.filter(|_| !going && !status.phase.is_final()) {
+        company.keep_time(request, &mut status, now);
+        if let Some(until) = status.together_until.as_ref().filter(|at| at.0 > now) {
+            plan.look_again(until.0);
+        }
+    }
     if status.attempts.iter().any(is_open) {
         let mut said = drive::drive(&mut plan, &mut status, request, seen, now);
         if let Some(replaced) = replace(&mut plan, &mut status, request, seen, now) {
@@ -146,6 +159,21 @@ fn next(
             text,
         );
     }
+    let company = Company::of(request, &seen.requests);
+    if let Some(company) = &company {
+        let pending = |reason, text| Said::new(RequestPhase::Pending, "False", reason, text);
+        if company.is_hopeless(status, now) {
+            status.together_until = None;
+            let text = company.failure();
+            return Said::new(RequestPhase::Failed, "False", reason::NOT_ALL_RENTED, text);
+        }
+        if let Some(problem) = company.problem() {
+            return pending(reason::INVALID_SPEC, problem);
+        }
+        if let Some(text) = company.unmade() {
+            return pending(reason::WAITING_FOR_OTHERS, text);
+        }
+    }
     let wanted = match Wanted::of(&request.spec) {
         Ok(wanted) => wanted,
         Err(problem) => {
@@ -177,9 +205,22 @@ fn next(
         .spot_wanted_since
         .as_ref()
         .map_or(now, |since| since.0);
+    let together = company
+        .as_ref()
+        .map_or(0, |company| company.unreserved().count());
+    // Those it belongs together with are one purchase: none of them stands in the way of another.
+    let strangers: Vec<_> = match &company {
+        None => seen.requests.clone(),
+        Some(company) => {
+            let others = seen.requests.iter().filter(|other| !company.has(other));
+            others.cloned().collect()
+        }
+    };
     let market = Market {
         providers: &seen.providers,
         requests: &seen.requests,
+        strangers: &strangers,
+        together: u32::try_from(together).unwrap_or(u32::MAX),
         attempts: &status.attempts,
         spent,
         spot_since,
@@ -206,14 +247,18 @@ fn next(
             let uid = request.uid().unwrap_or_default();
             let number = status.attempt_count + 1;
             let machine = machine_name(mark, &uid, number);
-            begin(
+            let said = begin(
                 status,
                 *candidate,
                 tenant,
                 (number, machine),
                 &seen.process,
                 now,
-            )
+            );
+            if let Some(attempt) = status.attempts.last_mut() {
+                attempt.user.clone_from(&seen.creator);
+            }
+            said
         }
     }
 }
@@ -292,6 +337,7 @@ fn begin(
         price: money(price),
         price_limit: money(limit),
         tenant,
+        user: None,
         intended_at: Time(now),
         caller: Some(process.to_owned()),
         called_since: Some(Time(now)),

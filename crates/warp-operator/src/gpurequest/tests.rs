@@ -6,6 +6,7 @@ mod callers;
 mod joining;
 mod losses;
 mod notices;
+mod together;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,11 +1,13 @@
 //! Renting for a workload that waits: when a machine is asked for, what the request for it says, and when it is not
 //! needed any more. Pure but for reading the caches; what is bought is the GPURequest controller's.
 //!
-//! A workload has one request at a time, under a name that follows from the workload and a number. The number is in its
-//! status; a request that is made and not yet written down is found again under the same name.
+//! A workload has one request at a time, or those of all machines of a gang, under names that follow from the workload and
+//! a number. The number is in its status; a request that is made and not yet written down is found again under its name.
 
 mod beside;
+mod gang;
 mod pack;
+mod several;
 
 use std::sync::Arc;
 
@@ -32,6 +34,9 @@ pub(super) use self::beside::look;
 pub(crate) use self::pack::Pack;
 #[cfg(test)]
 pub(super) use self::pack::plan as packed;
+pub(crate) use self::several::Several;
+#[cfg(test)]
+pub(super) use self::several::plan as several;
 use super::course::Course;
 use super::objects::owned_by;
 use super::say::note;
@@ -88,6 +93,8 @@ pub(crate) struct Rented {
     pub(crate) beside: Beside,
     /// The machine to ask for with others that wait, if one for all of them is as cheap.
     pub(crate) pack: Option<Pack>,
+    /// The machines for a gang that no single one holds, or why there are none.
+    pub(crate) several: Option<Result<Several, String>>,
     /// Requests that others count on.
     pub(crate) shared: Vec<String>,
 }
@@ -118,6 +125,7 @@ pub(super) fn see(cx: &Context, workload: &GPUWorkload) -> Rented {
     let shared = requests.iter().filter(|one| pack::is_shared(one, &others));
     let shared = shared.map(|one| one.name_any()).collect();
     requests.retain(|request| is_controlled_by(&**request, &uid));
+    let several = several::plan(workload, &requests, &providers);
     let closed = match cache.health() {
         Health::Current => None,
         health => Some(format!("GPURequests cannot be read: {health}")),
@@ -128,6 +136,7 @@ pub(super) fn see(cx: &Context, workload: &GPUWorkload) -> Rented {
         unread: cache.health() == Health::Starting,
         beside,
         pack,
+        several,
         shared,
     }
 }
@@ -184,13 +193,19 @@ pub(super) fn arrange(
         return;
     };
     let mut state = status.rent.clone().unwrap_or_default();
-    let current = rented
+    let named = |request: &&Arc<GPURequest>| {
+        let name = request.name_any();
+        state.request.as_ref() == Some(&name) || state.others.contains(&name)
+    };
+    let current: Vec<&GPURequest> = rented
         .requests
         .iter()
-        .find(|request| Some(request.name_any()) == state.request);
-    describe(&mut state, current.map(|request| &**request), rented);
+        .filter(named)
+        .map(|request| &**request)
+        .collect();
+    describe(&mut state, &current, rented);
     let is_on = |attempt: &RequestAttempt| status.is_on(&attempt.machine);
-    state.used |= current.is_some_and(|request| attempts(request).any(is_on));
+    state.used |= current.iter().any(|request| attempts(request).any(is_on));
     let ready = condition::find(&status.conditions, condition::READY);
     let said = ready.map(|ready| ready.reason.clone()).unwrap_or_default();
     let waits = status.phase == Some(Phase::Pending);
@@ -199,7 +214,7 @@ pub(super) fn arrange(
             workload,
             rent,
             rented,
-            current: current.map(|request| &**request),
+            current,
             now,
         };
         pass.go_on(&mut course.steps, &mut state);
@@ -221,12 +236,14 @@ pub(super) fn arrange(
     state.message = None;
     if !(waits && PASSING.contains(&said.as_str())) {
         state.waiting_since = None;
-        if let Some(request) = current.filter(|request| is_unbought(request)) {
-            give_up(
-                &mut course.steps,
-                request,
-                "the workload does not wait for room any more",
-            );
+        if current.iter().all(|request| is_unbought(request)) {
+            for request in current {
+                give_up(
+                    &mut course.steps,
+                    request,
+                    "the workload does not wait for room any more",
+                );
+            }
         }
     }
     let nothing = RentStatus {
@@ -236,24 +253,50 @@ pub(super) fn arrange(
     status.rent = Some(state).filter(|state| *state != nothing);
 }
 
-/// What the request and those before it say, for the workload's status.
-fn describe(state: &mut RentStatus, current: Option<&GPURequest>, rented: &Rented) {
+/// What the requests and those before them say, for the workload's status.
+fn describe(state: &mut RentStatus, current: &[&GPURequest], rented: &Rented) {
     let spent = spent(rented.requests.iter().map(|request| &**request));
     state.spent = (!spent.is_zero()).then(|| spent.normalize().to_string());
-    let Some(request) = current else {
+    let Some(slowest) = slowest(current) else {
         // What cannot be read is not known to be gone.
         if rented.closed.is_none() {
             state.request = None;
+            state.others.clear();
         }
         state.phase = None;
         state.gpu = None;
         state.price_per_hour = None;
         return;
     };
-    let status = request.status.clone().unwrap_or_default();
-    state.phase = Some(status.phase.as_str().to_owned());
-    state.gpu = status.gpu;
-    state.price_per_hour = status.price_per_hour;
+    state.phase = Some(phase(slowest).as_str().to_owned());
+    let statuses = || current.iter().filter_map(|one| one.status.as_ref());
+    let gpus: Vec<String> = statuses().filter_map(|one| one.gpu.clone()).collect();
+    state.gpu = (!gpus.is_empty()).then(|| gpus.join(" + "));
+    let prices: Vec<String> = statuses()
+        .filter_map(|one| one.price_per_hour.clone())
+        .collect();
+    state.price_per_hour = match prices.as_slice() {
+        [] => None,
+        [only] => Some(only.clone()),
+        several => {
+            let each = several
+                .iter()
+                .filter_map(|price| price.parse::<Decimal>().ok());
+            Some(each.sum::<Decimal>().to_string())
+        }
+    };
+}
+
+fn phase(request: &GPURequest) -> RequestPhase {
+    let status = request.status.as_ref();
+    status.map_or(RequestPhase::Pending, |status| status.phase)
+}
+
+/// The request that speaks for all: the first that is on its way, else one that is not over.
+fn slowest<'a>(requests: &[&'a GPURequest]) -> Option<&'a GPURequest> {
+    let open = || requests.iter().filter(|one| !phase(one).is_final());
+    let late = open().find(|one| phase(one) != RequestPhase::Ready);
+    late.or_else(|| open().next()).or(requests.first()).copied()
 }
 
 fn attempts(request: &GPURequest) -> impl Iterator<Item = &RequestAttempt> {
@@ -302,8 +345,8 @@ struct Waiting<'a> {
     workload: &'a GPUWorkload,
     rent: &'a Rent,
     rented: &'a Rented,
-    /// The request its status names, if it is there.
-    current: Option<&'a GPURequest>,
+    /// The requests its status names that are there.
+    current: Vec<&'a GPURequest>,
     now: Timestamp,
 }
 
@@ -313,15 +356,18 @@ impl Waiting<'_> {
         state.rents_at = None;
         state.beside = None;
         let next = state.requests.max(1);
-        let number = match self.current {
+        let after = match self.current.as_slice() {
+            [] => None,
+            [request] if state.others.is_empty() => Some(self.after_it(steps, state, request)),
+            requests => Some(Self::after_them(state, requests)),
+        };
+        let number = match after {
             None => next,
-            Some(request) => match self.after_it(steps, state, request) {
-                Some(message) => {
-                    state.message = Some(message);
-                    return;
-                }
-                None => next + 1,
-            },
+            Some(None) => next + 1,
+            Some(Some(message)) => {
+                state.message = Some(message);
+                return;
+            }
         };
         let Beside { room, before } = &self.rented.beside;
         if let Some(request) = room {
@@ -348,6 +394,12 @@ impl Waiting<'_> {
             steps.look_again(due);
             return;
         }
+        if self.rented.pack.is_none()
+            && let Some(several) = &self.rented.several
+        {
+            state.message = Some(self.rent_several(steps, state, several, number));
+            return;
+        }
         state.message = Some(match self.request(number) {
             Err(problem) => format!("no machine is rented for it: {problem}"),
             Ok(request) => {
@@ -363,6 +415,7 @@ impl Waiting<'_> {
                 steps.create_or_find(&request);
                 steps.because("it has waited for room long enough to rent");
                 state.request = Some(name.clone());
+                state.others.clear();
                 state.requests = number;
                 state.used = false;
                 format!(
@@ -433,13 +486,17 @@ impl Waiting<'_> {
         if let Some(closed) = &self.rented.closed {
             return Err(closed.clone());
         }
-        let name = name(self.workload, number);
+        let name = name(self.workload, &number.to_string());
         let mut spec = self.spec(spent(self.others(&name)))?;
         if let Some(pack) = &self.rented.pack {
             spec.gpu_count = pack.gpus;
             spec.max_price = Some(Price(Value::String(pack.max_price.to_string())));
         }
-        Ok(GPURequest {
+        Ok(self.named(name, spec))
+    }
+
+    fn named(&self, name: String, spec: GPURequestSpec) -> GPURequest {
+        GPURequest {
             metadata: ObjectMeta {
                 name: Some(name),
                 namespace: self.workload.namespace(),
@@ -448,7 +505,7 @@ impl Waiting<'_> {
             },
             spec,
             status: None,
-        })
+        }
     }
 
     /// What the request that is there should say: one that was made for several stays so while it has them, or until
@@ -540,7 +597,7 @@ fn vendor(vendor: Vendor) -> GpuVendor {
 }
 
 /// The name of a workload's request.
-fn name(workload: &GPUWorkload, number: i32) -> String {
+fn name(workload: &GPUWorkload, number: &str) -> String {
     let uid: String = workload.uid().unwrap_or_default().chars().take(8).collect();
     let tail = format!("-{uid}-rent-{number}");
     let head: String = workload

@@ -2,6 +2,7 @@
 //! bought. The scenarios play the machine's kubelet: they make the node the cloud's machine would have registered.
 
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::Api;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
@@ -10,7 +11,22 @@ use warp_testkit::{Behaviour, wait_for};
 
 use super::clouds::{clouds, gone, requests, until};
 use super::tenant::tenants;
-use super::world::{DEADLINE, SYSTEM, World, condition, message, phase, reason, spec, with};
+use super::world::{
+    DEADLINE, Feature, SYSTEM, World, condition, message, phase, reason, spec, with,
+};
+
+/// On what people make: who they are.
+const USER: &str = "gpu.warp.dev/user";
+
+/// Who this test is to the API server.
+async fn me(world: &World) -> Result<String> {
+    let reviews: Api<SelfSubjectReview> = Api::all(world.client.clone());
+    let said = reviews
+        .create(&PostParams::default(), &SelfSubjectReview::default())
+        .await?;
+    let name = said.status.and_then(|status| status.user_info?.username);
+    name.context("nobody")
+}
 
 /// A cloud for one scenario. Others that rent from anybody take another at the same price.
 async fn open(world: &World, name: &str) -> Result<()> {
@@ -37,13 +53,18 @@ async fn join(world: &World, name: &str) -> Result<()> {
 }
 
 async fn join_with(world: &World, name: &str, product: &str, memory: &str) -> Result<()> {
+    join_of(world, name, product, memory, 2).await
+}
+
+async fn join_of(world: &World, name: &str, product: &str, memory: &str, gpus: u32) -> Result<()> {
     let nodes: Api<Node> = Api::all(world.client.clone());
     let node: Node = serde_json::from_value(json!({"metadata": {"name": name, "labels": {
         "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
-        "nvidia.com/gpu.product": product, "nvidia.com/gpu.memory": memory, "nvidia.com/gpu.count": "2",
+        "nvidia.com/gpu.product": product, "nvidia.com/gpu.memory": memory, "nvidia.com/gpu.count": gpus.to_string(),
     }}}))?;
     nodes.create(&PostParams::default(), &node).await?;
-    let has = json!({"cpu": "32", "memory": "128Gi", "pods": "110", "nvidia.com/gpu": "2"});
+    let has =
+        json!({"cpu": "32", "memory": "128Gi", "pods": "110", "nvidia.com/gpu": gpus.to_string()});
     let ready = json!({"status": {"capacity": has, "allocatable": has, "conditions": [{
         "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "",
         "lastHeartbeatTime": jiff::Timestamp::now(), "lastTransitionTime": jiff::Timestamp::now(),
@@ -151,6 +172,72 @@ pub(super) async fn a_workload_that_waits_is_placed_on_a_machine_rented_for_it(
     close(world, "for-waiting").await
 }
 
+/// No machine has eight of these: two with four are bought together, and the gang runs on both.
+pub(super) async fn a_gang_that_no_machine_holds_is_placed_on_several_rented_together(
+    world: &World,
+) -> Result<()> {
+    let scene = world.scene("rents-several").await?;
+    let cloud = "for-gangs";
+    open(world, cloud).await?;
+    let asks = json!({
+        "gpu": {"models": ["A10"]}, "replicas": 2,
+        "rent": {"maxPrice": 10, "after": "0s", "providers": [cloud]},
+    });
+    scene
+        .submit("wide", with(spec(4, &Behaviour::hang()), asks))
+        .await?;
+    let rents = scene
+        .until("wide", "renting", |object| {
+            object.data["status"]["rent"]["others"][0].is_string()
+        })
+        .await?;
+    let rent = &rents.data["status"]["rent"];
+    let names = [&rent["request"], &rent["others"][0]];
+    let api = requests(world, &scene.namespace);
+    let mut nodes = Vec::new();
+    for name in names {
+        let name = name.as_str().context("no name")?;
+        let joining = until(&api, name, "joining", |request| phase(request) == "Joining").await?;
+        let node = joining.data["status"]["nodeName"].as_str();
+        nodes.push(node.context("no node name")?.to_owned());
+    }
+    join_of(world, &nodes[0], "NVIDIA-A10", "23028", 4).await?;
+    until(
+        &api,
+        names[0].as_str().unwrap_or_default(),
+        "ready",
+        |request| phase(request) == "Ready",
+    )
+    .await?;
+    let waits = scene.get("wide").await?;
+    ensure!(phase(&waits) == "Pending", "one is not enough: {waits:?}");
+    join_of(world, &nodes[1], "NVIDIA-A10", "23028", 4).await?;
+    let placed_on = scene
+        .until("wide", "placed", |object| {
+            object.data["status"]["assignedNodes"][1].is_object()
+        })
+        .await?;
+    let mut placed: Vec<&str> = placed_on.data["status"]["assignedNodes"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|node| node["name"].as_str())
+        .collect();
+    placed.sort_unstable();
+    nodes.sort_unstable();
+    ensure!(placed == nodes, "{placed:?} and not {nodes:?}");
+    ensure!(
+        placed_on.data["status"]["rent"]["pricePerHour"] == "6.18",
+        "{:?}",
+        placed_on.data["status"]["rent"]
+    );
+    scene.delete("wide").await?;
+    for name in names {
+        gone(&api, name.as_str().unwrap_or_default()).await?;
+    }
+    close(world, cloud).await
+}
+
 /// The cloud takes a machine back and says so before: its work moves to another one that is rented meanwhile.
 pub(super) async fn a_spot_machine_is_replaced_before_it_is_taken_back(
     world: &World,
@@ -232,6 +319,53 @@ pub(super) async fn a_spot_machine_is_replaced_before_it_is_taken_back(
     close(world, cloud).await
 }
 
+/// On a cluster a policy sees to it; the engine of `warp up` writes the name itself, which its own tests show.
+pub(super) async fn nobody_names_another_as_the_one_who_made_it(world: &World) -> Result<()> {
+    if !world.has(Feature::Webhooks) {
+        return Ok(());
+    }
+    let policy = warp_testkit::repository().join("deploy/creators/policy.yaml");
+    let policy = std::fs::read_to_string(policy)?;
+    let kubectl = world.cluster.kubectl();
+    kubectl.run_with(&["apply", "-f", "-"], &policy).await?;
+    let scene = world.scene("names").await?;
+    let api = requests(world, &scene.namespace);
+    let request = |name: &str, user: &str| -> Result<DynamicObject> {
+        Ok(serde_json::from_value(json!({
+            "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPURequest",
+            "metadata": {"name": name, "annotations": {USER: user}},
+            "spec": {"provider": "nobody", "gpuType": "H200"},
+        }))?)
+    };
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let forged = request("forged", "somebody-else")?;
+    let refusal = warp_testkit::until("another's name refused", DEADLINE, || async {
+        Ok(api.create(&dry, &forged).await.err())
+    })
+    .await?;
+    ensure!(
+        refusal
+            .to_string()
+            .contains("names who made it and does not change"),
+        "{refusal}"
+    );
+    let own = me(world).await?;
+    api.create(&PostParams::default(), &request("own", &own)?)
+        .await?;
+    let change = json!({"metadata": {"annotations": {USER: "somebody-else"}}});
+    let changed = api
+        .patch("own", &PatchParams::default(), &Patch::Merge(change))
+        .await;
+    ensure!(changed.is_err(), "{changed:?}");
+    api.delete("own", &DeleteParams::default()).await?;
+    gone(&api, "own").await?;
+    kubectl.run_with(&["delete", "-f", "-"], &policy).await?;
+    Ok(())
+}
+
 pub(super) async fn a_budget_holds_what_could_pass_it_until_it_is_raised(
     world: &World,
 ) -> Result<()> {
@@ -250,7 +384,8 @@ pub(super) async fn a_budget_holds_what_could_pass_it_until_it_is_raised(
     .await?;
     let api = requests(world, &scene.namespace);
     let request: DynamicObject = serde_json::from_value(json!({
-        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPURequest", "metadata": {"name": "h200"},
+        "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPURequest",
+        "metadata": {"name": "h200", "annotations": {USER: me(world).await?}},
         "spec": {"provider": "for-budgets", "gpuType": "H200", "maxPrice": 5, "maxLifetime": "4h"},
     }))?;
     api.create(&PostParams::default(), &request).await?;
@@ -304,7 +439,9 @@ pub(super) async fn a_budget_holds_what_could_pass_it_until_it_is_raised(
     let entries = ledger.and_then(|map| map.data).unwrap_or_default();
     let entry: Value = serde_json::from_str(entries.get(machine).context("no entry")?)?;
     ensure!(
-        entry["tenant"] == "thrifty" && entry["cost"].is_string(),
+        entry["tenant"] == "thrifty"
+            && entry["cost"].is_string()
+            && entry["user"] == me(world).await?,
         "{entry}"
     );
     tenants(world)

@@ -1,8 +1,10 @@
-//! `warp costs`: what rented machines have cost, from the ledger the operator keeps.
+//! `warp costs`: what rented machines have cost, from the ledger the operator keeps, and what work has used of the cluster's
+//! own.
 
 mod advice;
+mod owned;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -24,6 +26,9 @@ pub(crate) struct Args {
     /// Add up by this
     #[arg(long, value_enum, default_value = "machine")]
     by: By,
+    /// Count the cluster's own machines too: what workloads the API still knows have used, at the price of a GPU-hour
+    #[arg(long, conflicts_with = "advice")]
+    owned: bool,
     /// Namespace of the operator, which keeps the ledger
     #[arg(long, default_value = install::NAMESPACE, value_name = "NAME")]
     operator_namespace: String,
@@ -41,7 +46,9 @@ pub(crate) enum By {
     Workload,
     Namespace,
     Tenant,
+    User,
     Provider,
+    #[value(alias = "type")]
     Gpu,
 }
 
@@ -62,6 +69,8 @@ struct Entry {
     workload: Option<String>,
     #[serde(default)]
     tenant: Option<String>,
+    #[serde(default)]
+    user: Option<String>,
     provider: String,
     machine: String,
     gpu: String,
@@ -100,10 +109,38 @@ impl Entry {
             },
             By::Namespace => self.namespace.clone(),
             By::Tenant => self.tenant.clone().unwrap_or_else(|| "-".to_owned()),
+            By::User => self.user.clone().unwrap_or_else(|| "-".to_owned()),
             By::Provider => self.provider.clone(),
             By::Gpu => self.gpu.clone(),
         }
     }
+
+    fn line(&self, by: By, now: Timestamp) -> Line {
+        let until = self.until.unwrap_or(now);
+        Line {
+            name: self.name(by),
+            machine: self.machine.clone(),
+            running: self.until.is_none(),
+            gpu_hours: (hours(self.from, until) * Decimal::from(self.gpus)).round_dp(3),
+            cost: self.cost(now),
+        }
+    }
+}
+
+/// Hours from one time to another.
+fn hours(from: Timestamp, until: Timestamp) -> Decimal {
+    let seconds = until.duration_since(from).as_secs().max(0);
+    Decimal::from(seconds) / Decimal::from(3600)
+}
+
+/// One entry of a bill, under the name it is added up by.
+#[derive(Clone, Debug, PartialEq)]
+struct Line {
+    name: String,
+    machine: String,
+    running: bool,
+    gpu_hours: Decimal,
+    cost: Decimal,
 }
 
 /// What one name of the chosen kind has cost.
@@ -146,7 +183,26 @@ async fn costs(args: Args) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let sums = sums(&entries, args.by, now);
+    let mut lines: Vec<Line> = entries
+        .iter()
+        .map(|entry| entry.line(args.by, now))
+        .collect();
+    if args.owned {
+        let rented: BTreeSet<String> = entries.iter().map(|entry| entry.machine.clone()).collect();
+        let used = owned::read(&connection.client, &args.operator_namespace, &rented).await?;
+        lines.extend(used.iter().map(|usage| usage.line(args.by, now)));
+        let unpriced = used.iter().filter(|usage| !usage.is_priced());
+        let unpriced: Decimal = unpriced.map(|usage| usage.gpu_hours(now)).sum();
+        if !unpriced.is_zero() {
+            output::note(&format!(
+                "{} GPU-hours have no price: label their nodes with gpu.warp.dev/gpu-hour-price, or name the model in ConfigMap {}/{}",
+                unpriced.round_dp(2),
+                args.operator_namespace,
+                owned::PRICES
+            ));
+        }
+    }
+    let sums = sums(lines);
     match args.output {
         Form::Json => output::result(&serde_json::to_string_pretty(&sums)?),
         Form::Csv => {
@@ -154,29 +210,46 @@ async fn costs(args: Args) -> anyhow::Result<ExitCode> {
             for sum in &sums {
                 output::line(&format!(
                     "{},{},{},{},{}",
-                    sum.name, sum.machines, sum.running, sum.gpu_hours, sum.cost
+                    quoted(&sum.name),
+                    sum.machines,
+                    sum.running,
+                    sum.gpu_hours,
+                    sum.cost
                 ));
             }
         }
+        Form::Table if sums.is_empty() && args.owned => output::note("nothing was used"),
         Form::Table if sums.is_empty() => output::note("nothing was rented"),
         Form::Table => output::text(&table(&sums, args.by).render(true)),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn sums(entries: &[Entry], by: By, now: Timestamp) -> Vec<Sum> {
-    let mut all: BTreeMap<String, Sum> = BTreeMap::new();
-    for entry in entries {
-        let name = entry.name(by);
-        let sum = all.entry(name.clone()).or_default();
-        sum.name = name;
-        sum.machines += 1;
-        sum.running += u32::from(entry.until.is_none());
-        let hours = Decimal::from(entry.seconds(now)) / Decimal::from(3600);
-        sum.gpu_hours += (hours * Decimal::from(entry.gpus)).round_dp(3);
-        sum.cost += entry.cost(now);
+/// A field of CSV: in quotes where it would be taken for several.
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
     }
-    let mut all: Vec<Sum> = all.into_values().collect();
+}
+
+fn sums(lines: Vec<Line>) -> Vec<Sum> {
+    let mut all: BTreeMap<String, (Sum, BTreeMap<String, bool>)> = BTreeMap::new();
+    for line in lines {
+        let (sum, machines) = all.entry(line.name.clone()).or_default();
+        sum.name = line.name;
+        sum.gpu_hours += line.gpu_hours;
+        sum.cost += line.cost;
+        *machines.entry(line.machine).or_default() |= line.running;
+    }
+    let count = |machines: usize| u32::try_from(machines).unwrap_or(u32::MAX);
+    let summed = all.into_values().map(|(mut sum, machines)| {
+        sum.machines = count(machines.len());
+        sum.running = count(machines.values().filter(|running| **running).count());
+        sum
+    });
+    let mut all: Vec<Sum> = summed.collect();
     all.sort_by(|one, other| (other.cost, &one.name).cmp(&(one.cost, &other.name)));
     all
 }
@@ -188,6 +261,7 @@ fn table(sums: &[Sum], by: By) -> Table {
         By::Workload => "WORKLOAD",
         By::Namespace => "NAMESPACE",
         By::Tenant => "TENANT",
+        By::User => "USER",
         By::Provider => "PROVIDER",
         By::Gpu => "GPU",
     };

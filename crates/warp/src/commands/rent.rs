@@ -77,7 +77,8 @@ async fn rent(args: Args) -> anyhow::Result<ExitCode> {
         output::note("nothing was rented");
         return Ok(ExitCode::FAILURE);
     }
-    let request = manifest(&args, &connection)?;
+    let mut request = manifest(&args, &connection)?;
+    cluster::sign(&connection.client, &mut request).await;
     let api: Api<GPURequest> = Api::namespaced(connection.client.clone(), &connection.namespace);
     let made = api
         .create(&PostParams::default(), &request)

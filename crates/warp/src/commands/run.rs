@@ -142,8 +142,9 @@ fn agreed() -> anyhow::Result<bool> {
 }
 
 async fn make(connection: &Connection, object: Value) -> anyhow::Result<GPUWorkload> {
-    let wanted: GPUWorkload =
+    let mut wanted: GPUWorkload =
         serde_json::from_value(object).context("failed to read the workload")?;
+    cluster::sign(&connection.client, &mut wanted).await;
     let parameters = PostParams {
         field_manager: Some("warp".to_owned()),
         ..PostParams::default()

@@ -1,5 +1,6 @@
 //! `warp up`: this machine as a cluster.
 
+mod creators;
 mod engine;
 mod fleet;
 pub(crate) mod instance;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
-use warp_api::workload::GpuAsk;
+use warp_api::cloudprovider::CloudOffer;
+use warp_api::workload::{GpuAsk, Rent};
 use warp_api::{CloudProvider, GPURequest, GPUWorkload, condition};
 use warp_cloud::Decimal;
 use warp_core::purchase::{self, Kind};
@@ -75,7 +76,7 @@ pub(crate) fn plan(
 }
 
 /// Prices are compared in ten-thousandths of a dollar.
-const UNIT: i64 = 10_000;
+pub(super) const UNIT: i64 = 10_000;
 
 /// What a workload pays an hour for its machine. One whose sum is limited pays for its own machine only.
 fn paying(workload: &GPUWorkload) -> Option<Decimal> {
@@ -89,6 +90,21 @@ fn kinds(workload: &GPUWorkload, ask: &GpuAsk, providers: &[Arc<CloudProvider>])
     let Some(rent) = &workload.spec.rent else {
         return Vec::new();
     };
+    let fitting = usable(rent, providers).into_iter();
+    let fitting = fitting.filter(|(_, offer, _)| holds(ask, &offer.gpu));
+    let kinds = fitting.map(|(_, offer, price)| Kind {
+        gpus: offer.gpus,
+        price,
+    });
+    kinds.collect()
+}
+
+/// What can be rented at the moment from the providers that may be used: each with its price, as spot where that is wanted
+/// and sold.
+pub(super) fn usable<'a>(
+    rent: &Rent,
+    providers: &'a [Arc<CloudProvider>],
+) -> Vec<(&'a CloudProvider, &'a CloudOffer, u64)> {
     let named = |provider: &&Arc<CloudProvider>| {
         let mut names = rent.providers.iter();
         let known =
@@ -103,19 +119,18 @@ fn kinds(workload: &GPUWorkload, ask: &GpuAsk, providers: &[Arc<CloudProvider>])
             && provider.meta().deletion_timestamp.is_none()
     };
     let usable = providers.iter().filter(named).filter(ready);
-    let offers =
-        usable.flat_map(|provider| provider.status.iter().flat_map(|status| &status.offers));
-    let fitting = offers.filter(|offer| offer.availability != "none" && holds(ask, &offer.gpu));
-    let kinds = fitting.filter_map(|offer| {
+    let offers = usable.flat_map(|provider| {
+        let offers = provider.status.iter().flat_map(|status| &status.offers);
+        offers.map(move |offer| (&**provider, offer))
+    });
+    let there = offers.filter(|(_, offer)| offer.availability != "none");
+    let priced = there.filter_map(|(provider, offer)| {
         let spot = offer.spot_price.as_ref().filter(|_| rent.spot);
         let price: Decimal = spot.unwrap_or(&offer.price).parse().ok()?;
         let price = u64::try_from(price * Decimal::from(UNIT)).ok()?;
-        Some(Kind {
-            gpus: offer.gpus,
-            price,
-        })
+        Some((provider, offer, price))
     });
-    kinds.collect()
+    priced.collect()
 }
 
 /// Whether a machine that was asked for several has them still: others count on it.

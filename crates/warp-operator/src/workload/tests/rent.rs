@@ -1,5 +1,7 @@
 //! When a machine is rented for a workload that waits, and when it is not needed any more.
 
+mod several;
+
 use std::sync::Arc;
 
 use serde_json::{Value, json};

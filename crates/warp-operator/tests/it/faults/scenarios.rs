@@ -56,7 +56,8 @@ use queued::{
     starts_its_pods_together, waits_its_turn_among_workloads,
 };
 use rentals::{
-    is_held_by_a_budget_until_that_is_raised, leaves_its_machine_to_those_that_use_it,
+    gives_back_what_came_when_not_all_do, is_held_by_a_budget_until_that_is_raised,
+    leaves_its_machine_to_those_that_use_it, rents_all_machines_of_a_gang,
     rents_runs_and_gives_back,
 };
 use services::{
@@ -152,6 +153,21 @@ const GIVEN_UP: &[&str] = &["Job default/g-uid-0", "Pod default/g-uid-0-*"];
 
 /// What a workload remembers of what happened depends on what was seen on the way.
 const TRAIL: &[&str] = &["/status/timeline"];
+
+/// Of two machines that are bought at the same moment either may be the first.
+const WHICH: &[&str] = &["/instanceId"];
+
+/// And when the account may have one only, either of them may be the one that comes; how often the other is tried until
+/// its time is over depends on when that began.
+const TRIES: &[&str] = &[
+    "/status/attempts",
+    "/status/attemptCount",
+    "/status/nextAttemptTime",
+    "/status/gpu",
+    "/status/provider",
+    "/status/pricePerHour",
+    "/status/rent",
+];
 
 /// How long a step took is a time like any other: a fault may cost some.
 const TOOK: &[&str] = &["/seconds"];
@@ -266,6 +282,8 @@ pub(super) fn all() -> Vec<Scenario> {
     all.extend(scenarios![operator "gpuworkload ";
         NONE rents_runs_and_gives_back loose MONEY,
         NONE leaves_its_machine_to_those_that_use_it loose MONEY,
+        NONE rents_all_machines_of_a_gang loose Vec::leak([MONEY, WHICH].concat()),
+        NONE gives_back_what_came_when_not_all_do loose Vec::leak([MONEY, WHICH, TRIES].concat()),
     ]);
     all.extend(scenarios![operator "cloudprovider ";
         NONE is_held_while_machines_exist loose MONEY,

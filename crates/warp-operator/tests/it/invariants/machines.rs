@@ -1,5 +1,6 @@
 //! What must hold of rented machines at every moment, by the books of the fake cloud: each was intended before it was
-//! bought, each attempt has one, a request has two only while one is taken back, and no request goes before its machine.
+//! bought, each attempt has one, a request has two only while one is taken back, nothing is bought before all that belongs
+//! together is intended, and no request goes before its machine.
 
 use serde_json::Value;
 use warp_testkit::fault::history::{Change, text};
@@ -53,6 +54,7 @@ pub(crate) fn bought(change: &Change, moment: &Moment, wrong: &mut Vec<String>) 
             }
             Some(_) => {}
         }
+        whole(own, moment, wrong);
         let others = all.iter().filter(|other| other["id"] != machine["id"]);
         for other in others.filter(|other| is_there(other, at)) {
             let theirs = text(other, "/name");
@@ -64,6 +66,32 @@ pub(crate) fn bought(change: &Change, moment: &Moment, wrong: &mut Vec<String>) 
                 ));
             }
         }
+    }
+}
+
+/// All that belong together with a machine that was bought were intended too: their money is reserved.
+fn whole(bought: &str, moment: &Moment, wrong: &mut Vec<String>) {
+    let attempts = |request: &Value| request["status"]["attempts"].as_array().cloned();
+    let has = |request: &&Value| {
+        let mut attempts = attempts(request).into_iter().flatten();
+        attempts.any(|attempt| text(&attempt, "/machine") == bought)
+    };
+    let Some(own) = moment.all("GPURequest").find(has) else {
+        return;
+    };
+    let together = &own["spec"]["together"];
+    let Some(machines) = together["machines"].as_u64() else {
+        return;
+    };
+    let company = moment
+        .all("GPURequest")
+        .filter(|request| request["spec"]["together"]["name"] == together["name"]);
+    let intended = company.filter(|request| attempts(request).is_some_and(|all| !all.is_empty()));
+    let intended = intended.count() as u64;
+    if intended < machines {
+        wrong.push(format!(
+            "{bought} was bought when {intended} of the {machines} that belong together were intended"
+        ));
     }
 }
 

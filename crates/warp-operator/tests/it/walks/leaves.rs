@@ -55,6 +55,7 @@ const HINTS: &[(&str, &[&str])] = &[
     ("maxTotalPrice", &["20", "1.5"]),
     ("after", &["90m", "2h"]),
     ("idleTimeout", &["10m", "1h30m"]),
+    ("within", &["10m", "1h30m"]),
     ("models[]", &["H100", "A100-80GB"]),
     ("fraction", &["0.25", "0.500"]),
     ("partition", &["1g.10gb", "MIG-3g.40gb"]),

@@ -73,7 +73,6 @@ fn breaches() -> Vec<Breach> {
     let how = "checkpoint must say how work is saved";
     let grace = "gracePeriod must be a time of at least 1s";
     let period = "period must be a time of at least 1s such as 10m";
-    let rent = "rent is for work that fits one machine";
     let fewest = "minReplicas is the fewest members a gang starts with";
     let level = "level must be a level of the cluster";
     let pod = "podTemplate needs a spec";
@@ -127,11 +126,6 @@ fn breaches() -> Vec<Breach> {
             json!({"checkpoint": {"signal": "SIGTERM", "gracePeriod": "0s"}}),
         ),
         changed(true, period, json!({"checkpoint": {"period": "often"}})),
-        changed(
-            false,
-            rent,
-            json!({"replicas": 17, "rent": {"maxPrice": "3"}}),
-        ),
         changed(false, fewest, json!({"minReplicas": 1})),
         changed(true, fewest, json!({"replicas": 2, "minReplicas": 3})),
         changed(

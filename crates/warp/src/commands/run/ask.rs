@@ -63,7 +63,7 @@ pub(crate) struct Ask {
     /// Rent a machine for it when it has waited for room too long
     #[arg(long, requires = "max_price")]
     rent: bool,
-    /// Most dollars an hour for that machine
+    /// Most dollars an hour for that machine, or for all machines of a gang
     #[arg(long, value_name = "DOLLARS", requires = "rent")]
     max_price: Option<String>,
     /// Most dollars for all machines rented for it
@@ -72,6 +72,9 @@ pub(crate) struct Ask {
     /// How long it waits before a machine is rented, such as 30m; 0s rents at once
     #[arg(long, value_name = "TIME", requires = "rent")]
     rent_after: Option<String>,
+    /// How long all machines of a gang may take to come, such as 20m; then none is kept
+    #[arg(long, value_name = "TIME", requires = "rent")]
+    rent_within: Option<String>,
     /// Rent a machine that the cloud may take back
     #[arg(long, requires = "rent")]
     spot: bool,
@@ -169,6 +172,7 @@ impl Ask {
             ("maxPrice", &self.max_price),
             ("maxTotalPrice", &self.max_total_price),
             ("after", &self.rent_after),
+            ("within", &self.rent_within),
         ] {
             if let Some(value) = value {
                 rent[key] = json!(value);

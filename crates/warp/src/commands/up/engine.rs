@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use warp_apiserver::{ApiServer, Options};
+use warp_apiserver::{AdmissionPlugin, ApiServer, Options};
 use warp_local::controllers;
 use warp_local::node::access::Hooks;
 use warp_local::node::faults::Fault;
@@ -26,6 +26,7 @@ use warp_local::node::process::{self, ProcessError};
 use warp_local::node::runtime::Report;
 use warp_local::node::{Host, Runtime, Simulated, WithEngines, host};
 
+use super::creators::Creators;
 use super::fleet;
 use super::instance::{Instance, Kind};
 use crate::cluster::told;
@@ -89,6 +90,7 @@ impl Engine {
         let mut options = Options::in_directory(&plan.instance.folder, &[])?;
         options.hooks = Arc::new(hooks.clone());
         options.keep_events = plan.event_ttl;
+        options.admission.push(AdmissionPlugin(Arc::new(Creators)));
         if plan.ephemeral {
             options.store.path = None;
         }

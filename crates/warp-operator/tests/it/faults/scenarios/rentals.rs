@@ -61,6 +61,43 @@ pub(super) async fn is_held_by_a_budget_until_that_is_raised(world: &World) -> R
         .await
 }
 
+/// A gang of two that needs two machines: they are sold with eight GPUs only.
+fn gang(rent: Value) -> Value {
+    let template = behaves(json!({"run-time": "60s"}));
+    let spec = json!({"gpu": {"models": ["B200"]}, "replicas": 2, "gpuCount": 8, "podTemplate": template, "rent": rent});
+    workload("g", spec)
+}
+
+pub(super) async fn rents_all_machines_of_a_gang(world: &World) -> Result<()> {
+    open(world, &Script::default()).await?;
+    let it = gang(json!({"maxPrice": 120, "after": "0s", "idleTimeout": "10m"}));
+    submit(world, &it).await?;
+    until_phase(world, &it, "Succeeded").await?;
+    until_rent(world, &it, "Ended").await?;
+    accounts_are_right(world, None).await?;
+    let bought = machines_end(world, "").await?.len();
+    ensure!(bought == 2, "{bought} machines were bought");
+    Ok(())
+}
+
+/// The account may have one machine: the other one never comes.
+pub(super) async fn gives_back_what_came_when_not_all_do(world: &World) -> Result<()> {
+    let script = Script {
+        machine_limit: Some(1),
+        ..Script::default()
+    };
+    open(world, &script).await?;
+    let it = gang(json!({"maxPrice": 120, "after": "0s", "within": "20m"}));
+    submit(world, &it).await?;
+    world
+        .until(&it, "told that not all came", |object| {
+            let said = object.and_then(|object| object["status"]["message"].as_str());
+            said.is_some_and(|said| said.contains("not all machines for it came"))
+        })
+        .await?;
+    accounts_are_right(world, None).await
+}
+
 /// The workload a machine was rented for goes while another uses what it left.
 pub(super) async fn leaves_its_machine_to_those_that_use_it(world: &World) -> Result<()> {
     open(world, &Script::default()).await?;
