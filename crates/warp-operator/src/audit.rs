@@ -41,9 +41,6 @@ fn transition(
     let name = format_args!("{phase:?}");
     let node = after.places().unwrap_or_default();
     match phase {
-        Phase::Running => {
-            tracing::info!(target: TARGET, workload = object, phase = %name, node, "workload runs");
-        }
         Phase::Succeeded | Phase::Failed => {
             let reason = ready.map_or("", |ready| ready.reason.as_str());
             tracing::info!(workload = object, phase = %name, node, reason, "workload ended");

@@ -122,6 +122,8 @@ pub struct Settings {
     pub fetcher: Fetcher,
     /// Whether owners of tenants are bound and their namespaces shut off, which takes rights of its own.
     pub isolate_tenants: bool,
+    /// Whether copies of models are kept on nodes and those labelled, which takes rights of its own.
+    pub node_copies: bool,
 }
 
 impl Default for Settings {
@@ -137,6 +139,7 @@ impl Default for Settings {
             topology_levels: Arc::default(),
             fetcher: Fetcher::default(),
             isolate_tenants: false,
+            node_copies: false,
         }
     }
 }

@@ -24,6 +24,7 @@ use warp_runtime::plan::Plan;
 use warp_runtime::reconcile::Reconcile;
 use warp_runtime::runtime::{Registration, Runtime};
 
+use crate::config::Settings;
 use crate::inferenceservice;
 pub use objects::Fetcher;
 use observe::Seen;
@@ -61,7 +62,7 @@ impl ModelCaches {
         namespace: Option<&str>,
         caches: &Cache<ModelCache>,
         services: Option<&Cache<InferenceService>>,
-        fetcher: &Fetcher,
+        settings: &Settings,
         identity: &str,
     ) {
         let claims = runtime.cache(
@@ -82,9 +83,8 @@ impl ModelCaches {
             },
         );
         let pods = runtime.cache(Source::within::<Pod>(namespace), pod_shape());
-        let nodes = namespace
-            .is_none()
-            .then(|| runtime.cache(Source::all::<Node>(), node_shape()));
+        let labels = namespace.is_none() && settings.node_copies;
+        let nodes = labels.then(|| runtime.cache(Source::all::<Node>(), node_shape()));
         let kind = Self {
             caches: caches.clone(),
             nodes: nodes.clone(),
@@ -92,7 +92,7 @@ impl ModelCaches {
             jobs: jobs.clone(),
             pods: pods.clone(),
             services: services.cloned(),
-            fetcher: fetcher.clone(),
+            fetcher: settings.fetcher.clone(),
             identity: identity.to_owned(),
         };
         let (known, sharing) = (caches.clone(), caches.clone());

@@ -34,7 +34,7 @@ use kube::Resource;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::Instrument;
-use warp_api::{GPURequest, Tenant, reason};
+use warp_api::{GPURequest, Tenant};
 use warp_runtime::cache::Cache;
 use warp_runtime::driver::later;
 use warp_runtime::runtime::Runtime;

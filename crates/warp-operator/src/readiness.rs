@@ -205,6 +205,7 @@ mod tests {
             "tenants",
             "inferenceservices",
             "deployments",
+            "statefulsets",
             "services",
             "gpurequests",
             "cloudproviders",

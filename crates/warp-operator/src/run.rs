@@ -109,7 +109,7 @@ async fn run_parts(
         config.namespace.as_deref(),
         &caches,
         services.as_ref(),
-        &config.settings.fetcher,
+        &config.settings,
         &config.identity,
     );
     if config.health_addr.is_some() || config.metrics_addr.is_some() {

@@ -203,10 +203,48 @@ fn local_kubeconfig() -> Option<PathBuf> {
 pub(crate) fn told(error: kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) if !status.message.is_empty() => {
-            anyhow::anyhow!("{}", status.message)
+            let (message, code) = (status.message.clone(), status.code);
+            anyhow::Error::new(Refused { message, code })
         }
         other => other.into(),
     }
+}
+
+/// A refusal of the server, of which its words are shown.
+#[derive(Debug)]
+struct Refused {
+    message: String,
+    code: u16,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Does it again while the object is changed by others between the look and the write, which the operator does too: a
+/// conflict is no answer for a person.
+pub(crate) async fn past_conflicts<T>(
+    work: impl AsyncFn() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    for _ in 1..LOOKS {
+        match work().await {
+            Err(error) if is_conflict(&error) => {}
+            done => return done,
+        }
+    }
+    work().await
+}
+
+/// So often is an object looked at before its changes are the user's to know.
+const LOOKS: usize = 20;
+
+fn is_conflict(error: &anyhow::Error) -> bool {
+    let mut causes = error.chain();
+    causes.any(|cause| matches!(cause.downcast_ref(), Some(Refused { code: 409, .. })))
 }
 
 /// A word as a shell takes it for one.

@@ -27,6 +27,7 @@ const COHORTS: usize = 5;
 const QUEUES: usize = 6;
 const NOMINAL: i64 = 20;
 const BORROWED: i64 = 100;
+const OF_COHORT: i64 = 6 * NOMINAL;
 /// Quotas are the only limit, as in Kueue's runner: there is always a node.
 const NODES: usize = 70;
 const GPUS: i64 = 10;
@@ -69,7 +70,7 @@ const CLASSES: [Class; 3] = [
         every: Duration::from_millis(1200),
         pods: 2,
         gpus: 10,
-        runs: Duration::from_millis(1000),
+        runs: Duration::from_secs(1),
         priority: "high",
     },
 ];
@@ -239,7 +240,7 @@ impl History {
             .iter()
             .filter(|(name, _)| name.starts_with(cohort));
         let all: i64 = all.map(|(_, used)| used).sum();
-        anyhow::ensure!(all <= NOMINAL * QUEUES as i64, "{cohort} uses {all}");
+        anyhow::ensure!(all <= OF_COHORT, "{cohort} uses {all}");
         self.most = self.most.max(all);
         Ok(())
     }
@@ -439,7 +440,7 @@ impl Run {
             let figure = format!("Kueue's baseline: {} waits, mean", class.name);
             row(&figure, &format!("{mean:.1} s"), "–", f64::NAN);
         }
-        let most = format!("{} of {}", self.history.most, NOMINAL * QUEUES as i64);
+        let most = format!("{} of {}", self.history.most, OF_COHORT);
         row(
             "Kueue's baseline: most a cohort used at any revision",
             &most,

@@ -1,6 +1,6 @@
 //! A full fleet: what cannot start is told so, what may take a place takes it, and a long line costs nothing.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
@@ -145,7 +145,7 @@ async fn ends(client: &Client) -> Result<Vec<Duration>> {
     let names: Vec<String> = running.map(|pod| pod.name_any()).take(ENDS).collect();
     let jobs = Api::<Job>::namespaced(client.clone(), SERVED);
     let mut events = pin!(watcher(jobs.clone(), watcher::Config::default()).applied_objects());
-    let mut known: BTreeMap<String, ()> = BTreeMap::new();
+    let mut known = BTreeSet::new();
     let there = jobs
         .list_metadata(&ListParams::default())
         .await?
@@ -153,7 +153,7 @@ async fn ends(client: &Client) -> Result<Vec<Duration>> {
         .len();
     while known.len() < there {
         let job = events.try_next().await?.context("the watch ended")?;
-        known.insert(job.name_any(), ());
+        known.insert(job.name_any());
     }
     let mut times = Vec::new();
     for name in names {
@@ -168,7 +168,7 @@ async fn ends(client: &Client) -> Result<Vec<Duration>> {
             let job = job
                 .context("nobody took the place")??
                 .context("the watch ended")?;
-            if known.insert(job.name_any(), ()).is_none() {
+            if known.insert(job.name_any()) {
                 break;
             }
         }

@@ -6,7 +6,8 @@
 #![allow(
     clippy::print_stdout,
     clippy::cast_possible_truncation,
-    clippy::cast_precision_loss
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss
 )]
 
 mod cohorts;
@@ -14,7 +15,7 @@ mod fill;
 mod gang;
 mod line;
 #[allow(dead_code, reason = "each bench uses a part of it")]
-#[path = "../rig/mod.rs"]
+#[path = "../rig/rig.rs"]
 mod rig;
 
 use std::collections::BTreeSet;

@@ -7,7 +7,7 @@
 
 mod figures;
 #[allow(dead_code, reason = "each bench uses a part of it")]
-#[path = "../rig/mod.rs"]
+#[path = "../rig/rig.rs"]
 mod rig;
 
 use anyhow::Result;

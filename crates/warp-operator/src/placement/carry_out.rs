@@ -170,7 +170,9 @@ async fn place(
             }
             if let Some(created) = claim.created {
                 let waited = now.duration_since(created);
-                cx.metrics.waited(waited.as_secs_f64().max(0.0));
+                let tenant = cx.defaults.tenant_of(&claim.key.namespace);
+                cx.metrics
+                    .waited(tenant.as_deref(), waited.as_secs_f64().max(0.0));
             }
             cx.verdicts.clear(&claim.uid);
             Outcome::Made

@@ -26,13 +26,11 @@ use crate::queuedjob;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) tenants: Vec<Arc<Tenant>>,
-    /// The GPU models that are known, and those that nodes show.
+    /// The GPU models that are known, an administrator's too, and those that nodes show.
     pub(crate) gpus: Arc<Catalogue>,
     pub(crate) models: BTreeSet<String>,
     pub(crate) namespaces: Vec<Arc<Namespace>>,
     pub(crate) usage: Arc<BTreeMap<String, Usage>>,
-    /// The GPU models known, an administrator's too.
-    pub(crate) gpus: Arc<Catalogue>,
     /// What was made for tenants in their namespaces; none where this operator may not make it.
     pub(crate) walls: Option<Walls>,
     /// The money of tenants; nobody's where none of them has a budget.
@@ -75,7 +73,6 @@ pub(super) fn see(kind: &Tenants) -> Seen {
             policies: walls.policies.all(),
         }),
         usage: kind.usage.get(&kind.cx),
-        gpus: kind.cx.gpus.catalogue(),
     }
 }
 

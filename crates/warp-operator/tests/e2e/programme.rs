@@ -298,13 +298,14 @@ async fn shared(
     outcomes: &Outcomes,
 ) -> Result<Used> {
     let cluster = shared_cluster(Cluster::on(engine)).start().await?;
-    let world = Arc::new(World::install(cluster, &[role::ISOLATE]).await?);
+    let world = Arc::new(World::install(cluster, &[role::ISOLATE, role::NODE_COPIES]).await?);
     others::install(&world).await?;
     let operator = world.operator(&[
         "--leader-elect",
         "--log-format=json",
         "--min-run-time=2s",
         role::ISOLATE,
+        role::NODE_COPIES,
     ])?;
     let slots = Arc::new(Semaphore::new(AT_ONCE));
     let mut running = JoinSet::new();

@@ -36,12 +36,14 @@ pub(super) async fn used(world: &World) -> Result<Used> {
 
 /// Lets tenants be shut off, to the operator and to the role that is printed for it.
 pub(super) const ISOLATE: &str = "--isolate-tenants";
+/// Lets copies of models be kept on nodes, likewise.
+pub(super) const NODE_COPIES: &str = "--node-copies";
 /// Asked when a binding is made and never requested by itself: the audit log cannot show it.
 const BIND: &str = "bind";
 
 /// Both ways: nothing is granted that the whole suite did not need.
 pub(super) async fn equals_what_was_used(used: &Used) -> Result<()> {
-    let mut granted = granted(&manifests(&[ISOLATE]).await?)?;
+    let mut granted = granted(&manifests(&[ISOLATE, NODE_COPIES]).await?)?;
     granted.retain(|action| action.verb != BIND);
     compare(&granted, used)
 }

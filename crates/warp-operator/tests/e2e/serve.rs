@@ -206,7 +206,7 @@ pub(super) async fn copies_and_workloads_wait_in_one_line(world: &World) -> Resu
 
 /// One GPU each, of a model no other scenario asks for: a copy of two spans both.
 pub(super) fn spanned() -> NodeShape {
-    NodeShape::nvidia("l2", "NVIDIA-L2", 24_576, "ada-lovelace", 1)
+    NodeShape::nvidia("rtx3090", "NVIDIA-GeForce-RTX-3090", 24_576, "ampere", 1)
 }
 
 pub(super) async fn a_copy_that_spans_nodes_is_placed_and_started_again_as_a_whole(
@@ -215,10 +215,15 @@ pub(super) async fn a_copy_that_spans_nodes_is_placed_and_started_again_as_a_who
     let scene = world.scene("serve-span").await?;
     let api = services(world, &scene.namespace);
     let pods = scene.pods();
-    let asked = json!({"gpu": {"models": ["L2"]}, "parallelism": {"pipeline": 2}});
+    let asked = json!({"gpu": {"models": ["RTX-3090"]}, "parallelism": {"pipeline": 2}});
     let made = manifest("large", &asked)?;
     api.create(&PostParams::default(), &made).await?;
-    let ready = until(&api, "large", "ready", |object| phase(object) == "Ready").await?;
+    // The leader's answer may be heard of before its worker's node is.
+    let ready = until(&api, "large", "ready on two nodes", |object| {
+        let nodes = object.data["status"]["groups"][0]["nodes"].as_array();
+        phase(object) == "Ready" && nodes.is_some_and(|nodes| nodes.len() == 2)
+    })
+    .await?;
     let status = &ready.data["status"];
     ensure!(status["nodesPerReplica"] == 2, "{status}");
     let nodes = status["groups"][0]["nodes"].as_array().cloned();

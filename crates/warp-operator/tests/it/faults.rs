@@ -67,6 +67,7 @@ async fn one(client: kube::Client, stop: CancellationToken, identity: &str, home
                 ..Fetcher::default()
             },
             isolate_tenants: true,
+            node_copies: true,
             ..Settings::default()
         },
     };

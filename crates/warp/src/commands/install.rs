@@ -29,8 +29,14 @@ const NAMESPACED_ROLE: &str = include_str!("../../../../deploy/rbac/namespaced/r
 const ISOLATION_ROLE: &str = include_str!("../../../../deploy/isolation/role.yaml");
 /// The operator's flag that goes with it.
 const ISOLATE: &str = "--isolate-tenants";
+const NODE_COPIES_ROLE: &str = include_str!("../../../../deploy/node-copies/role.yaml");
+const NODE_COPIES: &str = "--node-copies";
 
 #[derive(clap::Args, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
 pub(crate) struct Args {
     /// Print the manifests; pipe them into `kubectl apply -f -`
     #[arg(long)]
@@ -44,6 +50,9 @@ pub(crate) struct Args {
     /// Let the operator bind the owners of tenants and shut their namespaces off, with a role for it
     #[arg(long, conflicts_with = "namespaced")]
     isolate_tenants: bool,
+    /// Let the operator keep copies of models on nodes and label those, with a role for it
+    #[arg(long, conflicts_with = "namespaced")]
+    node_copies: bool,
     /// Image of the operator
     #[arg(long)]
     image: Option<String>,
@@ -78,6 +87,9 @@ fn manifests(args: &Args) -> anyhow::Result<String> {
         if args.isolate_tenants {
             files.push(ISOLATION_ROLE);
         }
+        if args.node_copies {
+            files.push(NODE_COPIES_ROLE);
+        }
         files.push(MANAGER[1]);
         for file in files {
             for document in documents(file)? {
@@ -104,6 +116,7 @@ pub(crate) fn rights() -> anyhow::Result<Vec<Value>> {
         ACCOUNT[0],
         CLUSTER_ROLE,
         ISOLATION_ROLE,
+        NODE_COPIES_ROLE,
         USER_ROLES,
     ];
     let documents: Vec<Vec<Value>> = files.into_iter().map(documents).collect::<Result<_, _>>()?;
@@ -137,6 +150,7 @@ pub(super) fn needed(namespace: &str, served: Option<&str>) -> anyhow::Result<Ve
         namespace: namespace.to_owned(),
         namespaced: served.map(str::to_owned),
         isolate_tenants: false,
+        node_copies: false,
         image: None,
         crds_only: false,
     };
@@ -209,6 +223,9 @@ fn adapted(mut object: Value, args: &Args) -> Value {
         if let (true, Some(flags)) = (args.isolate_tenants, container["args"].as_array_mut()) {
             flags.push(json!(ISOLATE));
         }
+        if let (true, Some(flags)) = (args.node_copies, container["args"].as_array_mut()) {
+            flags.push(json!(NODE_COPIES));
+        }
     }
     object
 }
@@ -223,6 +240,7 @@ mod tests {
             namespace: NAMESPACE.to_owned(),
             namespaced: None,
             isolate_tenants: false,
+            node_copies: false,
             image: None,
             crds_only: false,
         }
@@ -327,21 +345,33 @@ mod tests {
     }
 
     #[test]
-    fn rights_to_shut_tenants_off_come_with_the_flag_that_uses_them() {
-        let chosen = Args {
+    fn rights_that_are_apart_come_with_the_flag_that_uses_them() {
+        let isolating = Args {
             isolate_tenants: true,
             ..args()
         };
-        for (args, expected) in [(args(), false), (chosen, true)] {
+        let copying = Args {
+            node_copies: true,
+            ..args()
+        };
+        for (args, expected) in [
+            (args(), [false; 2]),
+            (isolating, [true, false]),
+            (copying, [false, true]),
+        ] {
             let objects = read(&args);
-            let name = "warp-operator-isolation";
             let roles = of_kind(&objects, "ClusterRole");
-            let granted = roles.iter().any(|role| role["metadata"]["name"] == name);
+            let granted = |name: &str| roles.iter().any(|role| role["metadata"]["name"] == name);
             let deployment = of_kind(&objects, "Deployment")[0];
             let container = &deployment["spec"]["template"]["spec"]["containers"][0];
             let flags = container["args"].as_array().unwrap();
+            let has = |flag: &str| flags.contains(&json!(flag));
+            let roles = [
+                granted("warp-operator-isolation"),
+                granted("warp-operator-node-copies"),
+            ];
             assert_eq!(
-                (granted, flags.contains(&json!(ISOLATE))),
+                (roles, [has(ISOLATE), has(NODE_COPIES)]),
                 (expected, expected)
             );
         }

@@ -86,6 +86,9 @@ pub(crate) struct Args {
     /// role
     #[arg(long)]
     isolate_tenants: bool,
+    /// Keep copies of models on nodes and label those, for which `warp install --print --node-copies` prints the role
+    #[arg(long)]
+    node_copies: bool,
     /// Image whose `warp fetch` brings the models of ModelCaches; default: the image this operator runs from
     #[arg(long, value_name = "IMAGE")]
     fetch_image: Option<String>,
@@ -196,6 +199,7 @@ fn config(args: Args, in_cluster: bool) -> Config {
                 asks_progress: true,
             },
             isolate_tenants: args.isolate_tenants,
+            node_copies: args.node_copies,
         },
     }
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use kube::ResourceExt;
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
+use kube::api::{
+    Api, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions, PropagationPolicy,
+};
 use serde_json::{Value, json};
 use warp_api::label;
 use warp_operator::foresight::{Hold, Queued, hold_of, kind_named};
@@ -97,18 +99,26 @@ pub(crate) async fn cancel(
     };
     let deleted = api.delete(&own, &parameters).await.map_err(told);
     deleted.with_context(|| format!("failed to remove {name}"))?;
-    while wait {
-        let now = api.get_opt(&own).await.map_err(told);
+    if wait {
+        gone(&api, job).await?;
+    }
+    Ok(format!("{name} {what}"))
+}
+
+/// Waits until it is not there any more.
+async fn gone(api: &Api<DynamicObject>, job: &Queued) -> anyhow::Result<()> {
+    let name = job.title();
+    loop {
+        let now = api.get_opt(&job.name_any()).await.map_err(told);
         let now = now.with_context(|| format!("failed to watch {name} go"))?;
         if now.is_none_or(|now| now.uid() != job.uid()) {
-            break;
+            return Ok(());
         }
         tokio::select! {
             () = tokio::time::sleep(PAUSE) => {}
             _ = tokio::signal::ctrl_c() => bail!("{name} is still being removed; it goes on without this command"),
         }
     }
-    Ok(format!("{name} {what}"))
 }
 
 fn labelled(queue: &str) -> Value {

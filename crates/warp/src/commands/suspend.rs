@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
-use warp_api::GPUWorkload;
+use warp_api::{GPUWorkload, GPUWorkloadStatus};
 
 use super::others;
 use crate::cluster::{self, Connection, Target};
@@ -35,7 +35,8 @@ async fn each(args: Args, suspend: bool) -> anyhow::Result<ExitCode> {
     let connection = args.target.connect().await?;
     let mut code = ExitCode::SUCCESS;
     for name in &args.names {
-        match one(&connection, &args.target, name, suspend).await {
+        let work = async || one(&connection, &args.target, name, suspend).await;
+        match cluster::past_conflicts(work).await {
             Ok(told) => output::line(&told),
             Err(error) => {
                 output::error(&error);
@@ -46,32 +47,29 @@ async fn each(args: Args, suspend: bool) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// The operator writes to a workload too: one that was changed since it was looked at is looked at again, so often.
-const LOOKS: usize = 20;
-
 async fn one(
     connection: &Connection,
     target: &Target,
     name: &str,
     suspend: bool,
 ) -> anyhow::Result<String> {
-    let mut looks = 0;
-    loop {
-        looks += 1;
-        let found = workload::find(connection, name).await?;
-        if let Some(told) = settled(&found, target, suspend)? {
-            return Ok(told);
-        }
-        match write(connection, &found, suspend).await {
-            Ok(changed) => return Ok(done(&changed, suspend)),
-            Err(kube::Error::Api(status)) if status.code == 409 && looks < LOOKS => {}
-            Err(error) => {
-                let verb = if suspend { "suspend" } else { "resume" };
-                let what = format!("failed to {verb} workload {}", found.name_any());
-                return Err(cluster::told(error)).context(what);
-            }
-        }
+    if let Some(job) = others::find(connection, name).await? {
+        return if suspend {
+            others::suspend(connection, &job).await
+        } else {
+            others::resume(connection, &job).await
+        };
     }
+    let found = workload::find(connection, name).await?;
+    if let Some(told) = settled(&found, target, suspend)? {
+        return Ok(told);
+    }
+    let changed = write(connection, &found, suspend).await;
+    let changed = changed.map_err(cluster::told).with_context(|| {
+        let verb = if suspend { "suspend" } else { "resume" };
+        format!("failed to {verb} workload {}", found.name_any())
+    })?;
+    Ok(done(&changed, suspend))
 }
 
 /// What there is to say of one that needs no write.
@@ -120,7 +118,8 @@ fn done(changed: &GPUWorkload, suspend: bool) -> String {
     if !suspend {
         return format!("workload {name} resumed: it waits for {gpus} GPUs again");
     }
-    let place = changed.status.as_ref().and_then(|status| status.places());
+    let place = changed.status.as_ref();
+    let place = place.and_then(GPUWorkloadStatus::places);
     let held = place.map_or_else(
         || "it leaves the queue".to_owned(),
         |node| format!("its {gpus} GPUs on {node} are given back"),

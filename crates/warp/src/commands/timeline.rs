@@ -76,16 +76,14 @@ enum Step {
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     cluster::block_on(async move {
         let connection = args.target.connect().await?;
-        let (entries, parts) = match others::find(&connection, &args.name).await? {
-            Some(job) => {
-                let parts = Parts::read_of(&connection, &job).await?;
-                (timeline_of_job(&job, &parts), parts)
-            }
-            None => {
-                let found = workload::find(&connection, &args.name).await?;
-                let parts = Parts::read(&connection, &found).await?;
-                (timeline(&found, &parts), parts)
-            }
+        let job = others::find(&connection, &args.name).await?;
+        let (entries, parts) = if let Some(job) = job {
+            let parts = Parts::read_of(&connection, &job).await?;
+            (timeline_of_job(&job, &parts), parts)
+        } else {
+            let found = workload::find(&connection, &args.name).await?;
+            let parts = Parts::read(&connection, &found).await?;
+            (timeline(&found, &parts), parts)
         };
         if !parts.hidden.is_empty() {
             output::note(&format!(

@@ -89,7 +89,7 @@ async fn what_is_printed_installs_in_every_way_and_a_second_time_changes_nothing
         }
         forget(&kubectl).await;
     }
-    for base in ["default", "isolation", "namespaced"] {
+    for base in ["default", "isolation", "node-copies", "namespaced"] {
         let folder = root().join("deploy").join(base).display().to_string();
         let install = ["apply", strict, "-k", &folder];
         kubectl.run(&install).await.unwrap();

@@ -338,10 +338,22 @@ fn what_may_have_been_bought_long_ago_is_counted_from_then_on() {
     };
     // It may have cost twelve dollars by now and twelve more until midnight.
     let day = limits(json!({"perDay": 30, "atLimit": "stop"}));
-    let refused = allows("t", &day, &[lost.clone()], &[wants(7, hours(1))], now);
+    let refused = allows(
+        "t",
+        &day,
+        std::slice::from_ref(&lost),
+        &[wants(7, hours(1))],
+        now,
+    );
     assert!(refused.is_err(), "24 may be spent of 30");
     assert_eq!(
-        allows("t", &day, &[lost.clone()], &[wants(6, hours(1))], now),
+        allows(
+            "t",
+            &day,
+            std::slice::from_ref(&lost),
+            &[wants(6, hours(1))],
+            now
+        ),
         Ok(())
     );
     let little = limits(json!({"perDay": 12, "atLimit": "stop"}));

@@ -42,7 +42,7 @@ fn open(mut seen: Seen, sight: Sight, node: Option<Node>, used: bool) -> Seen {
     seen
 }
 
-fn set(request: &mut GPURequest, change: Value) {
+fn set(request: &mut GPURequest, change: &Value) {
     let mut status = as_json(request.status.as_ref().expect("a status"));
     for (key, value) in change.as_object().into_iter().flatten() {
         status[key] = value.clone();
@@ -167,7 +167,7 @@ fn what_was_bought_goes_back_when_another_does_not_come_in_time() {
     // The other one is refused and finds nothing.
     set(
         &mut b,
-        json!({"attempts": [], "phase": "Pending", "message": "sold out everywhere"}),
+        &json!({"attempts": [], "phase": "Pending", "message": "sold out everywhere"}),
     );
     let late = |now: i64, a: &GPURequest, b: &GPURequest, used: bool| {
         let sight = sight(now, Some(&machine(State::Running)));
@@ -192,7 +192,7 @@ fn what_was_bought_goes_back_when_another_does_not_come_in_time() {
     // And once the machine is gone, the first.
     let mut attempts = as_json(&a.status.as_ref().unwrap().attempts);
     attempts[0]["outcome"] = json!("NotAllRented");
-    set(&mut a, json!({ "attempts": attempts }));
+    set(&mut a, &json!({ "attempts": attempts }));
     let failed = written(&plan(&a, &knows(&[&a, &b]), at(1300)));
     assert_eq!(failed.phase, RequestPhase::Failed);
     assert!(
@@ -207,7 +207,7 @@ fn what_was_bought_goes_back_when_another_does_not_come_in_time() {
 #[test]
 fn when_all_are_ready_idle_counts_and_the_wait_is_over() {
     let (mut a, mut b) = reserved();
-    set(&mut b, json!({"phase": "Ready"}));
+    set(&mut b, &json!({"phase": "Ready"}));
     let sight = sight(600, Some(&machine(State::Running)));
     let status = written(&plan(
         &a,

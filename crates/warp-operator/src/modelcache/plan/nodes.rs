@@ -127,7 +127,7 @@ pub(super) fn decide(
     let Some(nodes) = &seen.nodes else {
         return Verdict::pending(
             reason::NODES_NOT_ALLOWED,
-            "this operator serves one namespace and may not label nodes: leave out spec.nodes, or use an operator of the whole cluster",
+            "this operator may not label nodes: leave out spec.nodes, or have an administrator install it with `warp install --print --node-copies` or `kubectl apply -k deploy/node-copies`",
         );
     };
     let mut pass = Pass {

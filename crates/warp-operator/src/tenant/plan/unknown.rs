@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    fn said(spec: Value) -> Option<String> {
+    fn said(spec: &Value) -> Option<String> {
         let mut tenant = json!({
             "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "red"},
             "spec": {"namespaces": {"names": ["a"]}}});
@@ -80,16 +80,16 @@ mod tests {
     fn a_quota_of_a_gpu_nobody_knows_is_told_with_what_was_meant() {
         let line = |gpu: &str| json!({"quota": [{"gpu": gpu, "nominal": 1}]});
         for known in ["H100", "A100-80GB", "nvidia", "amd", "Own-Make-7"] {
-            assert_eq!(said(line(known)), None, "{known}");
+            assert_eq!(said(&line(known)), None, "{known}");
         }
-        let told = said(line("H10O")).expect("it is told");
+        let told = said(&line("H10O")).expect("it is told");
         assert!(
             told.contains("names H10O") && told.contains("did you mean H100"),
             "{told}"
         );
-        let told = said(line("abacus-9000")).expect("it is told");
+        let told = said(&line("abacus-9000")).expect("it is told");
         assert!(!told.contains("did you mean"), "{told}");
-        let told = said(json!({"allowedModels": ["nvidea"]})).expect("it is told");
+        let told = said(&json!({"allowedModels": ["nvidea"]})).expect("it is told");
         assert!(told.contains("did you mean nvidia?"), "{told}");
     }
 }

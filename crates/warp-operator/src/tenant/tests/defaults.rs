@@ -11,10 +11,9 @@ use super::{namespace, tenant};
 
 fn saying(name: &str, namespaces: &serde_json::Value, priority: Option<Priority>) -> Arc<Tenant> {
     let mut made = tenant(name, namespaces);
-    made.spec.defaults = priority.map(|priority| {
-        let mut defaults = warp_api::tenant::TenantDefaults::default();
-        defaults.priority = Some(priority);
-        defaults
+    made.spec.defaults = priority.map(|priority| warp_api::tenant::TenantDefaults {
+        priority: Some(priority),
+        ..Default::default()
     });
     Arc::new(made)
 }

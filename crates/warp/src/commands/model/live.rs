@@ -196,7 +196,7 @@ impl Fleet {
         let seen = match seen {
             Ok(seen) => seen,
             Err(problem) => {
-                choice.now = Some(Now::waiting(problem, Vec::new()));
+                choice.now = Some(Now::waiting(&problem, Vec::new()));
                 return;
             }
         };
@@ -216,8 +216,8 @@ impl Fleet {
                     displaces: Vec::new(),
                 }
             }
-            Outlook::Waits { message, .. } => Now::waiting(message, holders.collect()),
-            Outlook::Invalid(problem) => Now::waiting(problem, Vec::new()),
+            Outlook::Waits { message, .. } => Now::waiting(&message, holders.collect()),
+            Outlook::Invalid(problem) => Now::waiting(&problem, Vec::new()),
         });
     }
 
@@ -238,7 +238,7 @@ impl Fleet {
 }
 
 impl Now {
-    fn waiting(message: String, displaces: Vec<String>) -> Self {
+    fn waiting(message: &str, displaces: Vec<String>) -> Self {
         let short = message.split("; to be placed now: ").next();
         Self {
             nodes: Vec::new(),

@@ -23,7 +23,7 @@ const HEAD_BYTES: usize = 16 << 10;
 /// How long a question may take.
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
 /// How long a piece of an answer may take.
-const PIECE_LIMIT: Duration = Duration::from_secs(60);
+const PIECE_LIMIT: Duration = Duration::from_mins(1);
 const PIECE_BYTES: usize = 256 << 10;
 /// Connections at once; others wait.
 const AT_ONCE: usize = 64;
@@ -186,8 +186,9 @@ fn find(root: &Path, path: &str) -> Answer {
     };
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let (org, name, revision, wanted) = match parts.as_slice() {
-        ["api", "models", org, name, "revision", revision]
-        | ["api", "models", org, name, "tree", revision] => (*org, *name, *revision, None),
+        ["api", "models", org, name, "revision" | "tree", revision] => {
+            (*org, *name, *revision, None)
+        }
         [org, name, "resolve", revision, rest @ ..] => {
             (*org, *name, *revision, Some(rest.join("/")))
         }

@@ -255,6 +255,7 @@ impl Engine {
             settings: warp_operator::Settings {
                 fetcher: fetcher(),
                 isolate_tenants: true,
+                node_copies: true,
                 ..warp_operator::Settings::default()
             },
         };
