@@ -1,5 +1,7 @@
 //! A service is served, changed and deleted, and what its copies hold is not given away.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
@@ -146,7 +148,10 @@ pub(super) async fn copies_and_workloads_wait_in_one_line(world: &World) -> Resu
         .await?;
     scene.until_phase("goes", "Running").await?;
     // One copy has a GPU of its own, the other takes that of work of lower priority.
-    let asked = with(json!({"replicas": 2}), model.clone());
+    // An engine drains: it does not end in the moment it is asked to, and who follows it is there by then.
+    let drains = Behaviour::hang().stop_after(Duration::from_secs(2)).env();
+    let engine = json!({"type": "simulated", "env": drains});
+    let asked = with(json!({"replicas": 2, "engine": engine}), model.clone());
     let made = manifest("chat", &asked)?;
     api.create(&PostParams::default(), &made).await?;
     until(&api, "chat", "ready", |object| phase(object) == "Ready").await?;
