@@ -162,7 +162,7 @@ pub(super) fn nodes(known: &Catalogue, nodes: &[Arc<Node>], pods: &[Arc<Pod>]) -
         }
     }
     let mut found = Vec::new();
-    for node in nodes.iter().filter(|node| takes_pods(node)) {
+    for node in nodes.iter().filter(|node| ledger::takes_pods(node)) {
         let status = node.status.as_ref();
         let offered = status.and_then(|status| status.allocatable.as_ref());
         let counts = offered
@@ -179,13 +179,4 @@ pub(super) fn nodes(known: &Catalogue, nodes: &[Arc<Node>], pods: &[Arc<Pod>]) -
         }
     }
     found
-}
-
-fn takes_pods(node: &Node) -> bool {
-    let cordoned = node
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.unschedulable)
-        .unwrap_or(false);
-    ledger::is_ready(node) && !cordoned
 }

@@ -107,6 +107,13 @@ pub(crate) fn is_ready(node: &Node) -> bool {
         .any(|found| found.type_ == "Ready" && found.status == "True")
 }
 
+/// Whether pods are put on a node: it is ready and open.
+pub(crate) fn takes_pods(node: &Node) -> bool {
+    let spec = node.spec.as_ref();
+    let cordoned = spec.is_some_and(|spec| spec.unschedulable == Some(true));
+    is_ready(node) && !cordoned
+}
+
 /// Reads what can be read: one odd quantity must not hide a node's GPUs.
 fn allocatable(node: &Node) -> Resources {
     let mut all = Resources::default();

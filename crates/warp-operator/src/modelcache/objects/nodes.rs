@@ -89,16 +89,7 @@ pub(crate) fn lend(
         volume_mounts: Some(vec![mount("model", MOUNT, true)]),
         ..Container::default()
     };
-    let mut pod = PodSpec {
-        restart_policy: Some("Never".to_owned()),
-        automount_service_account_token: Some(false),
-        enable_service_links: Some(false),
-        security_context: Some(nobody(fetcher)),
-        containers: vec![container],
-        volumes: Some(vec![on_node(folder)]),
-        ..PodSpec::default()
-    };
-    settle(&mut pod, fetcher, node);
+    let pod = settled(container, vec![on_node(folder)], fetcher, node);
     let name = share_name(cache, node, key);
     // Of another content than any fetch: nobody asks it for progress.
     around(cache, fetcher, (name, SHARE.to_owned()), SHARE, pod)
@@ -147,22 +138,33 @@ pub(crate) fn removal(
         ]),
         ..Container::default()
     };
-    let mut pod = PodSpec {
-        restart_policy: Some("Never".to_owned()),
-        automount_service_account_token: Some(false),
-        enable_service_links: Some(false),
-        security_context: Some(nobody(fetcher)),
-        containers: vec![container],
-        volumes: Some(vec![on_node(folder), empty("words")]),
-        ..PodSpec::default()
-    };
-    settle(&mut pod, fetcher, node);
+    let pod = settled(
+        container,
+        vec![on_node(folder), empty("words")],
+        fetcher,
+        node,
+    );
     let name = drop_name(cache, node, key);
     let mut job = around(cache, fetcher, (name, key.to_owned()), DROP, pod);
     if let Some(spec) = &mut job.spec {
         spec.active_deadline_seconds = Some(DROP_SECONDS);
     }
     job
+}
+
+/// A pod of one container that works on the disk of a node.
+fn settled(container: Container, volumes: Vec<Volume>, fetcher: &Fetcher, node: &str) -> PodSpec {
+    let mut pod = PodSpec {
+        restart_policy: Some("Never".to_owned()),
+        automount_service_account_token: Some(false),
+        enable_service_links: Some(false),
+        security_context: Some(nobody(fetcher)),
+        containers: vec![container],
+        volumes: Some(volumes),
+        ..PodSpec::default()
+    };
+    settle(&mut pod, fetcher, node);
+    pod
 }
 
 fn on_node(folder: &str) -> Volume {

@@ -1,26 +1,30 @@
 //! Copies on the disks of nodes: which node gets one next, how each is doing, and which go. The first copy says which
 //! content it is; every other must be the same.
 
+mod leaving;
+
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource, ResourceExt};
-use serde_json::json;
 use warp_api::modelcache::{CopyPhase, MOUNT, ModelPhase, NodeCopies, NodeCopy};
 use warp_api::{ModelCache, ModelCacheStatus, label, reason};
-use warp_runtime::plan::{Encoding, Plan, about};
+use warp_runtime::plan::Plan;
 
 use super::job::{
     PRETENDED, REPORT_LIMIT, job_condition, last_failure, phase, pods_of, why_waiting,
 };
-use super::{FINALIZER, LISTED, Verdict, complete_verdict, first_of, own_jobs, settings, tell};
+use super::{LISTED, Verdict, complete_verdict, first_of, own_jobs, settings};
+use crate::ledger::takes_pods;
 use crate::modelcache::objects::content_key;
 use crate::modelcache::objects::nodes::{
-    bring, copy_name, drop_name, folder, lend, node_label, peer, removal, share_name,
+    bring, copy_name, folder, lend, node_label, peer, share_name,
 };
 use crate::modelcache::observe::Seen;
 use crate::modelcache::report::{LastWords, last_words};
+
+pub(super) use leaving::go;
 
 /// Nodes that are given a copy at once, when there is a first.
 const AT_ONCE: usize = 4;
@@ -32,17 +36,6 @@ pub(crate) fn matches(copies: &NodeCopies, node: &Node) -> bool {
     let labels = node.labels();
     let mut wanted = copies.selector.iter();
     wanted.all(|(key, value)| labels.get(key) == Some(value))
-}
-
-fn is_ready(node: &Node) -> bool {
-    let spec = node.spec.as_ref();
-    let closed = spec.is_some_and(|spec| spec.unschedulable == Some(true));
-    let conditions = node
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref());
-    let mut conditions = conditions.into_iter().flatten();
-    !closed && conditions.any(|one| one.type_ == "Ready" && one.status == "True")
 }
 
 fn is_simulated(node: &Node) -> bool {
@@ -317,7 +310,7 @@ impl Pass<'_> {
             return Lent::Nowhere;
         }
         let able = told.iter().find(|copy| {
-            copy.phase == CopyPhase::Ready && same(copy, self.seen).is_some_and(is_ready)
+            copy.phase == CopyPhase::Ready && same(copy, self.seen).is_some_and(takes_pods)
         });
         let (Some(able), Some(image)) = (able, &self.seen.fetcher.image) else {
             return Lent::Nowhere;
@@ -361,7 +354,7 @@ impl Pass<'_> {
         plan: &mut Plan,
     ) {
         let complete = after.content_key.as_ref() == Some(&self.key);
-        let told = if !is_ready(node) {
+        let told = if !takes_pods(node) {
             "the node is not ready"
         } else if !complete && *busy > 0 {
             "waits for the first copy"
@@ -513,125 +506,6 @@ impl Pass<'_> {
         copy.fetched_at = Some(Time(at));
         Verdict::new(ModelPhase::Ready, reason::MODEL_FETCHED, "")
     }
-
-    /// A copy that is to go: none when it is gone.
-    fn leave(&mut self, mut copy: NodeCopy, plan: &mut Plan) -> Option<NodeCopy> {
-        let node = same(&copy, self.seen)?;
-        let held = self.seen.siblings.iter().any(|sibling| {
-            let path = sibling.spec.nodes.as_ref().map(|copies| &copies.path);
-            let status = sibling.status.as_ref();
-            let going = sibling.meta().deletion_timestamp.is_some();
-            !going
-                && path == Some(&self.copies.path)
-                && status.is_some_and(|status| {
-                    let mut theirs = status.nodes.iter();
-                    theirs.any(|one| one.uid == copy.uid && one.content_key == copy.content_key)
-                })
-        });
-        if held {
-            return None;
-        }
-        let folder = self.folder(&copy.content_key);
-        let users: Vec<String> = self
-            .seen
-            .mounts
-            .iter()
-            .filter(|mount| mount.node == copy.name && mount.folder == folder)
-            .map(|mount| mount.pod.clone())
-            .collect();
-        if !users.is_empty() {
-            copy.message = Some(format!("it goes when pods {} are gone", first_of(&users)));
-            return Some(copy);
-        }
-        let label = node_label(&namespace(self.cache), &copy.content_key);
-        if node.labels().contains_key(&label) {
-            plan.patch(
-                node,
-                Encoding::Merge,
-                json!({"metadata": {"labels": {label: null}}}),
-            );
-            plan.because("its copy goes");
-        }
-        let fetching = copy_name(self.cache, &copy.name, &copy.content_key);
-        let began = copy.phase != CopyPhase::Pending || self.job(&fetching).is_some();
-        let image = self.seen.fetcher.image.as_ref()?;
-        if !began {
-            return None;
-        }
-        let name = drop_name(self.cache, &copy.name, &copy.content_key);
-        let Some(job) = self.job(&name) else {
-            // Nobody writes there any more when the fetch is gone.
-            if self.job(&fetching).is_none() {
-                let at = &*copy.name;
-                let what = (&*folder, &*copy.content_key);
-                let job = removal(self.cache, (&self.seen.fetcher, image), at, what);
-                plan.create_or_find(&job);
-            }
-            self.needed.push(name);
-            copy.phase = CopyPhase::Removing;
-            copy.message = None;
-            return Some(copy);
-        };
-        if job_condition(job, "Complete").is_some() {
-            // It goes when the status no longer names the copy: a crash in between must not remove it twice.
-            self.needed.push(name);
-            return None;
-        }
-        if let Some((_, why, _)) = job_condition(job, "Failed") {
-            let message = format!(
-                "the copy in {folder} of node {} could not be removed ({why}): remove it by hand",
-                copy.name
-            );
-            plan.note(about(self.cache), true, reason::COPY_LEFT, message);
-            self.needed.push(name);
-            return None;
-        }
-        self.needed.push(name);
-        copy.phase = CopyPhase::Removing;
-        copy.message = None;
-        Some(copy)
-    }
-
-    /// Nodes carry the label of the content exactly as long as they have it.
-    fn label(&self, now: &[NodeCopy], plan: &mut Plan) {
-        let label = node_label(&namespace(self.cache), &self.key);
-        let siblings = self.seen.siblings.iter();
-        let theirs = siblings.filter(|one| one.meta().deletion_timestamp.is_none());
-        let theirs = theirs.filter_map(|one| one.status.as_ref());
-        let theirs: Vec<&NodeCopy> = theirs.flat_map(|status| &status.nodes).collect();
-        for node in self.seen.nodes.iter().flatten() {
-            let uid = node.uid().unwrap_or_default();
-            let has = |copy: &NodeCopy| {
-                copy.uid == uid && copy.content_key == self.key && copy.phase == CopyPhase::Ready
-            };
-            let holds = now.iter().any(has) || theirs.iter().any(|copy| has(copy));
-            let labelled = node.labels().get(&label).map(String::as_str);
-            let value = match (holds, labelled) {
-                (true, Some(label::HELD)) | (false, None) => continue,
-                (true, _) => json!(label::HELD),
-                (false, Some(_)) => json!(null),
-            };
-            let label = label.clone();
-            plan.patch(
-                &**node,
-                Encoding::Merge,
-                json!({"metadata": {"labels": {label: value}}}),
-            );
-            plan.because("nodes are labelled with the models they have");
-        }
-    }
-
-    /// Jobs that nobody needs go; one that brought a copy, when the copy is recorded.
-    fn tidy(&self, plan: &mut Plan) {
-        let unneeded: Vec<&Job> = self
-            .jobs()
-            .filter(|job| job.meta().deletion_timestamp.is_none())
-            .filter(|job| !self.needed.contains(&job.name_any()))
-            .collect();
-        for job in unneeded {
-            plan.delete_version(job);
-        }
-    }
 }
 
 /// From where a copy can be had besides the source.
@@ -647,70 +521,4 @@ fn failed(copy: &mut NodeCopy, why: &str, words: &str) -> Verdict {
     copy.message = Some(format!("{why}: {words}"));
     let message = format!("on node {}: {words}", copy.name);
     Verdict::new(ModelPhase::Failed, why, message)
-}
-
-/// A cache that is being deleted: its copies go from their nodes, each when nobody mounts it; it goes with the last.
-pub(super) fn go(
-    cache: &ModelCache,
-    copies: &NodeCopies,
-    seen: &Seen,
-    now: Timestamp,
-    plan: &mut Plan,
-) {
-    let before = cache.status.clone().unwrap_or_default();
-    let mut after = super::carried_over(cache, &before, seen);
-    let mut pass = Pass {
-        cache,
-        copies,
-        seen,
-        key: content_key(&cache.spec),
-        now,
-        needed: Vec::new(),
-    };
-    let old = std::mem::take(&mut after.nodes);
-    if seen.services.is_empty() {
-        let left: Vec<NodeCopy> = old
-            .into_iter()
-            .filter_map(|copy| pass.leave(copy, plan))
-            .collect();
-        after.nodes = left;
-        pass.tidy(plan);
-    } else {
-        after.nodes = old;
-    }
-    if after.nodes.is_empty() && seen.services.is_empty() {
-        "nobody uses its copies, and they are gone".clone_into(&mut plan.why);
-        plan.remove_finalizer(cache, FINALIZER);
-        return;
-    }
-    let services = match seen.services.as_slice() {
-        [] => None,
-        names => Some(format!(
-            "InferenceServices {} no longer name it",
-            first_of(names)
-        )),
-    };
-    let pods = match after.users.as_slice() {
-        [] => None,
-        names => Some(format!(
-            "pods {} no longer mount its files",
-            first_of(names)
-        )),
-    };
-    let users: Vec<String> = [services, pods].into_iter().flatten().collect();
-    let verdict = if users.is_empty() {
-        let names: Vec<String> = after.nodes.iter().map(|copy| copy.name.clone()).collect();
-        let message = format!(
-            "it is deleted when its copies are gone from {}",
-            first_of(&names)
-        );
-        Verdict::new(before.phase, reason::REMOVING, message)
-    } else {
-        let message = format!(
-            "it is deleted when {}; delete them, or wait",
-            users.join(" and ")
-        );
-        Verdict::new(before.phase, reason::IN_USE, message)
-    };
-    tell(cache, &before, after, &verdict, now, plan);
 }
