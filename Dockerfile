@@ -1,13 +1,16 @@
 # The bases are arguments, so that a mirror or a local root takes their place: `--build-arg BUILD_BASE=… --build-arg RUN_BASE=…`.
 ARG BUILD_BASE=rust:1.95.0-bookworm
 ARG RUN_BASE=gcr.io/distroless/cc-debian12:nonroot
+# How it is compiled: `dist` is what is shipped, `up` is optimised less.
+ARG PROFILE=dist
 
 FROM ${BUILD_BASE} AS build
+ARG PROFILE
 WORKDIR /src
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
-    cargo build --profile dist --locked -p warp && cp target/dist/warp /warp
+    cargo build --profile ${PROFILE} --locked -p warp && cp target/${PROFILE}/warp /warp
 
 # glibc, not static musl: NVML is loaded at run time, and it needs a dynamic loader.
 FROM ${RUN_BASE}

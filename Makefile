@@ -3,7 +3,9 @@
 
 IMAGE ?= warp:latest
 KUBECTL ?= kubectl
-WARP := cargo run --release --locked --quiet -p warp --
+# Built quickly rather than for speed; `make build` and the image are optimised.
+UP := cargo build --profile up --locked -p warp
+WARP := cargo run --profile up --locked --quiet -p warp --
 
 .DEFAULT_GOAL := help
 
@@ -13,11 +15,11 @@ help: ## Show this list
 
 .PHONY: up
 up: ## Build Warp and start it on this machine with a simulated fleet (Ctrl-C stops it)
-	cargo build --release --locked -p warp
+	$(UP)
 	$(WARP) up --demo
 
 .PHONY: build
-build: ## Build everything
+build: ## Build Warp, optimised
 	cargo build --release --locked -p warp
 
 .PHONY: run
@@ -35,6 +37,10 @@ test-docker: ## The Docker node against the engine of this machine (needs a runn
 .PHONY: test-vllm
 test-vllm: ## A real vLLM under Warp on this machine's processors (installs it once: 7 GB into the user's cache)
 	testbed/vllm/run
+
+.PHONY: test-image
+test-image: ## Build the Dockerfile and run what comes out (root on Debian; installs buildah and debootstrap where they are missing)
+	testbed/image
 
 .PHONY: test-mpi
 test-mpi: ## A gang that starts by mpirun over SSH on this machine (installs Debian's Open MPI and OpenSSH where they are missing)

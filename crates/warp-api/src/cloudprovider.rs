@@ -192,6 +192,9 @@ pub enum BootstrapType {
     Kubeadm,
     /// As an agent of k3s.
     K3s,
+    /// Not at all: the operator keeps a node for it, and the pod that is bound there becomes the cloud's container.
+    /// Nothing is bought before that. Only for fake, runpod and vast.
+    Container,
 }
 
 impl BootstrapType {
@@ -200,7 +203,13 @@ impl BootstrapType {
             Self::None => "none",
             Self::Kubeadm => "kubeadm",
             Self::K3s => "k3s",
+            Self::Container => "container",
         }
+    }
+
+    /// Whether a machine runs something that joins the cluster.
+    pub fn joins(self) -> bool {
+        matches!(self, Self::Kubeadm | Self::K3s)
     }
 }
 
@@ -218,7 +227,7 @@ pub enum RequestSetting {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CloudProviderBootstrap {
-    /// By what. Every machine gets a token of its own, which is deleted when it has joined.
+    /// By what. Every machine that joins gets a token of its own, which is deleted when it has.
     #[serde(rename = "type")]
     pub kind: BootstrapType,
     /// Where rented machines reach the API server, such as `https://203.0.113.7:6443`.
@@ -399,12 +408,17 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         at: "spec",
-        rule: "!has(self.bootstrap) || self.bootstrap.type == 'none' || !(self.type in ['fake', 'runpod', 'vast'])",
+        rule: "!has(self.bootstrap) || !(self.bootstrap.type in ['kubeadm', 'k3s']) || !(self.type in ['fake', 'runpod', 'vast'])",
         message: "bootstrap joins virtual machines: this cloud has none",
     },
     Rule {
+        at: "spec",
+        rule: "!has(self.bootstrap) || self.bootstrap.type != 'container' || self.type in ['fake', 'runpod', 'vast']",
+        message: "bootstrap.type container is for clouds that sell containers: fake, runpod and vast",
+    },
+    Rule {
         at: "spec.bootstrap",
-        rule: "self.type == 'none' || has(self.server)",
+        rule: "!(self.type in ['kubeadm', 'k3s']) || has(self.server)",
         message: "bootstrap.server must be given: where machines reach the API server",
     },
     Rule {

@@ -9,6 +9,8 @@ pub const READY: &str = "Ready";
 pub const PLACED: &str = "Placed";
 /// InferenceService: the spec can be carried out.
 pub const ACCEPTED: &str = "Accepted";
+/// InferenceService: the autoscaler of others that its spec names chooses the number of copies.
+pub const HANDED_OVER: &str = "HandedOver";
 /// GPUWorkload: it finished well. `Unknown` until it is finished.
 pub const SUCCEEDED: &str = "Succeeded";
 

@@ -221,9 +221,13 @@ pub struct GPURequestStatus {
     /// Where the request is.
     #[serde(default)]
     pub phase: RequestPhase,
-    /// What was tried, the newest last. One that came to nothing is forgotten after a while.
+    /// What was tried, the newest last. One that came to nothing is forgotten after a while, and of those that were bought
+    /// and are over the last ones are kept here: the ledger has all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<RequestAttempt>,
+    /// What those came to that were bought and are kept no longer, by CloudProvider.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<EarlierAttempts>,
     /// How many attempts there were.
     #[serde(default)]
     pub attempt_count: u32,
@@ -272,6 +276,30 @@ pub struct GPURequestStatus {
     /// `Ready`: the machine's node is ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+/// Attempts that were bought and are kept no longer, in sum.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EarlierAttempts {
+    /// The CloudProvider.
+    pub provider: String,
+    /// How many.
+    pub count: u32,
+    /// US dollars they cost.
+    pub spent: String,
+    /// From when on the first of them was billed.
+    pub billed_from: Time,
+}
+
+impl GPURequestStatus {
+    /// From when on the first machine of the request was billed.
+    pub fn first_billed(&self) -> Option<&Time> {
+        let mut kept = self.attempts.iter();
+        let earlier = self.earlier.iter().map(|earlier| &earlier.billed_from);
+        let earlier = earlier.min_by_key(|from| from.0);
+        earlier.or_else(|| kept.find_map(|attempt| attempt.billed_from.as_ref()))
+    }
 }
 
 /// One try to rent one machine.
@@ -328,6 +356,9 @@ pub struct RequestAttempt {
     /// How the machine was to become a node when this was written; absent: by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<BootstrapType>,
+    /// The pod that is its container, where it is one; nothing is bought before there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<AttemptPod>,
     /// The CertificateSigningRequest that is approved for the machine: the first one its token asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_request: Option<String>,
@@ -340,9 +371,12 @@ pub struct RequestAttempt {
     /// When the token it joined with was deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_revoked_at: Option<Time>,
-    /// When its node was first ready.
+    /// When its node was first ready; of a container, when it first ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_at: Option<Time>,
+    /// Since when its node, which was ready before, is not, or is gone. The machine is given back a quarter of an hour later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unready_since: Option<Time>,
     /// Since when the cloud says that it takes the machine back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noticed_at: Option<Time>,
@@ -364,6 +398,37 @@ pub struct RequestAttempt {
     /// US dollars it cost, once it is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<String>,
+}
+
+/// The pod that a rented container runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AttemptPod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Which of that name.
+    pub uid: String,
+    /// When this was written, before the cloud was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+}
+
+impl RequestAttempt {
+    /// Whether it is a container, which is bought for a pod.
+    pub fn is_container(&self) -> bool {
+        self.bootstrap == Some(BootstrapType::Container)
+    }
+
+    /// From when on the cloud may have been asked for it; none while nothing is to be bought.
+    pub fn sought_since(&self) -> Option<&Time> {
+        if self.is_container() {
+            self.pod.as_ref()?.since.as_ref()
+        } else {
+            Some(&self.intended_at)
+        }
+    }
 }
 
 /// Every rule with the place in the schema it hangs on.

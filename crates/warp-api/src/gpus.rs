@@ -92,7 +92,7 @@ fn row(name: &str, text: &str) -> Result<Row, String> {
 }
 
 /// The beginning of an error that shows the text it is about.
-fn one_line(error: &str) -> String {
+pub(crate) fn one_line(error: &str) -> String {
     error.lines().next().unwrap_or_default().to_owned()
 }
 

@@ -5,6 +5,7 @@
 // The lint takes the columns of one `#[kube]` for one attribute said twice.
 #![allow(clippy::duplicated_attributes)]
 
+mod accelerator;
 mod rules;
 mod status;
 
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::workload::{
     BadSpec, GPUWorkloadSpec, GpuAsk, GpuRequirement, Priority, WorkloadResources,
 };
+pub use accelerator::{Accelerator, AcceleratorEngine, AcceleratorStatus};
 pub use rules::RULES;
 pub use status::{
     AdapterStatus, CacheSize, GroupStatus, InferenceServiceStatus, LeftOutNode, ServiceCost,
@@ -95,11 +97,16 @@ pub struct InferenceServiceSpec {
     /// Whether a replica may span nodes. Absent: `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub multi_node: Option<MultiNode>,
+    /// Pools of different GPUs that serve the model together, instead of `gpu`, `gpuCount` and `parallelism`: copies go to
+    /// the first that has room. Copies that run stay where they are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub accelerators: Vec<Accelerator>,
     /// Copies that serve at once. With `scaling`, the number to begin with.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: i32,
-    /// Lets the operator choose the number of copies by what the engines report.
+    /// Lets the operator, or an autoscaler of others, choose the number of copies by what the engines report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
     /// Order among all that waits for GPUs, workloads included: higher first, then older first. Running work of lower
@@ -163,7 +170,8 @@ pub struct ModelReference {
     #[schemars(length(min = 1, max = 1024), regex(pattern = r"^[A-Za-z0-9][^\s]*$"))]
     pub source: Option<String>,
     /// `ModelCache` of the same namespace whose files are served, offline and read-only. Copies start when it is
-    /// ready; when it has another complete model, they are replaced by copies that serve that one.
+    /// ready; when it has another complete model, they are replaced by copies that serve that one. When the fetch of
+    /// another failed, the complete one it still holds is served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 48),
@@ -339,6 +347,17 @@ pub struct Scaling {
     /// Most copies.
     #[schemars(range(min = 1, max = 1000))]
     pub max: i32,
+    /// Who chooses the number. An autoscaler of others writes `spec.replicas`, through the service's scale, and the operator
+    /// makes the object that tells it how; on a cluster that takes an operator with `--autoscalers`.
+    #[serde(default)]
+    pub by: ScalingBy,
+    /// Where the Prometheus answers that KEDA asks, such as `http://prometheus.monitoring:9090`. With `by: keda` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(max = 1024),
+        regex(pattern = r"^https?://[^/?#@\s]+(/[^?#\s]*)?$")
+    )]
+    pub prometheus: Option<String>,
     /// What is looked at.
     #[serde(default)]
     pub metric: ScalingMetric,
@@ -381,6 +400,19 @@ impl ScheduleStep {
 
 fn default_window() -> String {
     "5m".to_owned()
+}
+
+/// Who chooses the number of copies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ScalingBy {
+    /// The operator.
+    #[default]
+    Warp,
+    /// The cluster's HorizontalPodAutoscaler, by the external metrics API.
+    Hpa,
+    /// KEDA, by a query of Prometheus.
+    Keda,
 }
 
 /// What the number of copies follows.

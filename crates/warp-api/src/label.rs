@@ -8,6 +8,8 @@ pub const WORKLOAD_UID: &str = "gpu.warp.dev/workload-uid";
 pub const ATTEMPT: &str = "gpu.warp.dev/attempt";
 /// Deployment, Service and pod: name of the InferenceService they belong to.
 pub const INFERENCE_SERVICE: &str = "gpu.warp.dev/inference-service";
+/// Deployment and pod: which of the service's `spec.accelerators` they belong to.
+pub const ACCELERATOR: &str = "gpu.warp.dev/accelerator";
 /// StatefulSet and pod: which copy of a service they belong to, counted from 0, where a copy spans nodes.
 pub const SERVING_COPY: &str = "gpu.warp.dev/serving-copy";
 /// StatefulSet and pod: `leader` answers for a copy that spans nodes, every `worker` helps it.
@@ -16,6 +18,9 @@ pub const SERVING_ROLE: &str = "gpu.warp.dev/serving-role";
 pub const SERVING_NODES: &str = "gpu.warp.dev/serving-nodes";
 /// Deployment and StatefulSet annotation: the pod template as it was rendered, and from what.
 pub const RENDERED: &str = "gpu.warp.dev/rendered";
+/// Pod annotation of a service: which GPUs will do, as `spec.gpu` has it. The scheduler reads it when it gives the pod its
+/// node: labels of nodes that come later count too.
+pub const GPU: &str = "gpu.warp.dev/gpu";
 /// Pod annotation: the model as the service's spec names it, which no label could hold.
 pub const MODEL: &str = "gpu.warp.dev/model";
 /// InferenceService annotation: tokens of attention cache that were estimated for one copy.
@@ -47,13 +52,21 @@ pub const SPEC_HASH: &str = "gpu.warp.dev/spec-hash";
 pub const PLACEMENT: &str = "gpu.warp.dev/placement";
 /// Job annotation: the work (`namespace/name`) that takes its place; its pods are evicted.
 pub const EVICTED_FOR: &str = "gpu.warp.dev/evicted-for";
-/// Job annotation beside it: `share` where that work takes back what its tenant lent; absent, it has a higher priority.
+/// Job annotation beside it: `share` where that work takes back what its tenant lent, `rank` where the queue policy ranks it
+/// far better, `move` where it is a gang that starts once this is moved; absent, it has a higher priority.
 pub const EVICTED_BECAUSE: &str = "gpu.warp.dev/evicted-because";
 /// Pod annotation: the name of the annotation in which the pod says when it last saved its work.
 pub const CHECKPOINT_ANNOTATION: &str = "gpu.warp.dev/checkpoint-annotation";
+/// Pod annotation: the file or folder it writes when it saves its work.
+pub const CHECKPOINT_PATH: &str = "gpu.warp.dev/checkpoint-path";
+/// Pod annotation, written by a node that looks there: when the newest file was written.
+pub const CHECKPOINT_FILE_TIME: &str = "gpu.warp.dev/checkpoint-file-time";
 /// Node label: what kind of machine it is; absent means [`PROVIDER_DEFAULT`]. On a workload
-/// (label or annotation): the providers it may use, in order of preference, separated by commas.
+/// (label or annotation): the providers it may use, in order of preference, separated by commas; in an annotation
+/// [`PROVIDER_ANY`] stands for those it does not name, the best first.
 pub const PROVIDER: &str = "gpu.warp.dev/provider";
+/// The providers that are not named, the best first.
+pub const PROVIDER_ANY: &str = "*";
 /// Provider of a node that names none.
 pub const PROVIDER_DEFAULT: &str = "kubernetes";
 /// Node label: price of one GPU for one hour, decimal.
@@ -63,6 +76,8 @@ pub const GPU_HOUR_PRICE: &str = "gpu.warp.dev/gpu-hour-price";
 pub const USER: &str = "gpu.warp.dev/user";
 /// Taint: the machine was rented for a workload, and pods of others keep off it.
 pub const RENTED_FOR: &str = "gpu.warp.dev/rented-for";
+/// Taint: the node is a place for one container at a cloud; what cannot be one keeps off it.
+pub const CONTAINER: &str = "gpu.warp.dev/container";
 /// Job, pod and claim: name of the ModelCache they belong to.
 pub const MODEL_CACHE: &str = "gpu.warp.dev/model-cache";
 /// Job and pod of a ModelCache: what they fetch, `status.contentKey` once it is complete.
@@ -104,3 +119,8 @@ pub const TENANT: &str = "gpu.warp.dev/tenant";
 pub const TENANT_POD_SECURITY: &str = "gpu.warp.dev/tenant-pod-security";
 /// Namespace: the Pod Security level in force.
 pub const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
+
+/// On Jobs and pods that stand in for a workload that waits: its name.
+pub const STANDS_IN_FOR: &str = "gpu.warp.dev/stands-in-for";
+/// The scheduler of pods that stand in for a workload: there is none, so they are never bound.
+pub const NO_SCHEDULER: &str = "gpu.warp.dev/never";

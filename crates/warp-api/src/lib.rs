@@ -16,6 +16,7 @@ pub mod modelcache;
 pub mod pod;
 mod pod_template;
 pub mod price;
+pub mod providers;
 pub mod reason;
 pub mod reference;
 pub mod tenant;

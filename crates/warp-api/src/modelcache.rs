@@ -72,6 +72,12 @@ pub const MOUNT: &str = "/models";
         priority = 1
     ),
     printcolumn(
+        name = "LastUsed",
+        type_ = "date",
+        json_path = ".status.lastUsed",
+        priority = 1
+    ),
+    printcolumn(
         name = "Reason",
         type_ = "string",
         json_path = ".status.conditions[?(@.type=='Ready')].reason",
@@ -253,6 +259,9 @@ pub struct ModelCacheStatus {
     /// Files of the complete model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<i64>,
+    /// Of those, the ones whose content was compared with a digest or checksum the source has of it; absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verified_files: Option<i64>,
     /// When the complete model was verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fetched_at: Option<Time>,
@@ -280,6 +289,9 @@ pub struct ModelCacheStatus {
     /// How many pods those are.
     #[serde(default)]
     pub user_count: i64,
+    /// When a pod last mounted the files: at most an hour ago while one does, then the time the last one ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_used: Option<Time>,
     /// InferenceServices that name this cache, in alphabetical order, and of many the first ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<String>,

@@ -134,6 +134,16 @@ pub const TOO_FEW_COPIES: &str = "TooFewCopies";
 pub const UPDATING: &str = "Updating";
 /// InferenceService: the API server refused the change that lets a copy go to its node.
 pub const COPY_REJECTED: &str = "CopyRejected";
+/// InferenceService and ModelCache: the API server does not take something that was made for it.
+pub const OBJECT_REJECTED: &str = "ObjectRejected";
+/// ModelCache: what `optimize` ran changed the fetched model, which is fetched again; nothing of it is published.
+pub const MODEL_CHANGED: &str = "ModelChanged";
+/// InferenceService: the autoscaler its spec names has been told what to do.
+pub const AUTOSCALER_TOLD: &str = "AutoscalerTold";
+/// InferenceService: the cluster has no autoscaler of the kind its spec names.
+pub const NO_SUCH_AUTOSCALER: &str = "NoSuchAutoscaler";
+/// InferenceService: this operator has no right to tell autoscalers of others.
+pub const AUTOSCALERS_NOT_ALLOWED: &str = "AutoscalersNotAllowed";
 /// InferenceService: a pod of a copy that spans nodes failed, so all pods of the copy are started again.
 pub const GROUP_RESTARTED: &str = "GroupRestarted";
 /// InferenceService: copies end again and again before they answer.
@@ -228,6 +238,16 @@ pub const SPOT_INTERRUPTED: &str = "SpotInterrupted";
 pub const PRICE_ABOVE_LIMIT: &str = "PriceAboveLimit";
 /// GPURequest, as an ending: the machine joined and its GPUs do not work.
 pub const GPU_TEST_FAILED: &str = "GpuTestFailed";
+/// GPURequest, as an ending: the pod that was its container is over.
+pub const POD_ENDED: &str = "PodEnded";
+/// GPURequest, as an ending: before a pod came, what was to be bought is no longer sold within the price.
+pub const OFFER_GONE: &str = "OfferGone";
+/// GPURequest, as an ending, pod and workload: the pod cannot be a container at this cloud; the message says why.
+pub const CONTAINER_REFUSED: &str = "ContainerRefused";
+/// Pod and workload: the cloud says that the container ended, and not how.
+pub const EXIT_UNKNOWN: &str = "ExitUnknown";
+/// Pod: the cloud ended its container, or never began it.
+pub const CONTAINER_LOST: &str = "ContainerLost";
 /// GPURequest: the cloud has said that it takes the machine back.
 pub const SPOT_NOTICE: &str = "SpotNotice";
 /// GPURequest, as an Event: a certificate was asked for that is not the machine's own.
@@ -247,6 +267,12 @@ pub const NO_NODES: &str = "NoNodes";
 pub const NODES_NOT_ALLOWED: &str = "NodesNotAllowed";
 /// ModelCache: it is being deleted, and its copies are being removed from nodes.
 pub const REMOVING: &str = "Removing";
+/// ModelCache: a copy waits until there is room for it on its node.
+pub const WAITING_FOR_ROOM: &str = "WaitingForRoom";
+/// ModelCache: it has more bytes than the quota of its folder on nodes.
+pub const QUOTA_TOO_SMALL: &str = "QuotaTooSmall";
+/// ModelCache: another cache gives its folder on nodes another quota.
+pub const QUOTA_CONTRADICTS: &str = "QuotaContradicts";
 /// ModelCache: a copy that is to go could not be removed from its node.
 pub const COPY_LEFT: &str = "CopyLeft";
 /// ModelCache: files are being fetched.

@@ -7,9 +7,11 @@
 #![allow(clippy::duplicated_attributes)]
 
 mod ask;
+mod attempt;
 mod checkpoint;
 mod gang;
 mod levels;
+mod pending;
 mod rent;
 mod rules;
 mod share;
@@ -26,9 +28,11 @@ use serde::{Deserialize, Serialize};
 use warp_core::schedule::{Policy, strategy::UnknownPolicy};
 
 pub use ask::{BadSpec, GpuAsk, Name, run_seconds};
+pub use attempt::{ATTEMPT_NODES, ATTEMPTS, WorkloadAttempt};
 pub use checkpoint::{Checkpoint, CheckpointEvidence, CheckpointSignal, LastCheckpoint};
 pub use gang::{AssignedNode, Closeness, Mpi, Topology, fold_nodes, fold_ranks, nodes_in_words};
 pub use levels::{BadLevels, TopologyLevel, TopologyLevels};
+pub use pending::{ShownStatus, WhenPending};
 pub use rent::{Rent, RentStatus};
 pub use rules::{PLACED_FIELDS, RULES};
 pub use share::{GpuIsolation, GpuSharing, WorkloadGpu};
@@ -191,6 +195,10 @@ pub struct GPUWorkloadSpec {
     /// retry is used.
     #[serde(default)]
     pub suspend: bool,
+    /// Who sees that it waits for room: `hold`, the default, nobody besides the line; `ungate` shows it to Cluster Autoscaler
+    /// and Karpenter, as pods that ask for what it asks for and never run. Takes an operator with `--show-pending`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when_pending: Option<WhenPending>,
     /// Rent a machine for it when it has waited for room too long. For work that is one pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rent: Option<Rent>,
@@ -542,9 +550,16 @@ pub struct GPUWorkloadStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub refusals: Option<i32>,
+    /// What stands in for it while it waits, where `whenPending` asks for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shown: Option<ShownStatus>,
     /// What is rented for it, or when something will be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rent: Option<RentStatus>,
+    /// Its latest attempts that had a place, the latest last. How providers are compared and left alone goes by them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub recent_attempts: Vec<WorkloadAttempt>,
     /// What happened to it, the latest last: changes of phase or reason, of the Job, and of the spec. `warp timeline`
     /// shows it with the Events. More than this is in the operator's log.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

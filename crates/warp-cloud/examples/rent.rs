@@ -141,6 +141,7 @@ async fn main() -> Outcome<()> {
         image: None,
         user_data: None,
         join: None,
+        container: None,
     };
     let bought = match cloud.launch(&launch).await {
         Ok(bought) => bought,

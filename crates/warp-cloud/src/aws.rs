@@ -417,6 +417,7 @@ fn machine(instance: &Node, region: &str) -> Option<Machine> {
         started: instance.at("launchTime").and_then(|time| time.parse().ok()),
         ended: None,
         taken_back: None,
+        exit: None,
         public_ip: instance.at("ipAddress").map(str::to_owned),
         private_ip: instance.at("privateIpAddress").map(str::to_owned),
     })

@@ -343,6 +343,7 @@ fn machine(found: Found) -> Machine {
         started: properties.time_created,
         ended: None,
         taken_back: None,
+        exit: None,
         public_ip: None,
         private_ip: None,
     }

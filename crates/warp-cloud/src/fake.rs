@@ -16,7 +16,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 
-pub use books::{Books, Rented, Script, Store, Version};
+pub use books::{Books, Rented, Runs, Script, Store, Version};
 pub use market::AS_OF;
 
 use crate::Now;
@@ -147,6 +147,8 @@ fn launch(books: &mut Books, wanted: &Launch, now: Timestamp) -> Result<Machine,
         );
         return Err(Failure::new(Class::NoCapacity, words));
     }
+    let boots = later(now, books.script.boot_seconds);
+    let container = wanted.container.as_ref();
     let rented = Rented {
         id: format!("m-{:05}", books.machines.len() + 1),
         name: wanted.name.clone(),
@@ -158,10 +160,11 @@ fn launch(books: &mut Books, wanted: &Launch, now: Timestamp) -> Result<Machine,
         price: books.script.billed(offer, price),
         spot: wanted.spot,
         launched: now,
-        boots: later(now, books.script.boot_seconds),
+        boots,
         ended: None,
         preempted: false,
         notice: None,
+        container: container.map(|container| Runs::of(container, boots, &books.script)),
     };
     let machine = rented.machine(now);
     books.machines.push(rented);

@@ -454,6 +454,7 @@ fn machine(instance: Instance) -> Machine {
         started: instance.creation_timestamp,
         ended: None,
         taken_back: None,
+        exit: None,
         public_ip: card.and_then(|card| text(&card["accessConfigs"][0]["natIP"])),
         private_ip: card.and_then(|card| text(&card["networkIP"])),
     }

@@ -261,35 +261,20 @@ impl Join {
 
     /// What the node says of itself: the catalogue's model, so that it is known before any labeller runs.
     fn labels(&self) -> Vec<(String, String)> {
-        let (namespace, name) = &self.request;
-        let mut labels = vec![
-            ("gpu.warp.dev/gpu-hour-price", self.gpu_hour_price.clone()),
-            ("gpu.warp.dev/provider", self.cloud.as_str().to_owned()),
-            ("gpu.warp.dev/rented", "true".to_owned()),
-            ("gpu.warp.dev/request", name.clone()),
-            ("gpu.warp.dev/request-namespace", namespace.clone()),
-            (
-                "node.kubernetes.io/instance-type",
-                self.instance_type.clone(),
-            ),
-            ("topology.kubernetes.io/region", self.region.clone()),
-        ];
-        match self.vendor() {
-            Some(Vendor::Nvidia) => {
-                labels.push(("nvidia.com/gpu.count", self.gpus.to_string()));
-                labels.push(("nvidia.com/gpu.product", self.gpu.clone()));
-            }
-            Some(Vendor::Amd) => labels.push(("amd.com/gpu.product-name", self.gpu.clone())),
-            _ => {}
+        Rental {
+            cloud: self.cloud,
+            gpu: &self.gpu,
+            gpus: self.gpus,
+            region: &self.region,
+            instance_type: &self.instance_type,
+            gpu_hour_price: &self.gpu_hour_price,
+            request: (&self.request.0, &self.request.1),
         }
-        let labels = labels.into_iter();
-        labels
-            .map(|(key, value)| (key.to_owned(), label(&value)))
-            .collect()
+        .labels()
     }
 
     fn provider_id(&self) -> String {
-        format!("warp://{}/{}", self.cloud.as_str(), self.name)
+        provider_id(self.cloud, &self.name)
     }
 
     /// The cluster is known by its authority, which is in the file: nothing is trusted on first use.
@@ -348,8 +333,56 @@ fn unit(name: &str, text: String) -> File {
 }
 
 /// A value for a shell.
-fn quoted(value: &str) -> String {
+pub(crate) fn quoted(value: &str) -> String {
     format!("'{}'", value.replace('\'', r"'\''"))
+}
+
+/// What the node of a rented machine tells of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Rental<'a> {
+    pub cloud: Kind,
+    /// As the catalogue names it.
+    pub gpu: &'a str,
+    pub gpus: u32,
+    pub region: &'a str,
+    pub instance_type: &'a str,
+    pub gpu_hour_price: &'a str,
+    /// Namespace and name of the request that rented it.
+    pub request: (&'a str, &'a str),
+}
+
+impl Rental<'_> {
+    /// The labels of its node: the catalogue's model, so that it is known before any labeller runs.
+    pub fn labels(&self) -> Vec<(String, String)> {
+        let (namespace, name) = self.request;
+        let gpus = self.gpus.to_string();
+        let mut labels = vec![
+            ("gpu.warp.dev/gpu-hour-price", self.gpu_hour_price),
+            ("gpu.warp.dev/provider", self.cloud.as_str()),
+            ("gpu.warp.dev/rented", "true"),
+            ("gpu.warp.dev/request", name),
+            ("gpu.warp.dev/request-namespace", namespace),
+            ("node.kubernetes.io/instance-type", self.instance_type),
+            ("topology.kubernetes.io/region", self.region),
+        ];
+        match gpu::named(self.gpu).first().map(|model| model.vendor) {
+            Some(Vendor::Nvidia) => {
+                labels.push(("nvidia.com/gpu.count", &gpus));
+                labels.push(("nvidia.com/gpu.product", self.gpu));
+            }
+            Some(Vendor::Amd) => labels.push(("amd.com/gpu.product-name", self.gpu)),
+            _ => {}
+        }
+        let labels = labels.into_iter();
+        labels
+            .map(|(key, value)| (key.to_owned(), label(value)))
+            .collect()
+    }
+}
+
+/// What a node says that its machine is called at its cloud.
+pub fn provider_id(cloud: Kind, machine: &str) -> String {
+    format!("warp://{}/{machine}", cloud.as_str())
 }
 
 /// A value a label may have: clouds write what they like.

@@ -235,6 +235,7 @@ fn machine(instance: Instance) -> Machine {
         started: None,
         ended: None,
         taken_back: None,
+        exit: None,
         public_ip: instance.ip,
         private_ip: instance.private_ip,
     }

@@ -26,7 +26,7 @@ pub use failure::{Class, Failure};
 pub use http::{Network, Transport};
 pub use name::{Mark, machine_name};
 pub use offer::{Availability, Offer, area, in_region, model};
-pub use provider::{Capabilities, Kind, Launch, Machine, Provider, State};
+pub use provider::{Capabilities, Container, Exit, Kind, Launch, Machine, Provider, State};
 pub use rust_decimal::Decimal;
 
 /// The time of day, as whoever opens a provider tells it.

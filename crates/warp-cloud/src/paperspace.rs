@@ -254,6 +254,7 @@ fn machine(found: Found) -> Machine {
         started: found.dt_created,
         ended: None,
         taken_back: None,
+        exit: None,
         public_ip: found.public_ip,
         private_ip: found.private_ip,
     }

@@ -9,7 +9,7 @@ use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 
 use crate::account::Secret;
-use crate::failure::Failure;
+use crate::failure::{Class, Failure};
 use crate::offer::Offer;
 
 /// Which provider: the value of `spec.type` of a CloudProvider.
@@ -123,6 +123,68 @@ pub struct Launch {
     /// What makes the machine join. It has a token in it, so it is put in right before the cloud is asked.
     #[serde(skip)]
     pub join: Option<Secret>,
+    /// What runs there instead of a machine of one's own, where containers are sold. Its environment may have secrets
+    /// in it, so it too is put in right before the cloud is asked.
+    #[serde(skip)]
+    pub container: Option<Container>,
+}
+
+/// One container, as a pod describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Container {
+    pub image: String,
+    /// What replaces the image's entry point; empty where the image has its own.
+    pub command: Vec<String>,
+    pub args: Vec<String>,
+    pub env: Vec<(String, Secret)>,
+}
+
+impl Container {
+    /// The arguments, for a cloud that leaves an image its entry point.
+    pub(crate) fn arguments(&self, cloud: &str) -> Result<&[String], Failure> {
+        if self.command.is_empty() {
+            return Ok(&self.args);
+        }
+        let words = format!(
+            "{cloud} cannot replace the entry point of an image: take command out and put the program into args"
+        );
+        Err(Failure::new(Class::Refused, words))
+    }
+
+    /// Words as a shell would be given them.
+    pub(crate) fn quoted(words: &[String]) -> String {
+        let each = words.iter().map(|word| quoted(word));
+        each.collect::<Vec<_>>().join(" ")
+    }
+
+    /// What was said without the secrets of the environment.
+    pub fn out_of(&self, words: &str) -> String {
+        let mut words = words.to_owned();
+        for (_, value) in &self.env {
+            words = value.out_of(&words);
+        }
+        words
+    }
+}
+
+/// A word as a shell would be given it.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "_-./:=,@%+".contains(letter);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    crate::join::quoted(word)
+}
+
+/// How a container ended by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Exit {
+    /// Absent where the cloud does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Timestamp>,
 }
 
 /// How a machine is.
@@ -169,6 +231,9 @@ pub struct Machine {
     /// When the provider takes it back, once it has said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_back: Option<Timestamp>,
+    /// How its container ended by itself, once it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<Exit>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_ip: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -189,6 +254,7 @@ impl Machine {
             started: None,
             ended: None,
             taken_back: None,
+            exit: None,
             public_ip: None,
             private_ip: None,
         }

@@ -17,7 +17,7 @@ use crate::account::Account;
 use crate::failure::{Class, Failure};
 use crate::http::{Again, Ask, Client, Reply, Shared, Transport, escaped};
 use crate::offer::{Availability, Offer, model};
-use crate::provider::{Capabilities, Kind, Launch, Machine, Provider, State};
+use crate::provider::{Capabilities, Container, Exit, Kind, Launch, Machine, Provider, State};
 
 /// See [`Capabilities`].
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
@@ -151,16 +151,25 @@ impl Runpod {
             ));
         }
         let settings = &self.account.settings;
-        let image = Account::setting(
-            self.account.image(launch),
-            "image",
-            "RunPod starts containers, so it needs an image that joins by itself",
-        )?;
         let mut env = json!({"WARP_NODE_NAME": launch.name, "WARP_OWNER": launch.owner});
-        if let Some(text) = self.account.user_data(launch) {
-            env["WARP_USER_DATA"] = text.into();
-        }
-        let body = json!({
+        let (image, args) = if let Some(container) = &launch.container {
+            for (name, value) in &container.env {
+                env[name] = value.shown().into();
+            }
+            let args = Container::quoted(container.arguments("RunPod")?);
+            (container.image.as_str(), Some(args))
+        } else {
+            if let Some(text) = self.account.user_data(launch) {
+                env["WARP_USER_DATA"] = text.into();
+            }
+            let image = Account::setting(
+                self.account.image(launch),
+                "image",
+                "RunPod starts containers, so it needs an image that joins by itself",
+            )?;
+            (image, None)
+        };
+        let mut body = json!({
             "name": launch.name,
             "image": image,
             "cloud": "SECURE",
@@ -169,6 +178,9 @@ impl Runpod {
             "disk": settings.disk_gib.unwrap_or(DISK_GB),
             "env": env,
         });
+        if let Some(args) = args.filter(|args| !args.is_empty()) {
+            body["args"] = args.into();
+        }
         let ask = Ask::new(Method::POST, format!("{BASE}/pods")).json(&body);
         let ask = self.account.bearer(ask.again(Again::WhenUnheard))?;
         let reply = self.client.told(&ask, judge_create).await?;
@@ -255,6 +267,11 @@ fn machine(pod: Pod) -> Machine {
         started: pod.created_at,
         ended: None,
         taken_back: None,
+        // The vendor says that it ended, and not how.
+        exit: (state == State::Stopped).then_some(Exit {
+            code: None,
+            at: None,
+        }),
         public_ip: direct.and_then(|direct| direct.host),
         private_ip: None,
     }

@@ -19,7 +19,7 @@ use crate::account::Account;
 use crate::failure::{Class, Failure};
 use crate::http::{Again, Ask, Client, Reply, Shared, Transport, escaped, nonsense};
 use crate::offer::{Availability, Offer, model};
-use crate::provider::{Capabilities, Kind, Launch, Machine, Provider, State};
+use crate::provider::{Capabilities, Exit, Kind, Launch, Machine, Provider, State, quoted};
 
 /// See [`Capabilities`].
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
@@ -146,11 +146,14 @@ impl Vast {
 
     async fn buy(&self, launch: &Launch) -> Result<Machine, Failure> {
         let settings = &self.account.settings;
-        let image = Account::setting(
-            self.account.image(launch),
-            "image",
-            "Vast starts containers, so it needs an image that joins by itself",
-        )?;
+        let image = match &launch.container {
+            Some(container) => container.image.as_str(),
+            None => Account::setting(
+                self.account.image(launch),
+                "image",
+                "Vast starts containers, so it needs an image that joins by itself",
+            )?,
+        };
         let ask = launch.offer.instance_type.rsplit('-').next();
         let id: u64 = ask.and_then(|id| id.parse().ok()).ok_or_else(|| {
             let words = format!("{} is no offer of Vast's", launch.offer.instance_type);
@@ -165,7 +168,17 @@ impl Vast {
             "cancel_unavail": true,
             "env": format!("-e WARP_NODE_NAME={}", launch.name),
         });
-        if let Some(text) = self.account.user_data(launch) {
+        if let Some(container) = &launch.container {
+            let mut env = format!("-e WARP_NODE_NAME={}", launch.name);
+            for (name, value) in &container.env {
+                let pair = format!("{name}={}", value.shown());
+                env.push_str(" -e ");
+                env.push_str(&quoted(&pair));
+            }
+            body["env"] = env.into();
+            body["args"] = json!(container.arguments("Vast")?);
+            body["runtype"] = "args".into();
+        } else if let Some(text) = self.account.user_data(launch) {
             if text.len() > ONSTART {
                 let words = format!("userData is longer than the {ONSTART} letters Vast takes");
                 return Err(Failure::new(Class::Refused, words));
@@ -287,6 +300,11 @@ fn machine(instance: Instance) -> Machine {
         started: started.and_then(|second| Timestamp::from_second(second).ok()),
         ended: None,
         taken_back: None,
+        // The vendor says that it ended, and not how.
+        exit: (state == State::Stopped).then_some(Exit {
+            code: None,
+            at: None,
+        }),
         public_ip: instance.public_ipaddr,
         private_ip: None,
     }

@@ -3,10 +3,12 @@
 //! Owns the decision. It measures nothing and has no clock. Going up is quick, going down is slow, and no answer is
 //! never taken for no load.
 
+mod pools;
 mod schedule;
 #[cfg(test)]
 mod tests;
 
+pub use pools::{Pool, spread};
 pub use schedule::{Step, least, next_step};
 
 /// What the number follows.

@@ -1,8 +1,10 @@
 //! Where one request goes: which nodes it fits (`fit`), which of them it would rather have (`score`),
 //! which of those is best (`strategy`), and a
 //! planner that remembers ratings so that a decision costs what changed since the last one. What fits nowhere may be
-//! kept room (`keep`), or be made room by work that goes (`evict`), for its tenant's share (`reclaim`).
+//! kept room (`keep`), or be made room by work that goes (`evict`), for its tenant's share (`reclaim`), or that is moved
+//! elsewhere (`defragment`).
 
+pub mod defragment;
 pub mod evict;
 pub mod fit;
 mod gang;

@@ -43,7 +43,7 @@ pub struct Kind {
 pub enum Covers {
     /// Every GPU of a vendor.
     Vendor(Arc<str>),
-    /// These models, together.
+    /// These models, together, whatever the case of their letters.
     Models(BTreeSet<Arc<str>>),
 }
 
@@ -51,7 +51,10 @@ impl Covers {
     pub fn covers(&self, kind: &Kind) -> bool {
         match self {
             Self::Vendor(vendor) => *vendor == kind.vendor,
-            Self::Models(models) => models.contains(&kind.model),
+            Self::Models(models) => {
+                let mut models = models.iter();
+                models.any(|model| model.eq_ignore_ascii_case(&kind.model))
+            }
         }
     }
 }

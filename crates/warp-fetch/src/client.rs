@@ -41,6 +41,8 @@ pub struct Limits {
     /// A file none of whose bytes came for this long is given up.
     pub patience: Duration,
     pub bytes_per_second: Option<u64>,
+    /// A model of more bytes is not begun.
+    pub most_bytes: Option<u64>,
 }
 
 impl Default for Limits {
@@ -50,6 +52,7 @@ impl Default for Limits {
             stall: Duration::from_secs(30),
             patience: Duration::from_mins(10),
             bytes_per_second: None,
+            most_bytes: None,
         }
     }
 }

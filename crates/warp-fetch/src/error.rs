@@ -14,6 +14,16 @@ pub enum FetchError {
         "{0} cannot have a list of files; that is for https://HOST/FOLDER without a question mark and without a digest"
     )]
     NoList(String),
+    #[error("{path} cannot be fetched from: {why}; name a folder of this machine that can be read")]
+    NoFolder {
+        path: PathBuf,
+        why: &'static str,
+        reason: &'static str,
+    },
+    #[error(
+        "{what} is no file of a model: {why}; name a file, or name the files below the address, each with --file (of a ModelCache: source.http.files)"
+    )]
+    NoFile { what: String, why: &'static str },
     #[error("failed to reach {place}: {why}")]
     Unreachable { place: String, why: String },
     #[error("{what} answered {status}: {next}")]
@@ -56,6 +66,8 @@ pub enum FetchError {
         free: u64,
         needed: u64,
     },
+    #[error("the model has {total} bytes, and at most {limit} were allowed; nothing was fetched")]
+    TooLarge { total: u64, limit: u64 },
     #[error("{source_name} has no files{why}")]
     Empty { source_name: String, why: String },
     #[error("'{path}' in the list of files leads out of its folder; nothing was fetched")]
@@ -69,6 +81,8 @@ pub enum FetchError {
     },
     #[error("{name} is not complete in {folder}: fetch it with `warp fetch` first")]
     NotComplete { name: String, folder: PathBuf },
+    #[error("{name} is not what was published: {files} changed since; nothing was published")]
+    Altered { name: String, files: String },
     #[error("the bundle cannot be used: {0}; nothing was published")]
     Bundle(String),
     #[error("another fetch writes to {0}; try again when it has ended")]
@@ -91,18 +105,36 @@ impl FetchError {
         }
     }
 
+    /// The same of a folder that is fetched from: what is not there, or may not be read, is so at the next try too.
+    pub(crate) fn folder(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| {
+            let (why, reason) = match source.kind() {
+                std::io::ErrorKind::NotFound => ("there is no such file or folder", "NotFound"),
+                std::io::ErrorKind::NotADirectory => ("it is no folder", "InvalidSource"),
+                std::io::ErrorKind::PermissionDenied => ("it may not be read", "Unauthorized"),
+                _ => return Self::io(doing, &path)(source),
+            };
+            Self::NoFolder { path, why, reason }
+        }
+    }
+
     /// Whether trying again soon cannot help: somebody has to do something first.
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::Refused { permanent, .. } => *permanent,
             Self::NoSource(_)
             | Self::NoList(_)
+            | Self::NoFolder { .. }
+            | Self::NoFile { .. }
             | Self::Nonsense { .. }
             | Self::Corrupt { .. }
             | Self::NoRoom { .. }
+            | Self::TooLarge { .. }
             | Self::Empty { .. }
             | Self::Path { .. }
             | Self::NotComplete { .. }
+            | Self::Altered { .. }
             | Self::Bundle(_)
             | Self::Credentials(_)
             | Self::Client(_) => true,
@@ -120,7 +152,8 @@ impl FetchError {
     /// One word for conditions and scripts.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::NoSource(_) | Self::NoList(_) => "InvalidSource",
+            Self::NoSource(_) | Self::NoList(_) | Self::NoFile { .. } => "InvalidSource",
+            Self::NoFolder { reason, .. } => reason,
             Self::Refused { status, .. } => match status {
                 401 | 403 => "Unauthorized",
                 404 | 410 => "NotFound",
@@ -134,11 +167,13 @@ impl FetchError {
             Self::Nonsense { .. } | Self::Path { .. } => "SourceInvalid",
             Self::Corrupt { .. } | Self::Changed { .. } => "ContentMismatch",
             Self::NoRoom { .. } => "NoSpace",
+            Self::TooLarge { .. } => "TooLarge",
             Self::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
                 "NoSpace"
             }
             Self::Empty { .. } => "NoFiles",
             Self::NotComplete { .. } => "NotComplete",
+            Self::Altered { .. } => "ModelChanged",
             Self::Bundle(_) => "BundleInvalid",
             Self::Credentials(_) => "Unauthorized",
             Self::Busy(_) => "Busy",

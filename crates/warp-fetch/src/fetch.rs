@@ -72,6 +72,9 @@ pub struct Report {
     /// The snapshot's folder below the cache.
     pub path: String,
     pub files: u64,
+    /// Of those, the ones whose content was compared with a digest or checksum of the source; the others are complete.
+    #[serde(default)]
+    pub verified: u64,
     pub bytes: u64,
     /// Bytes that came over the network or were copied in this run.
     pub bytes_fetched: u64,
@@ -92,8 +95,11 @@ pub async fn fetch(options: Options, progress: Arc<Progress>) -> Result<Report, 
     if let Some(name) = &options.name {
         listing.name.clone_from(name);
     }
-    let total = listing.files.iter().map(|file| file.size).sum();
+    let total: u64 = listing.files.iter().map(|file| file.size).sum();
     progress.expect(listing.files.len() as u64, total, listing.commit.as_deref());
+    if let Some(limit) = options.limits.most_bytes.filter(|limit| total > *limit) {
+        return Err(FetchError::TooLarge { total, limit });
+    }
     let layout = Layout::make(&options.to, &listing.name)?;
     let _lock = layout.lock(|| progress.enter(Phase::Waiting)).await?;
     let known = manifests(&layout);
@@ -110,6 +116,8 @@ pub async fn fetch(options: Options, progress: Arc<Progress>) -> Result<Report, 
     });
     let files = transfer_all(&transfer, &listing.files).await?;
     progress.enter(Phase::Publishing);
+    let told = |file: &&RemoteFile| file.digest.is_some() || file.checksum.is_some();
+    let verified = listing.files.iter().filter(told).count() as u64;
     let manifest = manifest(listing, files);
     let published = manifest.clone();
     let folder = layout.folder.clone();
@@ -120,6 +128,7 @@ pub async fn fetch(options: Options, progress: Arc<Progress>) -> Result<Report, 
     Ok(Report {
         path: format!("{folder}/snapshots/{}", manifest.commit),
         files: manifest.files.len() as u64,
+        verified,
         bytes: manifest.files.iter().map(|file| file.size).sum(),
         name: manifest.name,
         revision: manifest.revision,

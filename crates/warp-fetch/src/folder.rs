@@ -13,7 +13,7 @@ const DEPTH: usize = 16;
 pub(crate) fn list(folder: &Path) -> Result<Listing, FetchError> {
     let folder = folder
         .canonicalize()
-        .map_err(FetchError::io("read the folder", folder))?;
+        .map_err(FetchError::folder("read the folder", folder))?;
     let mut files = Vec::new();
     walk(&folder, "", DEPTH, &mut files)?;
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
@@ -31,12 +31,12 @@ fn walk(
     depth: usize,
     files: &mut Vec<RemoteFile>,
 ) -> Result<(), FetchError> {
-    let read = std::fs::read_dir(folder).map_err(FetchError::io("list the folder", folder))?;
+    let read = std::fs::read_dir(folder).map_err(FetchError::folder("list the folder", folder))?;
     for entry in read {
-        let entry = entry.map_err(FetchError::io("list the folder", folder))?;
+        let entry = entry.map_err(FetchError::folder("list the folder", folder))?;
         let file = entry.path();
         // Caches of the hub are folders of links: what they lead to counts.
-        let facts = std::fs::metadata(&file).map_err(FetchError::io("read", &file))?;
+        let facts = std::fs::metadata(&file).map_err(FetchError::folder("read", &file))?;
         let name = entry.file_name();
         let name = name.to_str().ok_or_else(|| FetchError::Path {
             path: file.display().to_string(),

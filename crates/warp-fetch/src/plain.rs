@@ -1,6 +1,9 @@
 //! Files by their addresses: one, or a list below one address.
 
-use http::header::{CONTENT_LENGTH, ETAG, LAST_MODIFIED};
+use std::ffi::OsStr;
+use std::path::Path;
+
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, Uri};
 
 use crate::client::{Client, escaped, place};
@@ -22,12 +25,13 @@ pub(crate) async fn list(
         .path()
         .rsplit('/')
         .next()
-        .filter(|name| !name.is_empty());
+        .filter(|name| !name.is_empty())
+        .ok_or_else(|| folder(&uri))?;
     Ok(Listing {
         name: name(&uri),
         revision: "main".to_owned(),
         commit: None,
-        files: vec![file(client, address, path.unwrap_or("index"), sha256).await?],
+        files: vec![file(client, address, path, sha256).await?],
     })
 }
 
@@ -67,6 +71,7 @@ async fn file(
 ) -> Result<RemoteFile, FetchError> {
     let answer = client.head(address).await?;
     let headers = answer.response.headers();
+    check_file(&answer.address, headers, path, sha256.is_some())?;
     let size = text(headers, CONTENT_LENGTH.as_str()).and_then(|length| length.parse().ok());
     let size = size.ok_or_else(|| FetchError::Nonsense {
         what: place(&answer.address),
@@ -80,6 +85,41 @@ async fn file(
         validator: validator(headers),
         place: Place::Address(address.to_owned()),
     })
+}
+
+/// Refuses the listing of a folder and a page for people, such as one to log in at: both are answered as files are.
+/// Whose digest is known is judged by that.
+fn check_file(
+    address: &Uri,
+    headers: &HeaderMap,
+    path: &str,
+    is_known: bool,
+) -> Result<(), FetchError> {
+    if is_known {
+        return Ok(());
+    }
+    if address.path().ends_with('/') {
+        return Err(folder(address));
+    }
+    let is_page = text(headers, CONTENT_TYPE.as_str())
+        .is_some_and(|kind| kind.trim().to_ascii_lowercase().starts_with("text/html"));
+    let extension = Path::new(path).extension().and_then(OsStr::to_str);
+    let is_meant = extension
+        .is_some_and(|it| it.eq_ignore_ascii_case("html") || it.eq_ignore_ascii_case("htm"));
+    if is_page && !is_meant {
+        return Err(FetchError::NoFile {
+            what: format!("{}{}", place(address), address.path()),
+            why: "it answers with a page (text/html)",
+        });
+    }
+    Ok(())
+}
+
+fn folder(address: &Uri) -> FetchError {
+    FetchError::NoFile {
+        what: format!("{}{}", place(address), address.path()),
+        why: "it is the address of a folder",
+    }
 }
 
 /// What says that content is unchanged.

@@ -14,15 +14,11 @@ use warp_api::price::Price;
 use warp_api::tenant::{AtLimit, TenantBudget};
 use warp_cloud::Decimal;
 
-#[cfg(test)]
-pub(crate) use accounts::Accounts;
-pub(crate) use accounts::{Owner, Purse};
+pub(crate) use accounts::{Accounts, Owner, Purse};
 pub(crate) use period::Period;
 
 /// The money of a budget that stops machines lasts this much longer than they do.
 const MARGIN: SignedDuration = SignedDuration::from_mins(2);
-/// A purchase that does not fit into the rest of a day may fit into a shorter rest: it is looked at again after this.
-const SHORTER: SignedDuration = SignedDuration::from_mins(10);
 
 /// One machine as money sees it.
 #[derive(Clone, Debug, PartialEq)]
@@ -133,6 +129,19 @@ impl Limits {
             .map(|most| ("month", most, Period::month(now)));
         day.into_iter().chain(month)
     }
+
+    /// The limits of the periods that a purchase now has to fit into. What runs on without an end must fit later too. Two more
+    /// are enough: nothing is longer in the ones after them, and months differ.
+    fn horizon(&self, now: Timestamp) -> impl Iterator<Item = (&'static str, Decimal, Period)> {
+        let periods = match self.at_limit {
+            AtLimit::Hold => 3,
+            AtLimit::Stop => 1,
+        };
+        self.periods(now).flat_map(move |(word, most, first)| {
+            let each = std::iter::successors(Some(first), |period| Some(period.next()));
+            each.take(periods).map(move |period| (word, most, period))
+        })
+    }
 }
 
 /// A machine that may be bought.
@@ -165,12 +174,6 @@ pub(crate) fn allows(
         1 => "this machine".to_owned(),
         many => format!("these {many} machines"),
     };
-    let asked_of = |period: Period| -> Decimal {
-        let each = wanted
-            .iter()
-            .map(|one| cost(one.price, at_most(period, one.lasts, now)));
-        each.sum()
-    };
     let open = machines.iter().filter(|machine| machine.is_open());
     let hourly: Decimal = open.map(|machine| machine.price).sum();
     if let Some(most) = limits.per_hour.filter(|most| hourly + price > *most) {
@@ -185,55 +188,108 @@ pub(crate) fn allows(
             until: None,
         });
     }
-    for (word, most, first) in limits.periods(now) {
-        // What runs on without an end must fit later too. Two more are enough: nothing is longer in the ones after
-        // them, and months differ.
-        let more = match limits.at_limit {
-            AtLimit::Hold => 2,
-            AtLimit::Stop => 0,
-        };
-        let mut period = first;
-        for ahead in 0..=more {
-            let spent: Decimal = machines.iter().map(|one| one.spent(period, now)).sum();
-            let reserved: Decimal = machines.iter().map(|one| one.to_come(period, now)).sum();
-            let asked = asked_of(period);
-            if spent + reserved + asked <= most {
-                period = period.next();
-                continue;
-            }
-            let alone = asked_of(period.next());
-            let hopeless = limits.at_limit == AtLimit::Hold && alone > most;
-            let when = if ahead == 0 {
-                format!("this {word}")
-            } else {
-                format!("the {word} from {:.0} on", period.start())
-            };
-            let lasts = wanted.iter().map(|one| at_most(period, one.lasts, now));
-            let seconds = lasts.max().unwrap_or(0);
-            let next = if hopeless {
-                "set maxLifetime or maxTotalPrice to less, or raise the budget".to_owned()
-            } else {
-                format!(
-                    "it goes on when a machine is given back, or at {:.0}",
-                    first.end()
-                )
-            };
-            let message = format!(
-                "tenant {tenant} may spend {} a {word}: {when} {} is spent, {} is reserved for what is rented, and {what} may cost {} ({} an hour for {}); {next}",
-                money(most),
-                money(spent),
-                money(reserved),
-                money(asked),
-                money(price),
-                hours(seconds),
-            );
-            return Err(Refusal {
-                message,
-                until: (!hopeless).then(|| later(now, SHORTER).min(first.end())),
-            });
+    let Some(over) = exceeded(limits, machines, wanted, now) else {
+        return Ok(());
+    };
+    let Exceeded { word, period, .. } = over;
+    let when = if period.start() <= now {
+        format!("this {word}")
+    } else {
+        format!("the {word} from {:.0} on", period.start())
+    };
+    let lasts = wanted.iter().map(|one| at_most(period, one.lasts, now));
+    let seconds = lasts.max().unwrap_or(0);
+    let until = goes_on(limits, machines, wanted, now);
+    let next = match until {
+        Some(at) => format!("it goes on when a machine is given back, or at {at:.0}"),
+        None if over.spent + over.reserved == Decimal::ZERO => {
+            "set maxLifetime or maxTotalPrice to less, or raise the budget".to_owned()
         }
+        None => "it goes on when a machine is given back, and not by time alone: set maxLifetime or maxTotalPrice to less, or raise the budget".to_owned(),
+    };
+    let message = format!(
+        "tenant {tenant} may spend {} a {word}: {when} {} is spent, {} is reserved for what is rented, and {what} may cost {} ({} an hour for {}); {next}",
+        money(over.most),
+        money(over.spent),
+        money(over.reserved),
+        money(over.asked),
+        money(price),
+        hours(seconds),
+    );
+    Err(Refusal { message, until })
+}
+
+/// A limit that purchases would pass, and by what.
+struct Exceeded {
+    word: &'static str,
+    most: Decimal,
+    period: Period,
+    spent: Decimal,
+    reserved: Decimal,
+    asked: Decimal,
+}
+
+/// The first day or month whose limit would be passed.
+fn exceeded(
+    limits: &Limits,
+    machines: &[Machine],
+    wanted: &[Purchase],
+    now: Timestamp,
+) -> Option<Exceeded> {
+    let mut all = limits.horizon(now).map(|(word, most, period)| Exceeded {
+        word,
+        most,
+        period,
+        spent: machines.iter().map(|one| one.spent(period, now)).sum(),
+        reserved: machines.iter().map(|one| one.to_come(period, now)).sum(),
+        asked: (wanted.iter())
+            .map(|one| cost(one.price, at_most(period, one.lasts, now)))
+            .sum(),
+    });
+    all.find(|one| one.spent + one.reserved + one.asked > one.most)
+}
+
+/// When purchases that pass a limit now would pass none, by time alone: when what is left of a day or month pays for the
+/// rest of it, or in the next one. Nothing is promised that what is known now does not show.
+fn goes_on(
+    limits: &Limits,
+    machines: &[Machine],
+    wanted: &[Purchase],
+    now: Timestamp,
+) -> Option<Timestamp> {
+    // What is intended is bought soon or not at all.
+    let begun = |machine: &Machine| match machine.course {
+        Course::Intended { lasts, going, .. } => Machine {
+            course: Course::Runs {
+                from: now,
+                ends: lasts.map(|lasts| later(now, lasts)),
+                idle: false,
+                going,
+            },
+            ..machine.clone()
+        },
+        _ => machine.clone(),
+    };
+    let machines: Vec<Machine> = machines.iter().map(begun).collect();
+    let price: Decimal = wanted.iter().map(|one| one.price).sum();
+    let mut times = Vec::new();
+    for (_, most, period) in limits.horizon(now) {
+        let taken = machines
+            .iter()
+            .map(|one| one.spent(period, now) + one.to_come(period, now));
+        let left = (most - taken.sum::<Decimal>()).max(Decimal::ZERO);
+        if price > Decimal::ZERO {
+            let seconds = (left * Decimal::from(3600) / price).floor();
+            let seconds = i64::try_from(seconds).unwrap_or(i64::MAX / 4);
+            times.push(later(period.end(), SignedDuration::from_secs(-seconds)));
+        }
+        times.push(period.end());
     }
-    Ok(())
+    times.retain(|at| *at > now);
+    times.sort();
+    times
+        .into_iter()
+        .find(|at| exceeded(limits, &machines, wanted, *at).is_none())
 }
 
 /// The machines a budget has given back now, and when it has to be looked at again. The order is idle ones first, then

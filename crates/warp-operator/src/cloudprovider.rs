@@ -20,7 +20,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Client, ResourceExt};
 use warp_api::{CloudProvider, GPURequest};
-use warp_cloud::Kind;
+use warp_cloud::{Kind, Now};
 use warp_runtime::cache::{Cache, Key, Shape, Source};
 use warp_runtime::outside::Outside;
 use warp_runtime::plan::Plan;
@@ -30,6 +30,7 @@ use warp_runtime::runtime::{Registration, Runtime};
 use self::calls::{Inventory, Machines};
 use self::clouds::Clouds;
 use self::observe::Seen;
+use crate::containers::{self, Containers, Nodes};
 use crate::context::Context;
 use crate::gpurequest::{self, GpuRequests};
 use crate::joining::Joining;
@@ -83,12 +84,20 @@ pub(crate) fn register(runtime: &mut Runtime, cx: &Arc<Context>, client: Client,
         client: client.clone(),
         home: home.to_owned(),
     };
+    let now: Now = Arc::new(move || clock.now());
+    let containers = Arc::new(Containers {
+        client: client.clone(),
+        requests: requests.clone(),
+        now: Arc::clone(&now),
+        cx: Arc::downgrade(cx),
+    });
     let clouds = Arc::new(Clouds::new(
         client,
         joining.clone(),
+        Arc::clone(&containers),
         providers.clone(),
         requests.clone(),
-        Arc::new(move || clock.now()),
+        now,
         cx,
     ));
     let inventory = runtime.outside(INVENTORY, NAME, Inventory(Arc::clone(&clouds)));
@@ -111,7 +120,10 @@ pub(crate) fn register(runtime: &mut Runtime, cx: &Arc<Context>, client: Client,
             // Which machines belong to somebody, and whether somebody still needs the provider.
             .watches(&requests, providers_of),
     );
-    GpuRequests::register(runtime, cx, &requests, &providers, machines, &joining);
+    let tended = runtime.outside(containers::NODES, gpurequest::NAME, Nodes(containers));
+    GpuRequests::register(
+        runtime, cx, &requests, &providers, machines, tended, &joining,
+    );
 }
 
 /// The providers a request has had machines of.

@@ -98,8 +98,15 @@ impl FromStr for QueuePolicy {
     }
 }
 
+/// What pods name that stand in for work which waits.
+pub const STAND_IN_IMAGE: &str = "registry.k8s.io/pause:3.10";
+
 /// Numbers that decisions depend on.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the process"
+)]
 pub struct Settings {
     /// Strategy of workloads that name none.
     pub default_strategy: SchedulingStrategy,
@@ -116,6 +123,8 @@ pub struct Settings {
     pub refusal_timeout: Duration,
     /// Work that has run for less is not evicted for work of higher priority.
     pub min_run_time: Duration,
+    /// Whether running work that saves what it does is moved elsewhere where a gang starts by that.
+    pub defragment: bool,
     /// The words for how close together the members of a gang are.
     pub topology_levels: Arc<TopologyLevels>,
     /// What fetches models.
@@ -124,6 +133,12 @@ pub struct Settings {
     pub isolate_tenants: bool,
     /// Whether copies of models are kept on nodes and those labelled, which takes rights of its own.
     pub node_copies: bool,
+    /// Whether work that waits may be shown to the cluster's autoscaler, which takes rights of its own.
+    pub show_pending: bool,
+    /// Whether autoscalers of others are told how to scale services, which takes rights of its own.
+    pub autoscalers: bool,
+    /// The image that pods which stand in for it name. They never run.
+    pub stand_in_image: String,
 }
 
 impl Default for Settings {
@@ -136,10 +151,14 @@ impl Default for Settings {
             node_loss_timeout: Duration::from_mins(5),
             refusal_timeout: Duration::from_mins(5),
             min_run_time: Duration::from_mins(1),
+            defragment: false,
             topology_levels: Arc::default(),
             fetcher: Fetcher::default(),
             isolate_tenants: false,
             node_copies: false,
+            show_pending: false,
+            autoscalers: false,
+            stand_in_image: STAND_IN_IMAGE.to_owned(),
         }
     }
 }

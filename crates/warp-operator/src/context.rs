@@ -18,6 +18,7 @@ use crate::estimates::Forecasts;
 use crate::gpus::Gpus;
 use crate::metrics::Metrics;
 use crate::placement::{Arrivals, Order, Verdicts};
+use crate::providers::NodeProviders;
 use crate::queuedjob::Caches;
 use crate::shapes;
 use crate::tenant::Defaults;
@@ -31,6 +32,8 @@ pub(crate) struct Context {
     pub(crate) wakes: Wakes,
     pub(crate) workloads: Cache<GPUWorkload>,
     pub(crate) jobs: Cache<Job>,
+    /// Jobs whose pods stand in for workloads that wait.
+    pub(crate) stand_ins: Cache<Job>,
     /// Work of others that asks to be queued.
     pub(crate) queued: Arc<Caches>,
     /// What those may name as their priority.
@@ -45,6 +48,8 @@ pub(crate) struct Context {
     pub(crate) refusals: Cache<Event>,
     pub(crate) quotas: Cache<ResourceQuota>,
     pub(crate) gpus: Gpus,
+    /// What is said of providers of nodes, and what came of attempts there.
+    pub(crate) providers_of_nodes: NodeProviders,
     /// Set where the operator serves the whole cluster.
     pub(crate) tenants: std::sync::OnceLock<Cache<warp_api::Tenant>>,
     /// What those say for work that does not.
@@ -93,8 +98,10 @@ impl Context {
         let queued = Arc::new(Caches::follow(runtime, namespace));
         let (noted, at) = (Arc::clone(&arrivals), clock.clone());
         queued.note_arrivals(move |uid, said| noted.note(uid, said, at.now()));
+        let providers_of_nodes = NodeProviders::follow(runtime, home, &workloads);
         Self {
             clock,
+            providers_of_nodes,
             order: Order::new(settings.queue_policy),
             settings,
             metrics,
@@ -102,6 +109,10 @@ impl Context {
             workloads,
             jobs: runtime.cache(
                 Source::within::<Job>(namespace).labels(&ours),
+                shapes::job(),
+            ),
+            stand_ins: runtime.cache(
+                Source::within::<Job>(namespace).labels(label::STANDS_IN_FOR),
                 shapes::job(),
             ),
             queued,

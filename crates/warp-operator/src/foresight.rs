@@ -1,8 +1,11 @@
 //! What the scheduler would do, asked of a snapshot: its own order and its own functions, nothing written.
 //! It serves whoever wants to know before (`warp plan`, `run`) or why not (`warp why`, `queue`). Pure.
 
+mod gang;
 mod jobs;
 mod meeting;
+mod preempt;
+mod rent;
 mod scenario;
 #[cfg(test)]
 mod tests;
@@ -20,9 +23,10 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::core::ObjectMeta;
 use kube::{Resource, ResourceExt};
+use warp_api::providers::ProviderRules;
 use warp_api::tenant::TenantDefaults;
 use warp_api::workload::{Phase, Priority, fold_nodes};
-use warp_api::{GPURequest, GPUWorkload, Tenant, condition, label, reason};
+use warp_api::{CloudProvider, GPURequest, GPUWorkload, Tenant, condition, label, reason};
 use warp_core::explain::{Change, Nearest};
 use warp_core::gpu::Catalogue;
 use warp_runtime::cache::{Cache, Key};
@@ -31,8 +35,8 @@ use crate::config::Settings;
 use crate::estimates::learnt_in;
 use crate::ledger::{self, Ledger, Promise, Reading, provider_of};
 use crate::placement::{
-    Claim, Claimant, Decision, Desk, Endings, Evictable, Line, Order, Place, Quotas, Rented,
-    Runner, Tenancy, by_share,
+    Bought, Claim, Claimant, Decision, Desk, Endings, Evictable, History, Line, Order, Place,
+    Providers, Quotas, Rented, Runner, Tenancy, by_share,
 };
 pub use crate::queuedjob::{End, KINDS, Queued, QueuedKind, kind_named};
 use crate::tenant::by_namespace;
@@ -40,8 +44,11 @@ use crate::workload::{
     Asking, Class, Given, Running, Seen, attempt, class_name, ends_of, over, owns, promises, rank,
     rents, shell, suspended,
 };
+pub use gang::GangChanges;
 pub use jobs::{Hold, QueuedJob, Waiter, everybody, hold_of, jobs_without_place, outlook_of_job};
 use meeting::Meeting;
+pub use preempt::Preempting;
+pub use rent::Renting;
 
 /// Holders of what a workload waits for that are tried one by one.
 const HOLDERS: usize = 8;
@@ -64,8 +71,14 @@ pub struct Cluster {
     pub priorities: Vec<Arc<PriorityClass>>,
     /// What is rented, and for whom.
     pub requests: Vec<Arc<GPURequest>>,
+    /// What clouds sell; none for who may not read it.
+    pub clouds: Option<Vec<Arc<CloudProvider>>>,
+    /// What tenants with budgets have spent on machines whose requests are gone.
+    pub ledgers: Vec<Arc<ConfigMap>>,
     /// The GPU models that are known.
     pub catalogue: Arc<Catalogue>,
+    /// What an administrator says of providers.
+    pub provider_rules: Arc<ProviderRules>,
     /// What the operator has learnt about run times (`warp-durations` of its namespace), for policies that go by it.
     pub learnt: Option<Arc<ConfigMap>>,
     /// What tenants say for work that does not, once somebody has asked.
@@ -126,6 +139,14 @@ pub struct Look {
     pub in_the_way: Vec<Holder>,
     /// Changes of the workload that make it fit now, each set minimal.
     pub changes: Vec<Vec<Change>>,
+    /// What is or would be rented for it while it waits, if it asks for that.
+    pub rent: Option<Renting>,
+    /// Whose place it may take later, while it waits for room.
+    pub preempts: Option<Preempting>,
+    /// What would let a gang start now.
+    pub gang: GangChanges,
+    /// The tenant of its namespace, where only one claims it.
+    pub tenant: Option<Arc<Tenant>>,
 }
 
 /// Nodes that are alike to a request.
@@ -275,6 +296,15 @@ impl Cluster {
         known.get(namespace).copied().unwrap_or_default()
     }
 
+    /// The tenant of a workload's namespace, where only one claims it.
+    fn tenant_of(&self, workload: &GPUWorkload) -> Option<Arc<Tenant>> {
+        let namespace = workload.namespace()?;
+        let owners = by_namespace(&self.tenants, &self.namespaces);
+        let name = &*owners.get(&namespace)?.name;
+        let mut tenants = self.tenants.iter();
+        tenants.find(|one| one.name_any() == name).cloned()
+    }
+
     /// What Jobs whose pods are not there yet have been promised.
     fn promised(&self) -> Vec<Promise> {
         let mut made: BTreeMap<&str, Vec<Arc<Pod>>> = BTreeMap::new();
@@ -351,7 +381,8 @@ impl Cluster {
     fn runners(&self, now: Timestamp) -> Vec<Arc<dyn Runner>> {
         let all = self.belongings();
         let running = all.filter_map(|(workload, jobs, pods)| {
-            Running::of(workload, &jobs, &pods, self.given_to(workload), now)
+            let known = (self.given_to(workload), &self.catalogue);
+            Running::of(workload, &jobs, &pods, known, now)
         });
         running
             .map(|one| Arc::new(one) as Arc<dyn Runner>)
@@ -367,6 +398,12 @@ impl Cluster {
         };
         let first = |request: &GPURequest| rents(request, workload);
         Rented::new(&self.requests, first, &self.tenants, &self.namespaces)
+    }
+
+    /// What is said of providers, and how they stand.
+    fn providers(&self, now: Timestamp) -> Providers {
+        let history = History::of(self.workloads.iter().map(|one| &**one));
+        Providers::new(Arc::clone(&self.provider_rules), &history, now)
     }
 
     fn tenancy(&self, ledger: &Ledger) -> Tenancy {
@@ -483,15 +520,23 @@ impl Cluster {
         let kept = Line::new(settings.queue_policy, now, || self.endings(), Vec::new());
         let kept = kept.ordered_by(&order);
         let evictable = Evictable::new(self.runners(now), now, settings.min_run_time);
+        let bought = Bought::new(&self.nodes, &ledger, &wanted, now);
         let mut desk = Desk::new(&wanted, quotas, tenancy, kept, settings)
             .ordered_by(&order)
             .evicting(evictable)
-            .keeping(self.rented());
+            .keeping(self.rented())
+            .keeping_bought(bought)
+            .comparing(self.providers(now));
         let (mut told, mut of_jobs) = (Vec::new(), Vec::new());
+        let mut going = Vec::new();
         for (who, claimant) in &all {
             let decision = claimant.as_ref().map_or(Decision::Skip, |claimant| {
                 desk.decide(&mut ledger, &**claimant)
             });
+            if let Decision::Evict(runners, ..) = &decision {
+                let names = runners.iter().map(|one| one.runs().key.to_string());
+                going.push((*who, names.collect()));
+            }
             match who {
                 Whose::Workload(at) => told.push(InLine {
                     outlook: outlook(&ledger, decision, || {
@@ -511,6 +556,7 @@ impl Cluster {
             order: all.into_iter().map(|(who, _)| who).collect(),
             ledger,
             told,
+            going,
             jobs: of_jobs,
             kept: kept.unwrap_or_default(),
         }
@@ -531,6 +577,8 @@ struct Decided {
     /// With what was placed.
     ledger: Ledger,
     told: Vec<InLine>,
+    /// Who is asked to end for whom.
+    going: Vec<(Whose, Vec<String>)>,
     jobs: Vec<(Arc<Queued>, Outlook)>,
     /// Nodes kept from the next one.
     kept: Vec<Arc<str>>,
@@ -543,6 +591,13 @@ impl Decided {
         let mut workloads = workloads.filter(|who| matches!(who, Whose::Workload(_)));
         let at = workloads.position(|who| *who == Whose::Workload(place))?;
         self.told.get(at).map(|told| &told.outlook)
+    }
+
+    /// Who would go for one of the workloads in line.
+    fn going_for(&self, place: usize) -> Option<Vec<String>> {
+        let mut going = self.going.iter();
+        let found = going.find(|(who, _)| *who == Whose::Workload(place))?;
+        Some(found.1.clone())
     }
 }
 
@@ -663,9 +718,26 @@ pub fn look(
     let claim = asking.claim();
     // What it meets when its turn comes: those ahead are served.
     let ahead = cluster.decide(&line_ahead, &jobs_ahead, Some(claim), settings, now);
-    let meeting = Meeting::new(cluster, &ahead.ledger, &own, claim, ahead.kept);
+    let closed = cluster.providers(now).closed(&ahead.ledger, claim);
+    let meeting = Meeting::new(cluster, &ahead.ledger, &own, claim, (ahead.kept, closed));
     let meeting = meeting.ok_or_else(|| "it asks for no pod".to_owned())?;
     let mut look = meeting.look(told, jobs_ahead, outlook);
+    look.rent = rent::renting(cluster, &own, &look.outlook, now);
+    look.tenant = cluster.tenant_of(&own);
+    let mine = (place, &look.outlook);
+    look.preempts = preempt::preempting(cluster, (&line, &jobs), mine, settings, now);
+    let room = [reason::WAITING_FOR_CAPACITY, reason::NEVER_FITS];
+    let waits_for_room =
+        matches!(&look.outlook, Outlook::Waits { reason, .. } if room.contains(reason));
+    if own.spec.is_gang() && waits_for_room {
+        let starts = |changed: GPUWorkload| {
+            let mut line = line.clone();
+            line[place] = Arc::new(changed);
+            let decided = cluster.decide(&line, &jobs, None, settings, now);
+            matches!(decided.outlook_of(place), Some(Outlook::Starts(_)))
+        };
+        look.gang = gang::changes(&own, starts);
+    }
     // Whoever is ahead would have the room first.
     look.in_the_way.truncate(HOLDERS);
     look.in_the_way.retain(|holder| {

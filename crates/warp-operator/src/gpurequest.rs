@@ -6,6 +6,7 @@
 mod bootstrap;
 mod caller;
 mod choose;
+mod container;
 mod costs;
 mod drive;
 mod ending;
@@ -14,6 +15,8 @@ mod money;
 mod notice;
 mod observe;
 mod plan;
+mod pod_status;
+mod prospect;
 mod say;
 #[cfg(test)]
 mod tests;
@@ -25,7 +28,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::ResourceExt;
 use warp_api::{CloudProvider, GPURequest, Tenant};
 use warp_cloud::Kind;
@@ -35,9 +38,13 @@ use warp_runtime::plan::Plan;
 use warp_runtime::reconcile::Reconcile;
 use warp_runtime::runtime::{Registration, Runtime, Wakes};
 
-pub(crate) use self::costs::{LABEL as LEDGER, of_attempt as cost_of};
+pub(crate) use self::costs::{
+    LABEL as LEDGER, of_attempt as cost_of, of_provider as cost_of_earlier,
+};
 pub(crate) use self::money::machines;
 use self::observe::Seen;
+pub(crate) use self::observe::unfit_of;
+pub(crate) use self::prospect::{Market, prospect};
 use crate::context::Context;
 use crate::joining::{CERTIFICATES, Certificates, Joining, TOKENS, Tokens};
 use crate::tenant;
@@ -53,6 +60,8 @@ pub(crate) struct GpuRequests {
     all: Cache<GPURequest>,
     providers: Cache<CloudProvider>,
     machines: Vec<(Kind, Outside)>,
+    /// Nodes that are containers.
+    tended: Outside,
     tokens: Outside,
     certificates: Outside,
     home: String,
@@ -68,6 +77,7 @@ impl GpuRequests {
         all: &Cache<GPURequest>,
         providers: &Cache<CloudProvider>,
         machines: Vec<(Kind, Outside)>,
+        tended: Outside,
         joining: &Joining,
     ) {
         let tokens = runtime.outside(TOKENS, NAME, Tokens(joining.clone()));
@@ -76,6 +86,7 @@ impl GpuRequests {
             all: all.clone(),
             providers: providers.clone(),
             machines,
+            tended,
             tokens,
             certificates,
             home: joining.home.clone(),
@@ -94,6 +105,7 @@ impl GpuRequests {
         };
         let (rented, nodes) = (all.clone(), cx.nodes.clone());
         let companions = all.clone();
+        let (containers, pods) = (all.clone(), cx.pods.clone());
         runtime.register(
             Registration::of(kind, all)
                 // One at a time: what one buys counts against the limits that the next one looks at.
@@ -107,6 +119,22 @@ impl GpuRequests {
                     };
                     let others = together::concerned(changed, &companions.all());
                     others.iter().map(|other| Key::of(&**other)).collect()
+                })
+                .watches_changes(&pods, move |old, new| {
+                    if said_by_pod(old) == said_by_pod(new) {
+                        return Vec::new();
+                    }
+                    let node = new.or(old).and_then(crate::ledger::node_of);
+                    let has = |request: &&Arc<GPURequest>| {
+                        let attempts = request.status.iter().flat_map(|status| &status.attempts);
+                        let mut open = attempts.filter(|attempt| attempt.outcome.is_none());
+                        open.any(|one| one.is_container() && Some(one.machine.as_str()) == node)
+                    };
+                    let all = node.map(|_| containers.all()).unwrap_or_default();
+                    all.iter()
+                        .filter(has)
+                        .map(|request| Key::of(&**request))
+                        .collect()
                 })
                 .watches_changes(providers, move |old, new| {
                     if offers(old) == offers(new) {
@@ -148,6 +176,14 @@ impl GpuRequests {
 fn told(node: Option<&Node>) -> (Option<BTreeMap<String, String>>, bool) {
     let said = node.map(|node| node.annotations().clone());
     (said, node.is_some_and(ending::is_ready))
+}
+
+/// What a pod says that the request for the container it is acts on.
+fn said_by_pod(pod: Option<&Pod>) -> Option<(Option<String>, Option<&str>, bool, bool)> {
+    let pod = pod?;
+    let going = pod.metadata.deletion_timestamp.is_some();
+    let node = crate::ledger::node_of(pod);
+    Some((pod.uid(), node, going, crate::ledger::finished(pod)))
 }
 
 /// Counts attempts as they end, and has what is rented read whenever it is asked for.
@@ -225,12 +261,15 @@ fn outside_name(provider: &str, machine: &str) -> String {
     format!("{provider}/{machine}")
 }
 
-/// The ConfigMap of one month's costs: one for each tenant, and one for what is no tenant's.
-fn costs_key(home: &str, month: &str, tenant: Option<&str>) -> Key {
-    let name = match tenant {
-        None => format!("costs-{month}"),
-        Some(tenant) => format!("costs-{month}-{tenant}"),
-    };
+/// The ConfigMap of one month's costs: one for each tenant, and one for what is no tenant's. Those of containers have parts.
+fn costs_key(home: &str, month: &str, tenant: Option<&str>, part: Option<u64>) -> Key {
+    let tenant = tenant.map(|tenant| format!("-{tenant}"));
+    let part = part.map(|part| format!(".{part}"));
+    let name = format!(
+        "costs-{month}{}{}",
+        tenant.unwrap_or_default(),
+        part.unwrap_or_default()
+    );
     Key::new(home, &name)
 }
 

@@ -6,14 +6,12 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::ResourceExt;
 use parking_lot::RwLock;
 use warp_api::gpus::{self, CONFIG_MAP};
 use warp_core::gpu::Catalogue;
-use warp_runtime::cache::Source;
 use warp_runtime::runtime::Runtime;
 
-use crate::{placement, shapes};
+use crate::said;
 
 /// What is known now.
 #[derive(Clone, Debug, Default)]
@@ -22,16 +20,9 @@ pub(crate) struct Gpus(Arc<RwLock<Arc<Catalogue>>>);
 impl Gpus {
     /// Follows the ConfigMap of this namespace.
     pub(crate) fn follow(runtime: &mut Runtime, home: &str) -> Self {
-        let only = format!("metadata.name={CONFIG_MAP}");
-        let source = Source::within::<ConfigMap>(Some(home)).fields(&only);
-        let maps = runtime.cache(source, shapes::as_it_is());
-        let (known, wakes) = (Self::default(), runtime.wakes());
+        let known = Self::default();
         let heard = known.clone();
-        maps.listen(move |_, new: Option<&ConfigMap>| {
-            if heard.set(new) {
-                wakes.wake_sweep(placement::NAME);
-            }
-        });
+        said::follow(runtime, home, CONFIG_MAP, move |new| heard.set(new));
         known
     }
 
@@ -42,16 +33,7 @@ impl Gpus {
     /// Takes a ConfigMap in, or that there is none; whether anything else is known now.
     fn set(&self, map: Option<&ConfigMap>) -> bool {
         let (catalogue, bad) = gpus::catalogue(map);
-        let version = map.and_then(ResourceExt::resource_version);
-        for entry in &bad {
-            tracing::warn!(
-                configmap = CONFIG_MAP,
-                version,
-                entry = entry.name,
-                problem = entry.problem,
-                "a GPU model is left out"
-            );
-        }
+        said::warn(CONFIG_MAP, map, &bad);
         let mut known = self.0.write();
         if **known == catalogue {
             return false;

@@ -8,37 +8,44 @@
 mod adapters;
 mod arguments;
 mod assess;
+mod autoscaler;
 mod claim;
 mod copies;
 mod evict;
 mod figures;
 mod group;
+mod lingering;
 mod objects;
 mod observe;
 mod plan;
+mod pools;
 mod scrape;
+mod status;
 #[cfg(test)]
 mod tests;
 mod unplaced;
 mod vendor;
+mod wanted;
 mod weights;
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::ResourceExt;
 use warp_api::{InferenceService, ModelCache, label};
 use warp_runtime::cache::{Cache, Key, Shape, Source};
 use warp_runtime::plan::Plan;
-use warp_runtime::reconcile::Reconcile;
+use warp_runtime::reconcile::{Reconcile, Refusal};
 use warp_runtime::runtime::{Registration, Runtime};
 
 use crate::context::Context;
 use crate::placement;
 use crate::workload::Class;
+use autoscaler::ScaledObject;
 use observe::Seen;
 
 pub(crate) use claim::Claims;
@@ -54,6 +61,8 @@ pub(crate) struct InferenceServices {
     sets: Cache<StatefulSet>,
     pods: Cache<Pod>,
     caches: Cache<ModelCache>,
+    /// Autoscalers of others; none: no right to tell any.
+    autoscalers: Option<(Cache<HorizontalPodAutoscaler>, Cache<ScaledObject>)>,
     loads: scrape::Loads,
     /// Whether engines are asked also where nothing follows from it but what is told.
     asks: bool,
@@ -95,7 +104,14 @@ impl InferenceServices {
                 }],
             },
         );
+        let autoscalers = cx.settings.autoscalers.then(|| {
+            // By name, not by label: one of somebody else in the place of ours must be seen.
+            let hpas = runtime.cache_if_served(Source::all::<HorizontalPodAutoscaler>(), whole());
+            let scaled = runtime.cache_if_served(Source::all::<ScaledObject>(), whole());
+            (hpas, scaled)
+        });
         let kind = Self {
+            autoscalers: autoscalers.clone(),
             deployments: deployments.clone(),
             services: services.clone(),
             sets: sets.clone(),
@@ -113,8 +129,12 @@ impl InferenceServices {
             }
         });
         let (known, everyone) = (all.clone(), all.clone());
+        let mut registration = Registration::of(kind, all);
+        if let Some((hpas, scaled)) = &autoscalers {
+            registration = registration.owns(hpas).owns(scaled);
+        }
         runtime.register(
-            Registration::of(kind, all)
+            registration
                 .owns(&deployments)
                 .owns(&services)
                 .owns(&sets)
@@ -184,6 +204,16 @@ impl Reconcile for InferenceServices {
 
     fn plan(&self, service: &InferenceService, seen: &Seen, now: Timestamp) -> Plan {
         plan::plan(service, seen, now)
+    }
+
+    fn refused(
+        &self,
+        service: &InferenceService,
+        seen: &Seen,
+        refusal: &Refusal,
+        now: Timestamp,
+    ) -> Option<Plan> {
+        Some(plan::rejected(service, seen, refusal, now))
     }
 
     fn gone(&self, key: &Key) {

@@ -19,7 +19,7 @@ use warp_core::fleet::{Fleet, Request, Work, WorkState};
 use warp_core::gpu::{Catalogue, Device, NodeGpus};
 
 pub(crate) use books::{Books, Sources};
-pub(crate) use node::{is_ready, model_name, provider_of, takes_pods};
+pub(crate) use node::{allocatable, devices, is_ready, model_name, provider_of, takes_pods};
 pub(crate) use pod::{finished, is_behind, let_through, node_of, pin, pinned_to, waits_for_volume};
 pub(crate) use volumes::Storage;
 pub use warp_api::pod::request;

@@ -21,7 +21,7 @@ use kube::ResourceExt;
 use warp_api::{InferenceService, ModelCache, label};
 use warp_runtime::cache::{Cache, Shape, Source};
 use warp_runtime::plan::Plan;
-use warp_runtime::reconcile::Reconcile;
+use warp_runtime::reconcile::{Reconcile, Refusal};
 use warp_runtime::runtime::{Registration, Runtime};
 
 use crate::config::Settings;
@@ -185,5 +185,15 @@ impl Reconcile for ModelCaches {
 
     fn plan(&self, cache: &ModelCache, seen: &Seen, now: Timestamp) -> Plan {
         plan::plan(cache, seen, now)
+    }
+
+    fn refused(
+        &self,
+        cache: &ModelCache,
+        seen: &Seen,
+        refusal: &Refusal,
+        now: Timestamp,
+    ) -> Option<Plan> {
+        Some(plan::rejected(cache, seen, refusal, now))
     }
 }

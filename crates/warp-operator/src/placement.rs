@@ -3,20 +3,25 @@
 //! visible to its next pass before the watch brings it back.
 
 mod arrivals;
+mod bought;
 mod carry_out;
 mod claim;
 mod decide;
+mod defragment;
 mod evict;
 mod explain;
 mod gang;
+mod history;
 mod kept;
 mod line;
 mod memo;
 mod order;
 pub(crate) mod part;
+mod providers;
 mod quota;
 mod reclaim;
 mod rented;
+mod request;
 mod roll;
 mod shape;
 mod share;
@@ -49,18 +54,22 @@ use roll::{Reader, Roll};
 use walk::{Decided, Walk};
 
 pub(crate) use arrivals::Arrivals;
+pub(crate) use bought::Bought;
 pub(crate) use claim::{
     Account, Asks, Claim, Claimant, Claimants, FirstUser, Heard, Holder, Place, PodClaim,
     Scheduler, Waking,
 };
-pub(crate) use decide::{Decision, Desk, base_request, elsewhere, require};
+pub(crate) use decide::{Decision, Desk};
 pub(crate) use evict::{Cause, Evictable, Runner, Runs};
-pub(crate) use explain::{KEPT, REFUSED};
+pub(crate) use explain::{KEPT, REFUSED, can_be_made, never_a_container, shut_off};
+pub(crate) use history::History;
 pub(crate) use kept::Kept;
 pub(crate) use line::{Endings, Held, Line};
 pub(crate) use order::{Order, Turn, in_order, policy};
+pub(crate) use providers::{Closed, Providers, off_limits};
 pub(crate) use quota::Quotas;
 pub(crate) use rented::Rented;
+pub(crate) use request::{base_request, elsewhere, require};
 pub(crate) use share::by_share;
 pub(crate) use tenancy::Tenancy;
 pub(crate) use verdict::{Verdict, Verdicts};
@@ -106,6 +115,10 @@ struct State {
     kept: Kept,
     /// The nodes that were rented for somebody, as of the last pass.
     rented: Rented,
+    /// The nodes that came while work was shown, as of the last pass.
+    bought: Bought,
+    /// What is said of providers and how they stand, as of the last pass.
+    providers: Providers,
     /// What the last pass was decided on, where it left nothing to do.
     settled: Option<Settled>,
     /// When all of it was last compared with the API.
@@ -168,7 +181,9 @@ impl Sweep for Placement {
         } else {
             UNTOLD
         };
-        waiting.then(|| later(self.cx.clock.now(), pause))
+        let now = self.cx.clock.now();
+        let due = self.state.lock().roll.next_due(now);
+        waiting.then(|| due.map_or(later(now, pause), |due| later(now, pause).min(due)))
     }
 }
 
@@ -197,6 +212,8 @@ impl Placement {
                 held: Vec::new(),
                 kept: Kept::default(),
                 rented: Rented::default(),
+                bought: Bought::default(),
+                providers: Providers::default(),
                 settled: None,
                 checked: None,
             }),
@@ -260,11 +277,15 @@ impl Placement {
             state.books.catch_up_with(promises);
             return Look::Unlisted;
         };
-        self.read(state, &tenants);
+        self.read(state, &tenants, now);
         let order = cx.order.refresh(state.roll.evictable_share(), now);
         state.roll.reorder(order, self.reader(), now);
         state.books.catch_up_with(promises);
+        let late = state.roll.catch_up_late(self.reader(), now);
+        state.books.promised(late);
         self.check(state, now);
+        // Of all nodes the ledger has, also those that came while it was checked.
+        self.keep_bought(state, now);
         let unchanged = state.settled.filter(|settled| {
             settled.line == state.roll.changes()
                 && settled.epoch == state.books.epoch()
@@ -298,7 +319,7 @@ impl Placement {
     }
 
     /// Reads what decisions depend on besides claims, nodes and pods.
-    fn read(&self, state: &mut State, tenants: &[Arc<Tenant>]) {
+    fn read(&self, state: &mut State, tenants: &[Arc<Tenant>], now: Timestamp) {
         let (cx, books) = (&*self.cx, &mut state.books);
         if self.storage_changed.swap(false, atomic::Ordering::SeqCst) {
             books.set_storage(ledger::Storage {
@@ -320,6 +341,11 @@ impl Placement {
         let known: Vec<_> = known.collect();
         if state.tenants != known {
             state.tenants = known;
+            books.outdated();
+        }
+        let providers = cx.providers_of_nodes.standing(now);
+        if state.providers != providers {
+            state.providers = providers;
             books.outdated();
         }
         let rented = self.rented(tenants);
@@ -367,6 +393,21 @@ impl Placement {
         let kept = state.kept.promises();
         let promises = state.roll.promises().cloned().chain(kept);
         state.books.rebuild(promises.collect());
+    }
+
+    /// Keeps nodes that came while work was shown for that work.
+    fn keep_bought(&self, state: &mut State, now: Timestamp) {
+        let shown = state.roll.shown();
+        let nodes = if shown.is_empty() {
+            Vec::new()
+        } else {
+            self.cx.nodes.all()
+        };
+        let bought = Bought::new(&nodes, state.books.ledger_mut(), &shown, now);
+        if state.bought != bought {
+            state.bought = bought;
+            state.books.outdated();
+        }
     }
 
     /// The nodes that were rented for somebody.

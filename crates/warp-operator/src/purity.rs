@@ -19,6 +19,10 @@ const DO_IO: &[(&str, &str)] = &[
         "cloudprovider/clouds.rs",
         "reads credentials and opens accounts",
     ),
+    (
+        "containers.rs",
+        "reads pods that are containers at a cloud and says that their nodes live",
+    ),
     ("estimates.rs", "keeps what was learnt in a ConfigMap"),
     ("inferenceservice.rs", "waits for its observation"),
     (

@@ -87,7 +87,7 @@ async fn run_parts(
     let services = config.namespace.is_none();
     let services = services.then(|| InferenceServices::all(&mut runtime));
     if let Some(services) = &services {
-        claimants.push(inferenceservice::Claims::following(&cx, services));
+        claimants.extend(inferenceservice::Claims::following(&cx, services));
     }
     placement::register(&mut runtime, &cx, claimants);
     let mut claimants = vec![workload::Claims::of(&cx)];

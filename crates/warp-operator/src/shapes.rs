@@ -23,6 +23,8 @@ pub(crate) const BY_SERVICE: usize = 4;
 
 /// Longest text that is taken for a time.
 const TIME_CHARACTERS: usize = 64;
+/// Longest text that is taken for which GPUs will do: sixteen models and a size.
+const GPU_CHARACTERS: usize = 2048;
 
 pub(crate) fn workload() -> Shape<GPUWorkload> {
     Shape {
@@ -73,7 +75,7 @@ pub(crate) fn pod() -> Shape<Pod> {
         },
         trim: |pod| {
             pod.managed_fields_mut().clear();
-            keep_checkpoint(pod);
+            keep_annotations(pod);
             let (over, gated) = (finished(pod), is_behind(pod, label::SERVING_GATE));
             if let Some(spec) = pod.spec.as_mut() {
                 if over {
@@ -106,13 +108,19 @@ pub(crate) fn pod() -> Shape<Pod> {
     }
 }
 
-/// Of a pod's annotations only the one in which it says when it last saved its work.
-fn keep_checkpoint(pod: &mut Pod) {
+/// Of a pod's annotations only those in which it or its node says when it last saved its work, and which GPUs will do for a
+/// copy.
+fn keep_annotations(pod: &mut Pod) {
     let annotations = std::mem::take(pod.annotations_mut());
+    let gpus = annotations.get_key_value(label::GPU);
+    if let Some((name, text)) = gpus.filter(|(_, text)| text.len() <= GPU_CHARACTERS) {
+        pod.annotations_mut().insert(name.clone(), text.clone());
+    }
     let name = annotations.get(label::CHECKPOINT_ANNOTATION);
     let said = name.and_then(|name| annotations.get_key_value(name));
-    let told = said.filter(|(_, time)| time.len() <= TIME_CHARACTERS);
-    if let Some((name, time)) = told {
+    let seen = annotations.get_key_value(label::CHECKPOINT_FILE_TIME);
+    let told = said.into_iter().chain(seen);
+    for (name, time) in told.filter(|(_, time)| time.len() <= TIME_CHARACTERS) {
         pod.annotations_mut().insert(name.clone(), time.clone());
     }
 }

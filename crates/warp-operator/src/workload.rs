@@ -18,6 +18,7 @@ mod pod;
 mod rank;
 mod rent;
 mod say;
+mod shown;
 mod spec_hash;
 #[cfg(test)]
 mod tests;
@@ -52,7 +53,7 @@ pub(crate) use gang::{is_gated, let_go};
 pub(crate) use objects::shell;
 pub(crate) use pod::started;
 pub(crate) use rank::{Class, Given, Rank, class_name, rank};
-pub(crate) use rent::{rents, tenant_of};
+pub(crate) use rent::{Prospect, foresee as foresee_rent, rents, tenant_of};
 
 pub(crate) use observe::Seen;
 use observe::see_all;
@@ -81,7 +82,11 @@ pub(crate) fn register(runtime: &mut Runtime, cx: &Arc<Context>) {
     runtime.register(
         Registration::of(kind, &cx.workloads)
             .watches(&cx.jobs, |job| owner_key(job).into_iter().collect())
-            .watches(&cx.pods, |pod| owner_key(pod).into_iter().collect())
+            .watches(&cx.stand_ins, |job| stood_in_for(job).into_iter().collect())
+            .watches(&cx.pods, |pod| {
+                let key = owner_key(pod).or_else(|| stood_in_for(pod));
+                key.into_iter().collect()
+            })
             .watches(&cx.refusals, move |event| {
                 event_key(&jobs, event).into_iter().collect()
             })
@@ -125,6 +130,12 @@ impl Reconcile for Workloads {
 pub(crate) fn owner_key<K: ResourceExt>(object: &K) -> Option<Key> {
     let name = object.labels().get(label::WORKLOAD)?;
     object.labels().get(label::WORKLOAD_UID)?;
+    Some(Key::new(&object.namespace()?, name))
+}
+
+/// The workload that an object stands in for.
+fn stood_in_for<K: ResourceExt>(object: &K) -> Option<Key> {
+    let name = object.labels().get(label::STANDS_IN_FOR)?;
     Some(Key::new(&object.namespace()?, name))
 }
 

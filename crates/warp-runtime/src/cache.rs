@@ -203,6 +203,11 @@ impl<K: Resource + Send + Sync + 'static> Cache<K> {
         self.is_synced() || matches!(self.health(), Health::Missing | Health::Refused(_))
     }
 
+    /// Whether the API server has the kind: its last list was answered.
+    pub fn is_served(&self) -> bool {
+        self.store.is_served()
+    }
+
     /// How reading it goes.
     pub fn health(&self) -> Health {
         self.store.health()

@@ -203,6 +203,7 @@ mod tests {
             SyncError::Execute(ExecuteError {
                 verb: "patch",
                 kind: String::new(),
+                sub: None,
                 name: String::new(),
                 source: Box::new(kube::Error::Api(Box::new(status))),
             })

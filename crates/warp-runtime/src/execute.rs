@@ -38,6 +38,8 @@ use crate::plan::{Action, Kind, Plan, as_json};
 pub struct ExecuteError {
     pub verb: &'static str,
     pub kind: String,
+    /// The part of it that was asked for, such as `eviction`.
+    pub sub: Option<&'static str>,
     pub name: String,
     #[source]
     pub source: Box<kube::Error>,

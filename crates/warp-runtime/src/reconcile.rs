@@ -14,7 +14,7 @@ use tracing::Instrument;
 use crate::Clock;
 use crate::cache::{Cache, Health, Key};
 use crate::driver::{Controller, SyncError, later};
-use crate::execute::Executor;
+use crate::execute::{ExecuteError, Executor, status_of};
 use crate::kind::Kind;
 use crate::pass::{Correlation, Observer, Pass};
 use crate::plan::Plan;
@@ -24,7 +24,7 @@ use crate::runtime::{Needs, Wakes};
 pub trait Reconcile: Send + Sync + 'static {
     type Object: Resource<DynamicType = ()> + Send + Sync + 'static;
     /// Everything a plan needs besides the object.
-    type Seen: Send;
+    type Seen: Send + Sync;
 
     /// Names the controller in logs, metrics, readiness and wake-ups: one lower-case word.
     const NAME: &'static str;
@@ -37,8 +37,45 @@ pub trait Reconcile: Send + Sync + 'static {
     fn plan(&self, object: &Self::Object, seen: &Self::Seen, now: Timestamp) -> Plan;
     /// Writes into what a plan writes on whose behalf it is carried out, for a kind whose objects remember that.
     fn sign(&self, _pass: &Pass, _plan: &mut Plan) {}
+    /// The API server does not take something that a plan makes as it is: a plan that tells so in the object's status. The
+    /// pass is tried again all the same. None: only the log tells.
+    fn refused(
+        &self,
+        _object: &Self::Object,
+        _seen: &Self::Seen,
+        _refusal: &Refusal,
+        _now: Timestamp,
+    ) -> Option<Plan> {
+        None
+    }
     /// The object is gone: forget what is remembered of it.
     fn gone(&self, _key: &Key) {}
+}
+
+/// Something that the API server does not take as it is, with its own words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub kind: String,
+    pub name: String,
+    pub words: String,
+    /// It might be taken another time: a quota, a policy or a right speaks against it, not its form.
+    pub forbidden: bool,
+}
+
+impl Refusal {
+    /// What a failure says about a child; none where it says nothing about what was sent, or is about the object itself.
+    fn of(error: &ExecuteError, owner: &Kind) -> Option<Self> {
+        let status = status_of(&error.source)?;
+        // A conflict, a missing namespace or a server that is busy is not the sender's fault.
+        let about_it = matches!(status.code, 400 | 403 | 422);
+        // Nor is it about something that is made, where a pod may not be asked to go.
+        (about_it && error.sub.is_none() && error.kind != owner.kind).then(|| Self {
+            kind: error.kind.clone(),
+            name: error.name.clone(),
+            words: status.message.clone(),
+            forbidden: status.code == 403,
+        })
+    }
 }
 
 /// How often a kind that cannot be read asks whether that has changed.
@@ -104,11 +141,32 @@ impl<R: Reconcile> KindController<R> {
         let mut plan = self.kind.plan(object, &seen, self.clock.now());
         self.kind.sign(pass, &mut plan);
         let wakes = std::mem::take(&mut plan.wake);
-        let again = self.executor.execute(pass, plan).await?;
+        let again = match self.executor.execute(pass, plan).await {
+            Ok(again) => again,
+            Err(error) => {
+                self.tell(pass, object, &seen, &error).await;
+                return Err(error.into());
+            }
+        };
         for wake in wakes {
             self.wakes.wake(wake.controller, wake.key);
         }
         Ok(again)
+    }
+}
+
+impl<R: Reconcile> KindController<R> {
+    /// Has the object say that something of it was refused. Where that fails too the next pass tells it.
+    async fn tell(&self, pass: &Pass, object: &R::Object, seen: &R::Seen, error: &ExecuteError) {
+        let now = self.clock.now();
+        let refusal = Refusal::of(error, &Kind::of::<R::Object>());
+        let plan = refusal.and_then(|refusal| self.kind.refused(object, seen, &refusal, now));
+        if let Some(mut plan) = plan {
+            self.kind.sign(pass, &mut plan);
+            if let Err(error) = self.executor.execute(pass, plan).await {
+                tracing::debug!(%error, "a refusal was not told");
+            }
+        }
     }
 }
 

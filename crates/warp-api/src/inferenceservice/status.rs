@@ -4,6 +4,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::AcceleratorStatus;
+
 /// What the operator has seen and decided.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -48,6 +50,10 @@ pub struct InferenceServiceStatus {
     /// Nodes one copy spans, where that is more than one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes_per_replica: Option<i32>,
+    /// The pools of `spec.accelerators`, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub accelerators: Vec<AcceleratorStatus>,
     /// The copies, where each spans nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000))]
@@ -82,7 +88,7 @@ pub struct InferenceServiceStatus {
     /// How copies are replaced by those of a new spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<String>,
-    /// `Ready`: enough copies answer. `Accepted`: the spec can be carried out.
+    /// `Ready`: enough copies answer. `Accepted`: the spec can be carried out. `HandedOver`: its autoscaler was told.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }

@@ -17,6 +17,19 @@ pub struct NodeCopies {
     #[serde(default = "default_path")]
     #[schemars(length(min = 2, max = 256), regex(pattern = r"^/[^:]+$"))]
     pub path: String,
+    /// Bytes that copies may take below `path` on each node, such as `200Gi`: of all caches that name that path, in every
+    /// namespace. The oldest cache that gives one decides; another that gives a different one gets no new copies. No limit
+    /// where none gives one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[1-9][0-9]{0,8}(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$"))]
+    pub quota: Option<String>,
+    /// Where room lacks, idle copies of a lower priority go first, and none goes for one of a lower priority.
+    #[serde(default)]
+    #[schemars(range(min = -1_000_000, max = 1_000_000))]
+    pub priority: i32,
+    /// Its copies never make room for others.
+    #[serde(default)]
+    pub pinned: bool,
 }
 
 fn default_path() -> String {
@@ -35,12 +48,29 @@ pub struct NodeCopy {
     pub content_key: String,
     /// How far it is.
     pub phase: CopyPhase,
-    /// What it waits for, or why it failed.
+    /// What it waits for, why it failed, or for whom it made room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Its bytes, as soon as they are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<i64>,
+    /// Bytes that are kept for it while it comes, where the node has a quota.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room: Option<i64>,
     /// When it was verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fetched_at: Option<Time>,
+    /// Pods of that node that mount it.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub user_count: i64,
+    /// When a pod last mounted it: at most an hour ago while one does, then the time the last one ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_used: Option<Time>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks for it")]
+fn is_none(count: &i64) -> bool {
+    *count == 0
 }
 
 /// How far a copy is.
@@ -57,4 +87,6 @@ pub enum CopyPhase {
     Failed,
     /// It is being removed from the node.
     Removing,
+    /// It made room for another; it comes back when there is room, or when something waits for it.
+    Evicted,
 }

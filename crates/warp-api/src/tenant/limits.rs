@@ -8,16 +8,18 @@ use warp_core::tenancy::{self, Covers, GPU, Kind, Quota};
 
 use super::{Tenant, TenantSpec};
 
-/// What a name of a quota stands for: a vendor, the models of the catalogue it names, else a product by that name.
+/// What a name of a quota stands for: a vendor, the models of the catalogue it names, else a product by that name. Letter
+/// case says nothing, or the same GPUs would be counted under two lines.
 pub fn covers(name: &str) -> Covers {
-    let vendor = Vendor::ALL.into_iter().find(|one| one.as_str() == name);
+    let mut vendors = Vendor::ALL.into_iter();
+    let vendor = vendors.find(|one| one.as_str().eq_ignore_ascii_case(name));
     if let Some(vendor) = vendor {
         return Covers::Vendor(Arc::from(vendor.as_str()));
     }
     let known = gpu::named(name);
     // A part is not the GPU it is cut from: a share of it is no share of whole ones.
     if known.is_empty() || gpu::partition(name).is_some() {
-        return Covers::Models(BTreeSet::from([Arc::from(name)]));
+        return Covers::Models(BTreeSet::from([Arc::from(name.to_lowercase())]));
     }
     Covers::Models(known.iter().map(|model| Arc::from(model.name)).collect())
 }
@@ -87,6 +89,18 @@ mod tests {
         assert!(!covers("H100-80GB").covers(&kind("nvidia", "A100-80GB")));
         assert!(!covers("A100-MIG").covers(&kind("nvidia", "A100-80GB")));
         assert!(covers("MyCard-1").covers(&kind("nvidia", "MyCard-1")));
+    }
+
+    #[test]
+    fn letter_case_makes_no_second_line() {
+        for (one, other) in [
+            ("MyCard-1", "mycard-1"),
+            ("NVIDIA", "nvidia"),
+            ("h100", "H100"),
+        ] {
+            assert_eq!(covers(one), covers(other));
+        }
+        assert!(covers("mycard-1").covers(&kind("nvidia", "MyCard-1")));
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub struct GpuAsk {
     pub vendor: Vendor,
     /// Names that will do; empty: every model.
     pub names: Vec<Name>,
+    /// Models of the catalogue that will not do, whatever is named.
+    pub except: Vec<&'static str>,
     pub min_memory_mib: u64,
     pub count: u32,
     /// Whether they are its own, shared, or parts.
@@ -154,6 +156,7 @@ impl GpuAsk {
         Ok(Self {
             vendor,
             names,
+            except: Vec::new(),
             min_memory_mib,
             count,
             part,
@@ -166,6 +169,7 @@ impl GpuAsk {
         Self {
             vendor,
             names: Vec::new(),
+            except: Vec::new(),
             min_memory_mib: 0,
             count,
             part: Part::Whole,
@@ -248,7 +252,16 @@ impl GpuAsk {
         self.accepts(device)
     }
 
+    /// Whether a group of devices may hand out one that will not do, whatever is named.
+    pub fn excludes(&self, device: &Device) -> bool {
+        let mut models = device.models.iter();
+        models.any(|model| self.except.contains(&model.name))
+    }
+
     fn accepts(&self, device: &Device) -> bool {
+        if self.excludes(device) {
+            return false;
+        }
         if self.names.is_empty() {
             return true;
         }

@@ -32,6 +32,11 @@ pub struct Checkpoint {
         )
     )]
     pub annotation: Option<String>,
+    /// The file, or the folder with the files, it writes when it saves its work, as its container sees it: the newest of
+    /// their times is when it last saved. Only process nodes of `warp up` look at it. Known better than by `period`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 2, max = 512), regex(pattern = r"^/"))]
+    pub path: Option<String>,
 }
 
 /// It saves its work at this signal, and ends.
@@ -100,6 +105,8 @@ pub struct LastCheckpoint {
 pub enum CheckpointEvidence {
     /// Its pod said so in the annotation `checkpoint.annotation` names.
     Annotation,
+    /// Its node saw it by the time of a file at `checkpoint.path`.
+    File,
     /// It ended in time after the signal `checkpoint.signal`.
     Signal,
     /// It runs long enough for `checkpoint.period`.

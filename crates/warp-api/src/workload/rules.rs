@@ -30,7 +30,7 @@ pub const PLACED_FIELDS: &[&str] = &[
 /// What ends the wait of whoever wants to change more.
 macro_rules! free_fields {
     () => {
-        "only suspend, maxRuntime, retryPolicy, priority, preemptible, rent and ttlSecondsAfterFinished may; to change more of one that runs, set suspend first"
+        "only suspend, maxRuntime, retryPolicy, priority, preemptible, whenPending, rent and ttlSecondsAfterFinished may; to change more of one that runs, set suspend first"
     };
 }
 
@@ -108,8 +108,8 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         at: "spec.checkpoint",
-        rule: "has(self.signal) || has(self.period) || has(self.annotation)",
-        message: "checkpoint must say how work is saved: give signal, period or annotation",
+        rule: "has(self.signal) || has(self.period) || has(self.annotation) || has(self.path)",
+        message: "checkpoint must say how work is saved: give signal, period, annotation or path",
     },
     Rule {
         at: "spec.checkpoint.gracePeriod",

@@ -123,9 +123,9 @@ fn value_examples() -> Vec<Example> {
             refused: workload(&json!({"image": "a", "maxRuntime": "forever"})),
         },
         Example {
-            message: "give signal, period or annotation",
+            message: "give signal, period, annotation or path",
             old: None,
-            accepted: workload(&json!({"image": "a", "checkpoint": {"period": "10m"}})),
+            accepted: workload(&json!({"image": "a", "checkpoint": {"path": "/saved"}})),
             refused: workload(&json!({"image": "a", "checkpoint": {"gracePeriod": "2m"}})),
         },
         Example {

@@ -111,6 +111,11 @@ fn every_rule_of_a_provider_refuses_its_example_and_no_other() {
         real["spec"]["bootstrap"] = bootstrap;
         assert_eq!(refusals(&crd, &real, None), Vec::<String>::new());
     }
+    let mut sold = provider("fake", "fake");
+    sold["spec"]["bootstrap"] = json!({"type": "container"});
+    assert_eq!(refusals(&crd, &sold, None), Vec::<String>::new());
+    let mut whole = real.clone();
+    whole["spec"]["bootstrap"] = json!({"type": "container"});
     let mut nowhere = real.clone();
     nowhere["spec"]["bootstrap"] = json!({"type": "kubeadm"});
     let mut container = provider("fake", "fake");
@@ -118,6 +123,7 @@ fn every_rule_of_a_provider_refuses_its_example_and_no_other() {
     let refused = [
         (nowhere, None, "bootstrap.server must be given"),
         (container, None, "bootstrap joins virtual machines"),
+        (whole, None, "is for clouds that sell containers"),
         (
             provider(&"x".repeat(64), "fake"),
             None,

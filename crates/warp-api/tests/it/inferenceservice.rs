@@ -37,13 +37,29 @@ fn refusals(object: &Value) -> Vec<String> {
 }
 
 fn scaling(min: i32, max: i32, window: &str) -> Value {
-    json!({"scaling": {"min": min, "max": max, "metric": "inFlight", "target": 8, "window": window}})
+    json!({"scaling": {
+        "min": min, "max": max, "by": "warp", "metric": "inFlight", "target": 8, "window": window,
+    }})
 }
 
 fn scheduled(at: &str, min: i32) -> Value {
     let mut spec = scaling(1, 2, "5m");
     spec["scaling"]["schedule"] = json!([{"at": at, "min": min}, {"at": "20:30", "min": 1}]);
     spec
+}
+
+/// Scaled by an autoscaler of others.
+fn given_to(by: &str, more: Value) -> Value {
+    let mut spec = scaling(1, 4, "5m");
+    spec["scaling"]["by"] = json!(by);
+    for (field, value) in more.as_object().into_iter().flatten() {
+        spec["scaling"][field] = value.clone();
+    }
+    spec
+}
+
+fn pools(all: Value) -> Value {
+    json!({ "accelerators": all })
 }
 
 #[test]
@@ -64,12 +80,34 @@ fn every_rule_refuses_its_example_and_no_other() {
         ),
         service("chat", scaling(1, 4, "90s")),
         service("chat", scheduled("08:00", 2)),
+        service("chat", given_to("hpa", json!({"window": "1h"}))),
+        service(
+            "chat",
+            given_to("keda", json!({"prometheus": "http://p:9090"})),
+        ),
         service(
             "chat",
             custom(json!({"command": ["serve"], "advanced": ["--x"]})),
         ),
         service("chat", json!({"startLimit": "1h30m", "drain": "10s"})),
         service("chat", json!({"model": {"cache": "llama", "name": "chat"}})),
+        service(
+            "chat",
+            json!({"model": {"source": "hf://org/Tiny_1.5-chat"}}),
+        ),
+        service("chat", json!({"model": {"source": "gpt2"}})),
+        service(
+            "chat",
+            json!({"model": {"source": "s3://bucket/models/tiny"}}),
+        ),
+        service("chat", json!({"model": {"source": "pvc://claim"}})),
+        service("chat", json!({"model": {"source": "pvc://claim/a/b..c"}})),
+        service(
+            "chat",
+            pools(
+                json!([{"name": "a", "min": 1, "max": 1}, {"name": "b", "min": 0, "gpuCount": 2}]),
+            ),
+        ),
     ] {
         assert_eq!(refusals(&accepted), Vec::<String>::new(), "{accepted}");
     }
@@ -135,11 +173,122 @@ fn every_rule_refuses_its_example_and_no_other() {
             "model.adapters are not loaded",
         ),
         (
+            service("chat", {
+                let mut spec = pools(json!([{"name": "a", "min": 0}]));
+                spec["gpu"] = json!({"models": ["H100"]});
+                spec
+            }),
+            "are given in each of them",
+        ),
+        (
+            service("chat", {
+                let mut spec = pools(json!([{"name": "a", "min": 0}]));
+                spec["multiNode"] = json!("auto");
+                spec
+            }),
+            "a copy of accelerators is on one node",
+        ),
+        (
+            service(
+                "chat",
+                pools(json!([{"name": "a", "min": 0}, {"name": "a", "min": 0}])),
+            ),
+            "each of accelerators has a name of its own",
+        ),
+        (
+            service("chat", pools(json!([{"name": "a", "min": 3, "max": 2}]))),
+            "min of an accelerator",
+        ),
+        (
+            service(
+                "chat",
+                pools(json!([{"name": "a", "min": 0, "gpuCount": 3, "parallelism": split(2)}])),
+            ),
+            "gpuCount of an accelerator",
+        ),
+        (
             service("chat", json!({"startLimit": "soon"})),
             "startLimit must be",
         ),
+        (
+            service("chat", json!({"startLimit": "0s"})),
+            "startLimit must be",
+        ),
         (service("chat", json!({"drain": "5 s"})), "drain must be"),
+        (
+            service("chat", json!({"drain": "100000h"})),
+            "drain must be",
+        ),
         (service("chat", scaling(1, 2, "5d")), "window must be"),
+        (service("chat", scaling(1, 2, "0m0s")), "window must be"),
+        (
+            service("chat", {
+                let mut spec = scaling(1, 2, "5m");
+                spec["scaling"]["metric"] = json!("cache");
+                spec["scaling"]["target"] = json!(400);
+                spec
+            }),
+            "in percent: from 1 to 100",
+        ),
+        (
+            service("chat", {
+                let steps = json!([{"at": "08:00", "min": 2}]);
+                given_to("hpa", json!({ "schedule": steps }))
+            }),
+            "scaling.schedule is not for autoscalers of others",
+        ),
+        (
+            service("chat", given_to("hpa", json!({"window": "2h"}))),
+            "scaling.window is at most 1h",
+        ),
+        (
+            service("chat", given_to("keda", json!({}))),
+            "scaling.prometheus is the address",
+        ),
+        (
+            service("chat", given_to("hpa", json!({"prometheus": "http://p"}))),
+            "scaling.prometheus is the address",
+        ),
+        (
+            service("chat", {
+                let mut spec = given_to("keda", json!({"prometheus": "http://p"}));
+                spec["engine"] = custom(json!({}))["engine"].clone();
+                spec
+            }),
+            "not known of a custom engine",
+        ),
+        (
+            service("chat", json!({"model": {"source": "pvc://claim/../.."}})),
+            "pvc://CLAIM/FOLDER",
+        ),
+        (
+            service("chat", json!({"model": {"source": "pvc:///folder"}})),
+            "pvc://CLAIM/FOLDER",
+        ),
+        (
+            service("chat", json!({"model": {"source": "hf://../x"}})),
+            "hf://ORG/NAME",
+        ),
+        (
+            service("chat", json!({"model": {"source": "hf://org/../x"}})),
+            "hf://ORG/NAME",
+        ),
+        (
+            service("chat", json!({"model": {"source": "hf://"}})),
+            "hf://ORG/NAME",
+        ),
+        (
+            service("chat", json!({"model": {"source": "org/../x"}})),
+            "it has no '..'",
+        ),
+        (
+            service("chat", json!({"model": {"source": "s3://"}})),
+            "name the bucket",
+        ),
+        (
+            service("chat", json!({"model": {"source": "s3:///folder"}})),
+            "name the bucket",
+        ),
     ];
     for (object, message) in &refused {
         let said = refusals(object);

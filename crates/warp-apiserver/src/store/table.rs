@@ -10,9 +10,9 @@ use tokio::sync::watch as signal;
 
 use super::joined::{Joins, Lines, Whole};
 use super::watch::{Batch, Cursor, Event, EventKind};
-use super::{Progress, Stored, TooOld};
+use super::{Progress, RING_EVENTS, Stored, TooOld};
 
-/// Bytes of objects a ring may keep alive before it forgets events early.
+/// Bytes of objects a ring of the usual length may keep alive before it forgets events early; a longer one more.
 const RING_BYTES: usize = 32 << 20;
 /// Events a ring keeps however large they are.
 const RING_FLOOR: usize = 128;
@@ -422,8 +422,9 @@ impl Inner {
         self.last = event.revision();
         self.ring_bytes += event.weight();
         self.ring.push_back(event);
+        let most_bytes = RING_BYTES * (self.ring_events / RING_EVENTS).max(1);
         while self.ring.len() > self.ring_events
-            || (self.ring_bytes > RING_BYTES && self.ring.len() > RING_FLOOR)
+            || (self.ring_bytes > most_bytes && self.ring.len() > RING_FLOOR)
         {
             self.forget_oldest();
         }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::later;
 use crate::failure::Failure;
 use crate::offer::Offer;
-use crate::provider::{Machine, State};
+use crate::provider::{Container, Exit, Machine, State};
 
 /// Everything the fake cloud knows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -63,6 +63,51 @@ pub struct Rented {
     /// When the cloud said that it takes it back; it runs until `ended`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notice: Option<Timestamp>,
+    /// What runs there, where it is a container and no machine of one's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<Runs>,
+}
+
+/// A container in the books: what it is, and how it will end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Runs {
+    pub image: String,
+    pub command: Vec<String>,
+    /// Names alone: values may be secret.
+    pub env: Vec<String>,
+    /// When it ends by itself; it costs money all the same until it is ended.
+    pub exits: Timestamp,
+    pub code: i32,
+}
+
+impl Runs {
+    /// It takes as long as its `sleep` says and ends as its `exit` says; without them, as the script does.
+    pub(super) fn of(container: &Container, boots: Timestamp, script: &Script) -> Self {
+        let command: Vec<String> = [&container.command, &container.args]
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect();
+        let text = command.join(" ");
+        let words: Vec<&str> = text
+            .split(|letter: char| letter.is_whitespace() || ";&".contains(letter))
+            .filter(|word| !word.is_empty())
+            .collect();
+        let number = |name: &str| {
+            let mut pairs = words.windows(2).filter(|pair| pair[0] == name);
+            pairs.find_map(|pair| pair[1].trim_end_matches('s').parse::<u32>().ok())
+        };
+        let lasts = number("sleep").unwrap_or(script.run_seconds);
+        let code = number("exit").and_then(|code| i32::try_from(code).ok());
+        Self {
+            image: container.image.clone(),
+            command,
+            env: container.env.iter().map(|(name, _)| name.clone()).collect(),
+            exits: later(boots, lasts),
+            code: code.unwrap_or(0),
+        }
+    }
 }
 
 impl Rented {
@@ -73,8 +118,18 @@ impl Rented {
             Some(_) if self.preempted => State::Preempted,
             Some(_) => State::Terminating,
             None if now < self.boots => State::Pending,
+            None if self.exit(now).is_some() => State::Stopped,
             None => State::Running,
         }
+    }
+
+    /// How its container ended by itself.
+    fn exit(&self, now: Timestamp) -> Option<Exit> {
+        let runs = self.container.as_ref()?;
+        (runs.exits <= now).then_some(Exit {
+            code: Some(runs.code),
+            at: Some(runs.exits),
+        })
     }
 
     pub(super) fn machine(&self, now: Timestamp) -> Machine {
@@ -90,6 +145,7 @@ impl Rented {
             started: Some(self.launched),
             ended: self.ended.filter(|_| state == State::Gone),
             taken_back: self.ended.filter(|_| self.notice.is_some()),
+            exit: self.exit(now),
             public_ip: None,
             private_ip: None,
         }
@@ -146,6 +202,8 @@ pub struct Script {
     pub boot_seconds: u32,
     /// From the call until a machine is gone.
     pub stop_seconds: u32,
+    /// How long a container runs whose command does not say so by `sleep`.
+    pub run_seconds: u32,
     /// For how long a new machine is missing from every answer.
     pub hidden_seconds: u32,
     /// Sold out: models, instance types, or `type@region`.
@@ -176,6 +234,7 @@ impl Default for Script {
         Self {
             boot_seconds: 5,
             stop_seconds: 2,
+            run_seconds: 60,
             hidden_seconds: 0,
             sold_out: Vec::new(),
             refused: Vec::new(),

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use rust_decimal::Decimal;
 
 use super::*;
+use crate::provider::Container;
 
 /// Books in memory, with a version that moves.
 #[derive(Debug, Default)]
@@ -77,6 +78,7 @@ async fn wanted(cloud: &Cloud, gpu: &str, spot: bool) -> Launch {
         image: None,
         user_data: None,
         join: None,
+        container: None,
     }
 }
 
@@ -246,4 +248,50 @@ async fn a_machine_that_is_taken_back_may_be_given_back_before() {
     cloud.pass(2);
     let seen = cloud.fake.status(&taken.id).await.expect("an answer");
     assert_eq!(seen.expect("its end is remembered").state, State::Gone);
+}
+
+#[tokio::test]
+async fn a_container_ends_as_its_command_says_and_costs_until_it_is_ended() {
+    for (command, lasts, code) in [
+        (vec!["sh", "-c", "sleep 90; exit 3"], 90, 3),
+        (vec!["sleep", "20"], 20, 0),
+        (vec!["train.py"], 60, 0),
+    ] {
+        let cloud = Cloud::new();
+        let mut launch = wanted(&cloud, "L4", false).await;
+        launch.container = Some(Container {
+            image: "i:1".to_owned(),
+            args: command.iter().map(|word| (*word).to_owned()).collect(),
+            ..Container::default()
+        });
+        let bought = cloud.fake.launch(&launch).await.expect("a container");
+        let seen = async || {
+            let found = cloud.fake.status(&bought.id).await.expect("an answer");
+            found.expect("a container")
+        };
+        cloud.pass(5);
+        assert_eq!(
+            (seen().await.state, seen().await.exit),
+            (State::Running, None)
+        );
+        cloud.pass(lasts);
+        let over = seen().await;
+        assert_eq!(over.state, State::Stopped, "{command:?}");
+        assert_eq!(
+            over.exit.and_then(|exit| exit.code),
+            Some(code),
+            "{command:?}"
+        );
+        let before = cloud.shelf.0.lock().0.bill(cloud.now());
+        cloud.pass(3600);
+        let after = cloud.shelf.0.lock().0.bill(cloud.now());
+        assert_eq!(
+            after - before,
+            launch.offer.price,
+            "one that ended costs until it is ended"
+        );
+        cloud.fake.terminate(&bought.id).await.expect("the end");
+        cloud.pass(10);
+        assert_eq!(seen().await.state, State::Gone);
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use warp_cloud::{Class, Decimal, Machine, State, in_region};
+use warp_cloud::{Class, Container, Decimal, Machine, Secret, State, in_region};
 use warp_vendor::{Brand, Trouble};
 
 use super::stand::{KEY, MARK, OWNER, Stand, account, kind};
@@ -546,5 +546,69 @@ async fn a_machine_in_a_region_the_account_has_left_is_found_where_it_was_bought
         assert_eq!(found.len(), 1, "{brand:?}");
         assert_eq!(found[0].name, launch.name, "{brand:?}");
         moved.terminate(&found[0].id).await.expect("the end");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_runs_what_its_pod_says_and_its_end_is_told() {
+    for brand in [Brand::Runpod, Brand::Vast] {
+        let stand = Stand::new(brand);
+        let mut launch = stand.launch(1).await;
+        let text = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        let container = Container {
+            image: "train:1".to_owned(),
+            command: Vec::new(),
+            args: text(&["python", "train.py", "it's"]),
+            env: vec![
+                ("TOKEN".to_owned(), Secret::new("of-the-pod")),
+                ("WORDS".to_owned(), Secret::new("a b")),
+            ],
+        };
+        launch.container = Some(container.clone());
+        let bought = stand.provider.launch(&launch).await.expect("a container");
+        let said = stand.vendor.machines()[0].said.clone();
+        assert_eq!(said["image"], "train:1", "{brand:?}: {said}");
+        assert!(
+            !said.to_string().contains("hush-hush"),
+            "{brand:?}: nothing joins: {said}"
+        );
+        if brand == Brand::Runpod {
+            assert_eq!(said["args"], r"python train.py 'it'\''s'");
+            assert_eq!(said["env"]["TOKEN"], "of-the-pod");
+            assert_eq!(said["env"]["WORDS"], "a b");
+        } else {
+            assert_eq!(
+                said["args"],
+                serde_json::json!(["python", "train.py", "it's"])
+            );
+            assert_eq!(said["runtype"], "args");
+            let env = said["env"].as_str().unwrap_or_default();
+            assert!(env.contains("-e TOKEN=of-the-pod -e 'WORDS=a b'"), "{env}");
+        }
+        tokio::time::advance(Duration::from_mins(1)).await;
+        let runs = stand.provider.status(&bought.id).await.expect("an answer");
+        let runs = runs.expect("a container");
+        assert_eq!((runs.state, runs.exit), (State::Running, None), "{brand:?}");
+        // Neither vendor tells how a container ended.
+        stand.vendor.preempt(&bought.id);
+        tokio::time::advance(Duration::from_mins(1)).await;
+        let over = stand.provider.status(&bought.id).await.expect("an answer");
+        let over = over.expect("a container");
+        assert_eq!(over.state, State::Stopped, "{brand:?}");
+        assert_eq!(over.exit.map(|exit| exit.code), Some(None), "{brand:?}");
+        stand.provider.terminate(&bought.id).await.expect("the end");
+        tokio::time::advance(Duration::from_mins(1)).await;
+        launch.container = Some(Container {
+            command: text(&["python"]),
+            ..container
+        });
+        let refused = stand.provider.launch(&launch).await;
+        let refused = refused.expect_err("an entry point cannot be replaced");
+        assert_eq!(refused.class, Class::Refused, "{brand:?}");
+        assert!(
+            refused.words.contains("entry point"),
+            "{brand:?}: {refused}"
+        );
+        stand.judged();
     }
 }

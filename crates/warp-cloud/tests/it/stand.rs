@@ -132,6 +132,7 @@ impl Stand {
             image: None,
             user_data: None,
             join: None,
+            container: None,
         }
     }
 

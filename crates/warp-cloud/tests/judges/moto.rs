@@ -61,6 +61,7 @@ fn launch(number: u32, spot: bool) -> Launch {
         image: None,
         user_data: None,
         join: None,
+        container: None,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use proptest::prelude::{prop, prop_assert, proptest};
 
-use super::{Room, Strategy, strategy};
+use super::{Retiring, Room, Strategy, retire, strategy};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -27,6 +27,8 @@ struct World {
     kept: u32,
     /// For how long places have looked free that no copy got.
     stuck: u32,
+    /// Copies that have had a place at once.
+    had: u32,
     copies: Vec<Copy>,
     start: u32,
     drain: u32,
@@ -51,8 +53,11 @@ impl World {
         let no_room = refused > 0 && ending == 0 && self.places > self.held();
         self.stuck = if no_room { self.stuck + 1 } else { 0 };
         let placed = self.count(|copy| matches!(copy.state, State::Starting(_) | State::Ready));
+        self.had = self.had.max(placed).min(self.wanted);
         strategy(Room {
             replicas: self.wanted,
+            had: self.had,
+            hopeless: false,
             spare: self.places.saturating_sub(self.held()),
             placed,
             ending,
@@ -141,6 +146,7 @@ proptest! {
             places: wanted + spare,
             kept: 0,
             stuck: 0,
+            had: wanted,
             copies: vec![Copy { new: false, state: State::Ready }; wanted as usize],
             start,
             drain,
@@ -176,6 +182,7 @@ proptest! {
             places: wanted + spare,
             kept,
             stuck: 0,
+            had: wanted,
             copies: vec![Copy { new: false, state: State::Ready }; wanted as usize],
             start,
             drain,
@@ -193,11 +200,36 @@ proptest! {
     }
 
     #[test]
+    fn a_rollout_ends_where_fewer_copies_fit_than_are_wanted(
+        wanted in 2_u32..12,
+        places in 1_u32..11,
+        start in 0_u32..5,
+        drain in 1_u32..5,
+    ) {
+        let places = places.min(wanted - 1);
+        let old = |state| Copy { new: false, state };
+        let mut copies = vec![old(State::Ready); places as usize];
+        copies.resize(wanted as usize, old(State::Unplaced(true)));
+        let mut world = World { wanted, places, kept: 0, stuck: 0, had: places, copies, start, drain };
+        let mut steps = 0;
+        while world.count(|copy| !copy.new) > 0 || world.ready() < places {
+            steps += 1;
+            prop_assert!(steps < 5000, "it does not end: {:?}", world.copies);
+            let strategy = world.strategy();
+            world.deploy(strategy);
+            world.tick();
+            prop_assert!(world.ready() + 1 >= places, "{} of {places} answer", world.ready());
+        }
+    }
+
+    #[test]
     fn a_strategy_always_lets_something_happen(replicas in 0_u32..1000, spare in 0_u32..1000, placed in 0_u32..2000, ending in 0_u32..9, refused in 0_u32..9) {
-        let chosen = strategy(Room { replicas, spare, placed, ending, refused });
-        prop_assert!(chosen.max_surge + chosen.max_unavailable > 0);
-        prop_assert!(chosen.max_unavailable <= 1);
-        prop_assert!(chosen.floor(replicas) + 1 >= replicas);
+        for (had, hopeless) in [(replicas, false), (placed, false), (replicas, true)] {
+            let chosen = strategy(Room { replicas, spare, placed, ending, refused, had, hopeless });
+            prop_assert!(chosen.max_surge + chosen.max_unavailable > 0);
+            prop_assert!(!hopeless || chosen.max_unavailable == 0);
+            prop_assert!(chosen.floor(replicas) + 1 >= replicas.min(had));
+        }
     }
 }
 
@@ -210,6 +242,8 @@ fn a_copy_more_where_there_is_room_and_in_place_where_there_is_none() {
             placed,
             ending,
             refused: 0,
+            had: 4,
+            hopeless: false,
         })
     };
     let surge = Strategy {
@@ -230,6 +264,60 @@ fn a_copy_more_where_there_is_room_and_in_place_where_there_is_none() {
         placed: 4,
         ending: 0,
         refused: 1,
+        had: 4,
+        hopeless: false,
     };
     assert_eq!(strategy(room), in_place, "what looks free is not for it");
+    let hopeless = Room {
+        hopeless: true,
+        ..room
+    };
+    assert_eq!(strategy(hopeless), surge, "what serves stays");
+}
+
+#[test]
+fn copies_that_go_are_kept_until_others_answer() {
+    let retiring = |new_ready: u32, room: bool, old: u32, old_ready: u32| {
+        retire(Retiring {
+            wanted: 3,
+            new_ready,
+            room,
+            old,
+            old_ready,
+        })
+    };
+    assert_eq!(retiring(0, true, 3, 3), 3, "there is room beside them");
+    assert_eq!(retiring(2, true, 3, 3), 1);
+    assert_eq!(retiring(3, true, 1, 1), 0);
+    assert_eq!(retiring(0, false, 3, 3), 2, "one makes room");
+    assert_eq!(retiring(0, false, 2, 2), 2, "until another answers");
+    assert_eq!(retiring(1, false, 2, 2), 1);
+    assert_eq!(
+        retiring(0, false, 3, 0),
+        0,
+        "what does not answer is of no use"
+    );
+    assert_eq!(retiring(0, true, 1, 3), 1, "never more than before");
+}
+
+#[test]
+fn replacing_all_copies_without_a_spare_gpu_ends_and_never_loses_more_than_one() {
+    for wanted in 1..8_u32 {
+        let (mut old, mut new) = (wanted, 0);
+        for _ in 0..=2 * wanted {
+            old = retire(Retiring {
+                wanted,
+                new_ready: new,
+                room: false,
+                old,
+                old_ready: old,
+            });
+            assert!(
+                old + new + 1 >= wanted,
+                "{old} old and {new} new of {wanted}"
+            );
+            new = wanted - old;
+        }
+        assert_eq!((old, new), (0, wanted));
+    }
 }

@@ -210,3 +210,114 @@ proptest! {
         prop_assert!(!decision.why.is_empty());
     }
 }
+
+fn pool(min: u32, max: u32, placed: u32, spare: u32) -> Pool {
+    Pool {
+        min,
+        max,
+        placed,
+        spare,
+    }
+}
+
+#[test]
+fn copies_go_to_the_first_pool_that_has_room_and_stay_where_they_are() {
+    for (wanted, pools, expected, why) in [
+        (
+            3,
+            vec![pool(0, 9, 0, 5), pool(0, 9, 0, 5)],
+            vec![3, 0],
+            "the first",
+        ),
+        (
+            3,
+            vec![pool(0, 9, 0, 2), pool(0, 9, 0, 5)],
+            vec![2, 1],
+            "the rest falls over",
+        ),
+        (
+            3,
+            vec![pool(0, 2, 0, 5), pool(0, 9, 0, 5)],
+            vec![2, 1],
+            "no more than its most",
+        ),
+        (
+            3,
+            vec![pool(0, 9, 0, 5), pool(1, 9, 0, 5)],
+            vec![2, 1],
+            "what the second has by right",
+        ),
+        (
+            3,
+            vec![pool(0, 9, 0, 5), pool(0, 9, 2, 0)],
+            vec![1, 2],
+            "who runs stays",
+        ),
+        (
+            4,
+            vec![pool(0, 9, 0, 0), pool(0, 9, 0, 1)],
+            vec![3, 1],
+            "who finds no room waits in the first",
+        ),
+        (
+            2,
+            vec![pool(2, 9, 0, 0), pool(0, 9, 2, 0)],
+            vec![0, 2],
+            "nobody who serves goes for who waits",
+        ),
+        (
+            1,
+            vec![pool(0, 9, 2, 0), pool(0, 9, 2, 0)],
+            vec![1, 0],
+            "the last gives up first",
+        ),
+        (
+            2,
+            vec![pool(0, 9, 2, 0), pool(1, 9, 2, 0)],
+            vec![1, 1],
+            "but not what it has by right",
+        ),
+        (
+            0,
+            vec![pool(1, 9, 2, 0), pool(1, 9, 2, 0)],
+            vec![0, 0],
+            "none are wanted",
+        ),
+        (
+            9,
+            vec![pool(0, 2, 0, 9), pool(0, 3, 0, 9)],
+            vec![2, 3],
+            "all are at their most",
+        ),
+        (5, vec![], vec![], "no pools"),
+    ] {
+        assert_eq!(spread(wanted, &pools), expected, "{why}");
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn a_spread_is_all_that_is_wanted_or_all_there_may_be_and_comes_to_rest(
+        wanted in 0_u32..40,
+        given in proptest::collection::vec((0_u32..6, 0_u32..12, 0_u32..12, 0_u32..12), 1..5),
+    ) {
+        let pools: Vec<Pool> = given
+            .into_iter()
+            .map(|(min, max, placed, spare)| pool(min.min(max), max, placed.min(max), spare))
+            .collect();
+        let copies = spread(wanted, &pools);
+        let most: u32 = pools.iter().map(|pool| pool.max).sum();
+        proptest::prop_assert_eq!(copies.iter().sum::<u32>(), wanted.min(most));
+        // Everybody for whom there is room gets it: then nothing changes any more.
+        let settled: Vec<Pool> = pools
+            .iter()
+            .zip(&copies)
+            .map(|(pool, copies)| {
+                let placed = (*copies).min(pool.placed + pool.spare);
+                let spare = (pool.placed + pool.spare).saturating_sub(placed);
+                Pool { placed, spare, ..*pool }
+            })
+            .collect();
+        proptest::prop_assert_eq!(spread(wanted, &settled), copies);
+    }
+}

@@ -33,6 +33,8 @@ pub struct Kept {
     pub nodes: Vec<Arc<str>>,
     /// When that work has ended at the latest, where all of it says so.
     pub by: Option<i64>,
+    /// Whole cards of that work: how much is lacking.
+    pub cards: u64,
 }
 
 /// Room on one node: what has to end first.
@@ -97,6 +99,7 @@ fn try_out(
     };
     let mut nodes: Vec<Arc<str>> = Vec::new();
     let mut last = Ending::By(i64::MIN);
+    let mut cards = 0;
     for (member, request) in requests.iter().enumerate() {
         let opening = best(fleet, request, ending, eligible)?;
         for victim in &opening.victims {
@@ -115,12 +118,13 @@ fn try_out(
             nodes.push(name);
         }
         last = last.max(opening.last);
+        cards += opening.cards;
     }
     let by = match last {
         Ending::By(at) => Some(at),
         _ => None,
     };
-    Some(Kept { nodes, by })
+    Some(Kept { nodes, by, cards })
 }
 
 /// Whether nothing but other work keeps a request off a node.

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http::header::CONTENT_RANGE;
 use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio::task::JoinSet;
@@ -34,6 +35,18 @@ pub(super) struct Ranges {
     home: String,
     /// Bytes came.
     moved: Notify,
+    /// Whether the server knows ranges, once it has answered.
+    manner: watch::Sender<Manner>,
+}
+
+/// How a server answers a request for a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    /// Not answered yet.
+    Unknown,
+    Ranges,
+    /// With the whole file: it is read once, by one request.
+    Whole,
 }
 
 impl Ranges {
@@ -50,6 +63,7 @@ impl Ranges {
             address: Mutex::new(address.to_owned()),
             home: address.to_owned(),
             moved: Notify::new(),
+            manner: watch::Sender::new(Manner::Unknown),
         })
     }
 
@@ -61,6 +75,17 @@ impl Ranges {
         let mut ranges: JoinSet<Result<(), FetchError>> = JoinSet::new();
         let window = self.transfer.client.limits.connections * 2;
         for index in 0..self.part.chunks() {
+            // The first request finds out whether the server knows ranges. If not, it brings everything.
+            let mut manner = self.manner.subscribe();
+            if !ranges.is_empty() {
+                tokio::select! {
+                    _ = manner.wait_for(|manner| *manner != Manner::Unknown) => {}
+                    Some(done) = ranges.join_next() => ended(done)?,
+                }
+            }
+            if *manner.borrow() == Manner::Whole {
+                break;
+            }
             if self.part.missing(index).is_none() {
                 continue;
             }
@@ -104,12 +129,12 @@ impl Ranges {
 
     async fn chunk(&self, index: usize) -> Result<(), FetchError> {
         let mut patience = Patience::new();
-        while let Some((first, last)) = self.part.missing(index) {
+        while let Some((index, first, last)) = self.next(index) {
             let Err(error) = self.range(index, first, last).await else {
                 self.transfer.progress.trouble(None);
                 continue;
             };
-            let came = self.part.missing(index).is_none_or(|(now, _)| now > first);
+            let came = self.next(index).is_none_or(|(_, now, _)| now > first);
             if came {
                 patience.moved();
             }
@@ -122,6 +147,18 @@ impl Ranges {
             }
         }
         Ok(())
+    }
+
+    /// What the request of a chunk brings next: the rest of the chunk, or of all chunks if it is the only request.
+    fn next(&self, index: usize) -> Option<(usize, u64, u64)> {
+        let missing = |index| {
+            let (first, last) = self.part.missing(index)?;
+            Some((index, first, last))
+        };
+        match *self.manner.borrow() {
+            Manner::Whole => (0..self.part.chunks()).find_map(missing),
+            Manner::Unknown | Manner::Ranges => missing(index),
+        }
     }
 
     /// A signed address that is refused may have expired: the source is asked for another.
@@ -150,16 +187,27 @@ impl Ranges {
         let what = place(&answer.address);
         self.check_range(&answer, &what, first)?;
         *self.address.lock() = answer.address.to_string();
-        let skipped = if answer.response.status() == StatusCode::OK {
-            first
-        } else {
-            0
-        };
+        let is_whole = answer.response.status() == StatusCode::OK;
+        // Only the first answer decides: later ones come beside other requests.
+        self.manner.send_if_modified(|manner| {
+            let is_first = *manner == Manner::Unknown;
+            if is_first {
+                *manner = if is_whole {
+                    Manner::Whole
+                } else {
+                    Manner::Ranges
+                };
+            }
+            is_first
+        });
+        if is_whole && *self.manner.borrow() == Manner::Whole {
+            return self.take_whole(answer).await;
+        }
+        let skipped = if is_whole { first } else { 0 };
         self.take(index, answer, skipped, last - first + 1).await
     }
 
-    /// Whether the answer is the range that was asked for. A server that does not know ranges sends everything, of which
-    /// the beginning is thrown away.
+    /// Whether the answer is the range that was asked for, or everything.
     fn check_range(&self, answer: &Answer, what: &str, first: u64) -> Result<(), FetchError> {
         if answer.response.status() == StatusCode::OK {
             return Ok(());
@@ -183,6 +231,73 @@ impl Ranges {
         })
     }
 
+    /// Writes what is missing of all chunks from an answer that is the whole file.
+    async fn take_whole(&self, answer: Answer) -> Result<(), FetchError> {
+        let what = place(&answer.address);
+        let mut body = answer.response.into_body();
+        let mut rest = Bytes::new();
+        let mut at = 0;
+        for index in 0..self.part.chunks() {
+            let end = at + self.part.chunk_size(index);
+            let mut held = BytesMut::with_capacity(WRITE_BYTES);
+            while at < end {
+                if rest.is_empty() {
+                    rest = match self.frame(&mut body, &what).await {
+                        Ok(Some(data)) => data,
+                        Ok(None) => {
+                            self.write(index, held).await?;
+                            return Err(FetchError::Truncated {
+                                what,
+                                got: at,
+                                wanted: self.file.size,
+                            });
+                        }
+                        Err(error) => {
+                            // Every byte that came counts.
+                            self.write(index, held).await?;
+                            return Err(error);
+                        }
+                    };
+                    continue;
+                }
+                let count = usize::try_from(end - at).unwrap_or(usize::MAX);
+                let piece = rest.split_to(count.min(rest.len()));
+                let length = piece.len() as u64;
+                // What an earlier try brought of the chunk is passed over.
+                if let Some((first, _)) = self.part.missing(index) {
+                    let first = first + held.len() as u64;
+                    let drop = first.saturating_sub(at).min(length);
+                    let drop = usize::try_from(drop).unwrap_or(usize::MAX);
+                    held.extend_from_slice(&piece[drop..]);
+                }
+                at += length;
+                if held.len() >= WRITE_BYTES {
+                    held = self.write(index, held).await?;
+                }
+            }
+            self.write(index, held).await?;
+        }
+        Ok(())
+    }
+
+    /// The next bytes of an answer; none at its end.
+    async fn frame(&self, body: &mut Incoming, what: &str) -> Result<Option<Bytes>, FetchError> {
+        let client = &self.transfer.client;
+        loop {
+            let frame = tokio::time::timeout(client.limits.stall, body.frame())
+                .await
+                .map_err(|_| client.stalled(what))?;
+            let Some(frame) = frame else {
+                return Ok(None);
+            };
+            let frame = frame.map_err(|error| cut(what, &error))?;
+            if let Ok(data) = frame.into_data() {
+                client.pace.take(data.len()).await;
+                return Ok(Some(data));
+            }
+        }
+    }
+
     /// Writes `wanted` bytes of an answer, after `skipped`.
     async fn take(
         &self,
@@ -191,22 +306,16 @@ impl Ranges {
         mut skipped: u64,
         mut wanted: u64,
     ) -> Result<(), FetchError> {
-        let client = &self.transfer.client;
         let what = place(&answer.address);
         let asked = wanted;
         let mut body = answer.response.into_body();
         let mut held = BytesMut::with_capacity(WRITE_BYTES);
         let trouble = loop {
-            let frame = match tokio::time::timeout(client.limits.stall, body.frame()).await {
-                Err(_) => break Some(client.stalled(&what)),
+            let mut data = match self.frame(&mut body, &what).await {
+                Ok(Some(data)) => data,
                 Ok(None) => break None,
-                Ok(Some(Err(error))) => break Some(cut(&what, &error)),
-                Ok(Some(Ok(frame))) => frame,
+                Err(error) => break Some(error),
             };
-            let Ok(mut data) = frame.into_data() else {
-                continue;
-            };
-            client.pace.take(data.len()).await;
             let drop = usize::try_from(skipped)
                 .unwrap_or(usize::MAX)
                 .min(data.len());

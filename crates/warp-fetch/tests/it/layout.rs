@@ -118,3 +118,33 @@ async fn progress_ends_where_the_report_is() {
     assert_eq!((state.files, state.files_total), (5, 5));
     assert_eq!(state.commit, Some(report.commit));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_published_model_that_others_changed_is_told_with_its_files() {
+    let world = World::new();
+    let report = world.fetch().await.unwrap();
+    let snapshot = world.cache().join(&report.path);
+    warp_fetch::check(&snapshot).unwrap();
+    // Written again as it was: that is no change.
+    let weights = snapshot.join("model-00001-of-00002.safetensors");
+    let same = std::fs::read(&weights).unwrap();
+    std::fs::write(&weights, &same).unwrap();
+    warp_fetch::check(&snapshot).unwrap();
+    let mut other = same.clone();
+    other[7] ^= 1;
+    std::fs::write(&weights, &other).unwrap();
+    std::fs::write(snapshot.join("sub/new.bin"), b"new").unwrap();
+    std::fs::remove_file(snapshot.join("config.json")).unwrap();
+    let error = warp_fetch::check(&snapshot).unwrap_err();
+    assert!(error.is_permanent());
+    assert_eq!(error.reason(), "ModelChanged");
+    let words = error.to_string();
+    let files = "config.json, model-00001-of-00002.safetensors, sub/new.bin changed";
+    assert!(words.contains(files), "{words}");
+    // The next fetch mends it.
+    let again = world.fetch().await.unwrap();
+    world.assert_whole(&again);
+    warp_fetch::check(&snapshot).unwrap();
+    let nothing = warp_fetch::check(&world.cache().join("models--a--b/snapshots/1"));
+    assert_eq!(nothing.unwrap_err().reason(), "NotComplete");
+}

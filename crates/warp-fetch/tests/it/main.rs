@@ -105,6 +105,7 @@ impl World {
                 stall: Duration::from_secs(20),
                 patience: Duration::from_mins(1),
                 bytes_per_second: None,
+                most_bytes: None,
             },
         }
     }

@@ -1,5 +1,6 @@
 //! Sources besides the hub, and who is shown the token.
 
+use crate::serve::{Reply, Serving};
 use crate::{MIB, MODEL, World, noise, run};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -149,4 +150,54 @@ async fn a_folder_is_copied_and_named_by_its_content() {
         run(world.options(&source)).await.unwrap().commit,
         first.commit
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_is_not_there_is_not_asked_for_again() {
+    let world = World::new();
+    let folder = world.folder.path();
+    std::fs::write(folder.join("file"), b"x").unwrap();
+    std::fs::create_dir(folder.join("broken")).unwrap();
+    std::os::unix::fs::symlink("nowhere", folder.join("broken/model.bin")).unwrap();
+    for (name, reason) in [
+        ("nosuch", "NotFound"),
+        ("file", "InvalidSource"),
+        ("broken", "NotFound"),
+    ] {
+        let source = folder.join(name).display().to_string();
+        let error = run(world.options(&source)).await.unwrap_err();
+        assert!(error.is_permanent(), "{error}");
+        assert_eq!(error.reason(), reason, "{error}");
+        assert!(error.to_string().contains(&source), "{error}");
+    }
+}
+
+/// A server of web pages: a folder is listed, the rest wants a login.
+fn pages() -> Serving {
+    Serving::start(|request| match request.path.as_str() {
+        "/models" => Reply::new(301, "").with("Location", "/models/"),
+        "/models/" => Reply::new(200, "<html>listing</html>"),
+        "/models/page.html" => Reply::new(200, "<html></html>").with("Content-Type", "text/html"),
+        _ => Reply::new(200, "<html>log in</html>").with("Content-Type", "text/html; charset=x"),
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listing_of_a_folder_or_a_page_is_published_as_no_model() {
+    let world = World::new();
+    let serving = pages();
+    let address = |path: &str| format!("http://{}{path}", serving.address());
+    for path in ["/", "/models/", "/models", "/models/w.gguf"] {
+        let error = run(world.options(&address(path))).await.unwrap_err();
+        assert!(error.is_permanent(), "{error}");
+        assert_eq!(error.reason(), "InvalidSource", "{error}");
+        assert!(error.to_string().contains("--file"), "{error}");
+    }
+    let mut options = world.options(&address("/models"));
+    let files = ["w.gguf".to_owned()];
+    options.source = options.source.with_files(&files).unwrap();
+    assert_eq!(run(options).await.unwrap_err().reason(), "InvalidSource");
+    assert!(crate::names(&world.cache()).is_empty());
+    let asked_for = run(world.options(&address("/models/page.html"))).await;
+    assert_eq!(asked_for.unwrap().files, 1);
 }

@@ -68,9 +68,30 @@ async fn a_wish_to_wait_and_passing_trouble_are_honoured() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_ranges_will_do() {
-    let (_, report) = despite(|_, _| Answer::Whole).await;
+async fn a_server_without_ranges_is_read_once() {
+    let (world, report) = despite(|_, _| Answer::Whole).await;
     assert_eq!(report.bytes_fetched, report.bytes);
+    assert_eq!(world.hub.sent(), report.bytes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_came_of_ranges_is_kept_where_they_are_given_no_more() {
+    let world = World::new();
+    world.hub.script(|_, path| {
+        if path.ends_with("safetensors") {
+            Answer::Cut(700_000)
+        } else {
+            Answer::Right
+        }
+    });
+    let mut options = world.options(MODEL);
+    options.limits.patience = Duration::from_millis(100);
+    let before = run(options).await.unwrap_err();
+    assert_eq!(before.reason(), "SourceUnreachable", "{before}");
+    world.hub.script(|_, _| Answer::Whole);
+    let report = world.fetch().await.unwrap();
+    world.assert_whole(&report);
+    assert!(report.bytes_fetched < report.bytes, "{report:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

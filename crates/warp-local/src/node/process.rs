@@ -15,6 +15,7 @@ mod memory;
 mod names;
 mod pod;
 mod probe;
+mod saved;
 mod serve;
 mod spec;
 mod supervisor;

@@ -123,7 +123,11 @@ fn machines(books: &[Arc<ConfigMap>]) -> Vec<Rented> {
         .iter()
         .filter_map(|books| books.data.as_ref()?.get("machines"));
     let read = |text: &String| serde_json::from_str::<Vec<Rented>>(text).ok();
-    texts.filter_map(read).flatten().collect()
+    let machines = texts.filter_map(read).flatten();
+    // A container is no machine: whoever rented it keeps its node.
+    machines
+        .filter(|machine| machine.container.is_none())
+        .collect()
 }
 
 /// Starts a host for every machine that runs and stops those of machines that do not.
@@ -231,6 +235,7 @@ mod tests {
             ended: ended.map(time),
             preempted: false,
             notice: None,
+            container: None,
         }
     }
 

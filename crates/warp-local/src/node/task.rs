@@ -28,6 +28,8 @@ use crate::background;
 
 /// How often mounted ConfigMaps, Secrets and tokens are compared with the API, as a kubelet does.
 const REFRESH: Duration = Duration::from_mins(1);
+/// How often it is looked when a pod last saved its work, where it says where it does: so often at most that is told.
+const SAVED: Duration = Duration::from_secs(15);
 const RECORD: &str = "pod.json";
 
 pub(crate) enum Order {
@@ -196,6 +198,10 @@ pub(crate) trait Worker: Sized + Send + 'static {
     fn news(&mut self) -> impl Future<Output = Self::News> + Send;
     fn heard(&mut self, news: Self::News) -> impl Future<Output = ()> + Send;
     fn forget(self) -> impl Future<Output = ()> + Send;
+    /// Tells when the pod last saved its work, where that can be seen from outside.
+    fn tell_saved(&mut self) -> impl Future<Output = ()> + Send {
+        async {}
+    }
 }
 
 /// Starts the task of a pod.
@@ -204,6 +210,8 @@ fn start<W: Worker>(mut worker: W) -> mpsc::UnboundedSender<Order> {
     background::spawn(async move {
         let mut fresh = tokio::time::interval_at(Instant::now() + REFRESH, REFRESH);
         fresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut saved = tokio::time::interval_at(Instant::now() + SAVED, SAVED);
+        saved.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 order = orders.recv() => match order {
@@ -215,6 +223,7 @@ fn start<W: Worker>(mut worker: W) -> mpsc::UnboundedSender<Order> {
                 },
                 news = worker.news() => worker.heard(news).await,
                 _ = fresh.tick() => worker.frame().refresh().await,
+                _ = saved.tick() => worker.tell_saved().await,
             }
         }
     });

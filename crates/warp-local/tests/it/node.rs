@@ -8,6 +8,7 @@
 mod addresses;
 mod docker;
 mod refusals;
+mod saved;
 mod simulated;
 mod streams;
 mod virtual_time;

@@ -97,7 +97,8 @@ fn what_is_spent_and_reserved_leaves_the_rest() {
     ] {
         assert!(said.message.contains(part), "{}", said.message);
     }
-    assert!(said.until.is_some());
+    // From then on the rest of the day costs no more than is left.
+    assert_eq!(said.until, Some(time("2026-11-17T16:30:00Z")));
     let mut gone = there;
     gone[0].course = Course::Over {
         from: time("2026-11-17T08:00:00Z"),
@@ -107,6 +108,59 @@ fn what_is_spent_and_reserved_leaves_the_rest() {
         allows("t", &day, &gone, &[wants(4, hours(8))], now),
         Ok(()),
         "its end released the rest"
+    );
+}
+
+#[test]
+fn no_time_is_promised_at_which_the_budget_frees_nothing() {
+    let day = limits(json!({"perDay": "50"}));
+    // It takes the whole of every day to come.
+    let endless = [runs("m", 2, "2026-11-17T08:00:00Z", None)];
+    let said = refused(&day, &endless, wants(4, hours(8)));
+    assert_eq!(said.until, None, "{}", said.message);
+    assert!(
+        said.message
+            .contains("when a machine is given back, and not by time alone"),
+        "{}",
+        said.message
+    );
+    // Today is spent; tomorrow is not.
+    let spent = [Machine {
+        course: Course::Over {
+            from: time("2026-11-17T01:00:00Z"),
+            until: time("2026-11-17T11:00:00Z"),
+        },
+        ..runs("m", 5, "2026-11-17T01:00:00Z", None)
+    }];
+    let said = refused(&day, &spent, wants(4, hours(8)));
+    assert_eq!(said.until, Some(time("2026-11-18T00:00:00Z")));
+    assert!(
+        said.message.contains("or at 2026-11-18T00:00:00Z"),
+        "{}",
+        said.message
+    );
+    // The month has not enough left for tomorrow either: its last hours cost little.
+    let both = limits(json!({"perDay": "50", "perMonth": "60"}));
+    let said = refused(&both, &spent, wants(4, hours(8)));
+    assert_eq!(said.until, Some(time("2026-11-30T21:30:00Z")));
+}
+
+#[test]
+fn a_later_day_that_pays_for_its_rest_is_named() {
+    let limits = limits(json!({"perDay": 100, "atLimit": "hold"}));
+    // Three an hour until noon of the day after tomorrow: tomorrow has 28 left, which pay for its last fourteen hours.
+    let busy = [runs(
+        "a",
+        3,
+        "2026-11-16T12:00:00Z",
+        Some("2026-11-19T12:00:00Z"),
+    )];
+    let said = refused(&limits, &busy, wants(2, None));
+    assert_eq!(
+        said.until,
+        Some(time("2026-11-18T10:00:00Z")),
+        "{}",
+        said.message
     );
 }
 

@@ -145,9 +145,14 @@ impl Machines {
                 let launch = self.clouds.prepared(provider, launch).await?;
                 let bought = cloud.launch(&launch).await;
                 // A cloud that repeats what it was given does not tell it to others.
-                bought.map_err(|failure| match &launch.join {
-                    Some(join) => Failure::new(failure.class, join.out_of(&failure.words)),
-                    None => failure,
+                bought.map_err(|Failure { class, mut words }| {
+                    if let Some(join) = &launch.join {
+                        words = join.out_of(&words);
+                    }
+                    if let Some(container) = &launch.container {
+                        words = container.out_of(&words);
+                    }
+                    Failure::new(class, words)
                 })
             }
             Some(price) => {

@@ -115,7 +115,9 @@ pub(crate) fn objection(
                 .flat_map(|status| &status.attempts);
             let mut open = attempts.filter(|attempt| {
                 let open = attempt.outcome.is_none() && attempt.ready_at.is_none();
-                attempt.provider == name && open
+                // The node of a container says nothing of its cloud before that is asked for one.
+                let asked = !attempt.is_container() || attempt.pod.is_some();
+                attempt.provider == name && open && asked
             });
             let probe = open.next()?;
             let text = format!(

@@ -16,6 +16,7 @@ use warp_cloud::{Account, Class, Failure, Kind, Launch, Mark, Network, Now, Prov
 use warp_runtime::cache::{Cache, Key};
 
 use super::books::InConfigMap;
+use crate::containers::{Containers, Refusal};
 use crate::context::Context;
 use crate::joining::Joining;
 
@@ -25,6 +26,7 @@ type Opened = BTreeMap<String, (Account, Arc<dyn Provider>)>;
 pub(crate) struct Clouds {
     client: Client,
     joining: Joining,
+    containers: Arc<Containers>,
     providers: Cache<CloudProvider>,
     requests: Cache<GPURequest>,
     now: Now,
@@ -44,6 +46,7 @@ impl Clouds {
     pub(super) fn new(
         client: Client,
         joining: Joining,
+        containers: Arc<Containers>,
         providers: Cache<CloudProvider>,
         requests: Cache<GPURequest>,
         now: Now,
@@ -52,6 +55,7 @@ impl Clouds {
         Self {
             client,
             joining,
+            containers,
             providers,
             requests,
             now,
@@ -111,6 +115,13 @@ impl Clouds {
                 .joining
                 .user_data(&provider, &launch, &attempt, now)
                 .await?;
+            if attempt.is_container() {
+                let told = self.containers.container(&attempt).await;
+                launch.container = Some(told.map_err(|refusal| match refusal {
+                    Refusal::Pod(words) => Failure::new(Class::Refused, words),
+                    Refusal::Failure(failure) => failure,
+                })?);
+            }
         }
         Ok(launch)
     }

@@ -57,6 +57,7 @@ fn machine(name: &str, id: &str) -> Machine {
         started: None,
         ended: None,
         taken_back: None,
+        exit: None,
         public_ip: None,
         private_ip: None,
     }

@@ -73,17 +73,18 @@ pub enum Waiter {
     Job(QueuedJob),
 }
 
-/// Everybody in line, in the order they are served.
+/// Everybody in line, in the order they are served. Whose spec is wrong has no place in it.
 pub fn everybody(cluster: &Cluster, settings: &Settings, now: Timestamp) -> Vec<Waiter> {
     let (line, jobs) = (waiting(cluster, now), cluster.jobs_in_line());
     let ledger = cluster.ledger(&cluster.promised(), settings);
     let tenancy = cluster.tenancy(&ledger);
     let order = cluster.in_turn(&line, &jobs, (&ledger, &tenancy), settings, now);
-    let waiter = |(who, _): (Whose, _)| match who {
+    let waiter = |who: Whose| match who {
         Whose::Workload(at) => Waiter::Workload(Arc::clone(&line[at])),
         Whose::Job(at) => Waiter::Job(jobs[at].clone()),
     };
-    order.into_iter().map(waiter).collect()
+    let asking = order.into_iter().filter(|(_, asking)| asking.is_some());
+    asking.map(|(who, _)| waiter(who)).collect()
 }
 
 /// Queued Jobs that have no place, in line or not.

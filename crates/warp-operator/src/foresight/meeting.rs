@@ -7,16 +7,19 @@ use std::sync::Arc;
 
 use kube::{Resource, ResourceExt};
 use warp_api::{GPUWorkload, label};
-use warp_core::explain::{Change, Explanation, Nearest, smallest_changes};
+use warp_core::explain::{Explanation, Nearest, smallest_changes};
 use warp_core::fleet::{
     Cards, Expression, Fleet, Node as FleetNode, NodeId, Operator, PoolFree, Request,
 };
 use warp_core::schedule::Reason;
 use warp_core::schedule::fit::Filter;
 
-use super::{Cluster, Evidence, Group, Holder, InLine, Look, Outlook, QueuedJob};
+use super::{Cluster, Evidence, GangChanges, Group, Holder, InLine, Look, Outlook, QueuedJob};
 use crate::ledger::{Ledger, provider_of};
-use crate::placement::{Claim, KEPT, REFUSED, base_request, elsewhere, require};
+use crate::placement::{
+    Claim, Closed, KEPT, REFUSED, base_request, can_be_made, elsewhere, never_a_container,
+    off_limits, require, shut_off,
+};
 
 /// One workload and the fleet at its turn.
 pub(super) struct Meeting<'a> {
@@ -27,8 +30,12 @@ pub(super) struct Meeting<'a> {
     refused: Vec<Arc<str>>,
     /// Nodes kept for those before it.
     kept: Vec<Arc<str>>,
+    /// Providers it has to keep off, and why.
+    closed: Closed,
     /// Its tenant leaves it every kind of GPU it asks for.
     free: bool,
+    /// It could be one container at a cloud.
+    could_be_container: bool,
 }
 
 impl<'a> Meeting<'a> {
@@ -37,7 +44,7 @@ impl<'a> Meeting<'a> {
         ledger: &'a Ledger,
         workload: &'a GPUWorkload,
         claim: &'a Claim,
-        kept: Vec<Arc<str>>,
+        (mut kept, closed): (Vec<Arc<str>>, Closed),
     ) -> Option<Self> {
         let pod = claim.pods.first()?;
         let mut request = base_request(ledger, pod);
@@ -52,7 +59,9 @@ impl<'a> Meeting<'a> {
             .flatten()
             .map(|name| Arc::from(name.as_str()))
             .collect();
-        if !named.is_empty() {
+        kept.extend(off_limits(&ledger.fleet, &closed));
+        let any = named.iter().any(|name| **name == *label::PROVIDER_ANY);
+        if !named.is_empty() && !any {
             let here = Expression {
                 key: Arc::from(label::PROVIDER),
                 operator: Operator::In,
@@ -67,7 +76,9 @@ impl<'a> Meeting<'a> {
             request,
             refused: claim.avoided.clone(),
             kept,
+            closed,
             free: matches!(narrowed, Ok(false)),
+            could_be_container: never_a_container(claim).is_none(),
         })
     }
 
@@ -94,12 +105,11 @@ impl<'a> Meeting<'a> {
                 require(&mut request, None, Some(&elsewhere(&self.kept)));
             }
             changes = smallest_changes(fleet, &request);
-            // An affinity that the operator adds is not the owner's to drop.
             let template = self.workload.spec.pod_template.as_ref();
             let own = template.and_then(|template| template.spec.as_ref()?.affinity.as_ref());
             let own = own.is_some_and(|affinity| affinity.node_affinity.is_some());
             let own = own && self.kept.is_empty();
-            changes.retain(|set| own || !set.contains(&Change::DropNodeAffinity));
+            changes.retain(|set| can_be_made(set, own, self.could_be_container));
         }
         Look {
             ahead,
@@ -115,6 +125,10 @@ impl<'a> Meeting<'a> {
             nearest,
             changes,
             outlook,
+            rent: None,
+            preempts: None,
+            gang: GangChanges::default(),
+            tenant: None,
         }
     }
 
@@ -124,7 +138,12 @@ impl<'a> Meeting<'a> {
         if let Some(first) = reasons.first() {
             return Some((first.label(), Reason::numbers(first)));
         }
-        let name = self.ledger.fleet.node(id).map(|node| &node.name)?;
+        let node = self.ledger.fleet.node(id)?;
+        let (name, provider) = (&node.name, provider_of(node));
+        if let Some(why) = self.closed.get(provider) {
+            let label = shut_off(provider, why);
+            return Some((label.clone(), label));
+        }
         let refused = self.refused.contains(name).then_some(REFUSED);
         let kept = || self.kept.contains(name).then_some(KEPT);
         let label = refused.or_else(kept)?;

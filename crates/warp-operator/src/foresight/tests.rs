@@ -1,3 +1,6 @@
+mod preempt;
+mod rent;
+
 use serde_json::{Value, json};
 use warp_core::schedule::Policy;
 use warp_core::simulate::fleet::Scenario;
@@ -241,4 +244,70 @@ fn what_the_api_server_refuses_has_no_place_and_holds_nobody_up() {
     );
     cluster.workloads = vec![Arc::new(rejected)];
     assert_eq!(place(&seen(&cluster, &next).outlook), Some("a"));
+}
+
+#[test]
+fn a_gang_that_waits_is_told_how_many_of_it_would_start_and_where_it_need_not_be_close() {
+    let cluster = Cluster {
+        nodes: vec![node("a", 8), node("b", 8), node("c", 8)],
+        ..Cluster::default()
+    };
+    let wide = seen(
+        &cluster,
+        &workload("wide", 0, &json!({"gpuCount": 8, "replicas": 5})),
+    );
+    assert_eq!(
+        wide.gang,
+        GangChanges {
+            members: Some(3),
+            apart: false
+        }
+    );
+    let zone =
+        json!({"gpuCount": 8, "replicas": 3, "topology": {"level": "host", "mode": "required"}});
+    let close = seen(&cluster, &workload("close", 0, &zone));
+    assert!(close.gang.apart, "{:?}", close.outlook);
+    let alone = seen(&cluster, &workload("alone", 0, &json!({"gpuCount": 16})));
+    assert_eq!(alone.gang, GangChanges::default());
+}
+
+#[test]
+fn whose_spec_is_wrong_has_no_place_in_line() {
+    let wrong = json!({"priorityClassName": "nobody-made-it"});
+    let other = json!({"metadata": {"name": "other"}, "value": 1});
+    let cluster = Cluster {
+        workloads: vec![
+            workload("wrong", 0, &wrong),
+            workload("right", 5, &json!({})),
+        ],
+        priorities: vec![Arc::new(serde_json::from_value(other).unwrap())],
+        ..Cluster::default()
+    };
+    let line = everybody(&cluster, &Settings::default(), now());
+    let names: Vec<String> = line
+        .iter()
+        .map(|one| match one {
+            Waiter::Workload(one) => one.name_any(),
+            Waiter::Job(one) => one.job.name_any(),
+        })
+        .collect();
+    assert_eq!(names, ["right"]);
+}
+
+#[test]
+fn no_change_is_named_that_would_need_it_to_be_a_container_of_a_cloud() {
+    let mut rented = (*node("c", 8)).clone();
+    rented.spec.get_or_insert_default().taints = Some(vec![
+        serde_json::from_value(json!({"key": "gpu.warp.dev/container", "effect": "NoSchedule"}))
+            .unwrap(),
+    ]);
+    let cluster = Cluster {
+        nodes: vec![node("a", 4), Arc::new(rented)],
+        ..Cluster::default()
+    };
+    let template = json!({"spec": {
+        "containers": [{"name": "c", "image": "i"}], "volumes": [{"name": "data", "emptyDir": {}}]}});
+    let spec = json!({"image": null, "gpuCount": 8, "podTemplate": template});
+    let found = seen(&cluster, &workload("wide", 0, &spec));
+    assert_eq!(found.changes, [[Change::FewerGpus(4)]]);
 }

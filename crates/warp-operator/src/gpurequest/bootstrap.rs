@@ -27,6 +27,9 @@ pub(super) fn of(wanted: &Wanted, provider: &CloudProvider) -> Result<BootstrapT
         return Ok(kind);
     }
     let of = Kind::of(spec.kind.as_str());
+    if kind == BootstrapType::Container {
+        return container(wanted, &name, of).map(|()| kind);
+    }
     if !of.is_some_and(|kind| kind.capabilities().virtual_machines) {
         return Err(format!(
             "CloudProvider {name} has no virtual machines, so none can join by {}: take bootstrap out, or name another provider",
@@ -44,4 +47,29 @@ pub(super) fn of(wanted: &Wanted, provider: &CloudProvider) -> Result<BootstrapT
         ));
     }
     Ok(kind)
+}
+
+/// Whether a request may have a container of a cloud, for what it is.
+fn container(wanted: &Wanted, name: &str, of: Option<Kind>) -> Result<(), String> {
+    if of.is_none_or(|kind| kind.capabilities().virtual_machines) {
+        return Err(format!(
+            "CloudProvider {name} sells no containers: take bootstrap.type container out, or name another provider"
+        ));
+    }
+    for (set, field) in [
+        (wanted.sets_image, "image"),
+        (wanted.sets_user_data, "userData"),
+    ] {
+        if set {
+            return Err(format!(
+                "a container of CloudProvider {name} is what its pod says: take {field} out"
+            ));
+        }
+    }
+    match &wanted.unfit {
+        None => Ok(()),
+        Some(why) => Err(format!(
+            "CloudProvider {name} runs containers, and the workload cannot be one: {why}"
+        )),
+    }
 }

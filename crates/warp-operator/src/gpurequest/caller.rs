@@ -49,5 +49,6 @@ pub(super) fn claim(
 /// Until when another process may have asked the cloud: this one took over then.
 pub(super) fn taken_over(attempt: &RequestAttempt) -> Option<Timestamp> {
     let since = attempt.called_since.as_ref()?.0;
-    (since > attempt.intended_at.0).then_some(since)
+    let sought = attempt.sought_since()?.0;
+    (since > sought).then_some(since)
 }

@@ -87,8 +87,13 @@ pub(super) fn choose(wanted: &Wanted, market: &Market<'_>) -> Choice {
     };
     let mut rejected = Rejected::default();
     if let Some(spot) = &wanted.spot {
+        // A cloud does not tell a container that ended from one it has taken back.
+        let whole = |provider: &CloudProvider| {
+            bootstrap::of(wanted, provider) != Ok(BootstrapType::Container)
+        };
         let selling = |provider: &&&CloudProvider| {
             Kind::of(provider.spec.kind.as_str()).is_some_and(|kind| kind.capabilities().spot)
+                && whole(provider)
         };
         let names: Vec<String> = usable.iter().map(|provider| provider.name_any()).collect();
         let selling: Vec<&CloudProvider> = usable.iter().filter(selling).copied().collect();
@@ -294,7 +299,7 @@ fn best(
 }
 
 /// An offer as a provider's status writes it.
-fn read(offer: &CloudOffer) -> Option<Offer> {
+pub(super) fn read(offer: &CloudOffer) -> Option<Offer> {
     let availability = serde_json::from_value(offer.availability.clone().into());
     Some(Offer {
         gpu: offer.gpu.clone(),
@@ -363,6 +368,16 @@ fn left_out_until(
         let (Some(outcome), Some(at)) = (&attempt.outcome, &attempt.ended_at) else {
             continue;
         };
+        // Neither says anything of the place.
+        if [
+            reason::POD_ENDED,
+            reason::CONTAINER_REFUSED,
+            reason::OFFER_GONE,
+        ]
+        .contains(&&**outcome)
+        {
+            continue;
+        }
         let class = Class::of(outcome);
         let out = if class.is_some_and(Class::is_of_account) {
             ACCOUNT
@@ -441,18 +456,19 @@ fn explained(wanted: &Wanted, rejected: Rejected, market: &Market<'_>) -> Choice
     if let Some((_, (text, until))) = rejected.circuits.into_iter().next() {
         return wait(reason::CIRCUIT_OPEN, text, until);
     }
-    if let Some((price, what)) = rejected.dear {
-        let most = wanted.max_price.unwrap_or_default();
-        let text = format!(
-            "the cheapest is {what} at {price} an hour, above maxPrice {most}: raise it, or ask for less"
-        );
-        return wait(reason::PRICE_TOO_LOW, text, None);
-    }
+    // Those within the hourly price that the rest of the money does not pay for come first: a higher price would not help.
     if rejected.budget > 0 {
         let text = format!(
             "maxTotalPrice {} leaves less than {LEAST_MINUTES} minutes ({} is spent): raise it",
             wanted.max_total.unwrap_or_default(),
             market.spent
+        );
+        return wait(reason::PRICE_TOO_LOW, text, None);
+    }
+    if let Some((price, what)) = rejected.dear {
+        let most = wanted.max_price.unwrap_or_default();
+        let text = format!(
+            "the cheapest is {what} at {price} an hour, above maxPrice {most}: raise it, or ask for less"
         );
         return wait(reason::PRICE_TOO_LOW, text, None);
     }

@@ -1,13 +1,15 @@
-//! What machines cost, and the ledger: one ConfigMap a tenant and month in the operator's namespace, one entry per machine. An
-//! entry is written before its attempt is over, so no crash loses it, and writing it twice changes nothing. Pure.
+//! What machines cost, and the ledger: one ConfigMap a tenant and month in the operator's namespace, several for containers,
+//! one entry per machine. An entry is written before its attempt is over, so no crash loses it, and writing it twice changes
+//! nothing. Pure.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
-use warp_api::GPURequest;
-use warp_api::gpurequest::RequestAttempt;
+use warp_api::gpurequest::{EarlierAttempts, RequestAttempt};
+use warp_api::{GPURequest, GPURequestStatus};
 use warp_cloud::Decimal;
 use warp_runtime::plan::{Action, Encoding, Kind, Plan};
 
@@ -16,6 +18,20 @@ use crate::workload::tenant_of;
 
 /// On the ConfigMaps of the ledger.
 pub(crate) const LABEL: &str = "gpu.warp.dev/costs";
+
+/// How many objects the containers of a tenant and month are spread over: every pod is one, and an object has room for about
+/// two thousand.
+const PARTS: u64 = 64;
+
+/// Which of those a machine is entered in; none for one that is no container.
+fn part(request: &GPURequest, attempt: &RequestAttempt) -> Option<u64> {
+    let namespace = request.namespace().unwrap_or_default();
+    let name = format!("{namespace}/{}/{}", request.name_any(), attempt.number);
+    let sum = name.bytes().fold(0u64, |sum, byte| {
+        sum.wrapping_mul(31).wrapping_add(u64::from(byte))
+    });
+    attempt.is_container().then_some(sum % PARTS)
+}
 
 /// Dollars for `price` an hour from `from` to `until`, billed by the second, to the hundredth of a cent.
 pub(super) fn cost(price: Decimal, from: Timestamp, until: Timestamp) -> Decimal {
@@ -39,6 +55,65 @@ pub(crate) fn of_attempt(attempt: &RequestAttempt, now: Timestamp) -> Decimal {
     };
     let until = attempt.billed_until.as_ref().map_or(now, |until| until.0);
     cost(price(attempt), from.0, until)
+}
+
+/// What a request's attempts have cost, each until its time, without those that are left out.
+pub(super) fn of_request(
+    status: &GPURequestStatus,
+    left_out: impl Fn(&RequestAttempt) -> bool,
+    until: impl Fn(&RequestAttempt) -> Timestamp,
+) -> Decimal {
+    let kept = status.attempts.iter().filter(|attempt| !left_out(attempt));
+    let kept: Decimal = kept
+        .map(|attempt| of_attempt(attempt, until(attempt)))
+        .sum();
+    kept + of_earlier(status)
+}
+
+/// What the attempts of one provider cost that are kept no longer.
+pub(crate) fn of_provider(earlier: &EarlierAttempts) -> Decimal {
+    earlier.spent.parse().unwrap_or_default()
+}
+
+/// What all attempts cost that are kept no longer.
+fn of_earlier(status: &GPURequestStatus) -> Decimal {
+    status.earlier.iter().map(of_provider).sum()
+}
+
+/// Adds the oldest attempt that is over and was bought to what is kept in sum, while there are more than `most` of them.
+pub(super) fn fold(status: &mut GPURequestStatus, most: usize) {
+    let over = |attempt: &RequestAttempt| attempt.outcome.is_some() && attempt.cost.is_some();
+    while status
+        .attempts
+        .iter()
+        .filter(|attempt| over(attempt))
+        .count()
+        > most
+    {
+        let Some(at) = status.attempts.iter().position(over) else {
+            return;
+        };
+        let Some(from) = status.attempts[at].billed_from.clone() else {
+            return;
+        };
+        let gone = status.attempts.remove(at);
+        let cost = gone.cost.and_then(|cost| cost.parse().ok());
+        let cost: Decimal = cost.unwrap_or_default();
+        let mut earlier = status.earlier.iter_mut();
+        match earlier.find(|known| known.provider == gone.provider) {
+            Some(known) => {
+                known.count += 1;
+                known.spent = (of_provider(known) + cost).to_string();
+                known.billed_from = Time(known.billed_from.0.min(from.0));
+            }
+            None => status.earlier.push(EarlierAttempts {
+                provider: gone.provider,
+                count: 1,
+                spent: cost.to_string(),
+                billed_from: from,
+            }),
+        }
+    }
 }
 
 /// Writes an attempt's entry, as far as it is known.
@@ -70,7 +145,12 @@ pub(super) fn enter(plan: &mut Plan, home: &str, request: &GPURequest, attempt: 
         "cost": until.map(|until| cost(price(attempt), from.0, until).to_string()),
     });
     let month = from.0.strftime("%Y-%m").to_string();
-    let key = costs_key(home, &month, attempt.tenant.as_deref());
+    let key = costs_key(
+        home,
+        &month,
+        attempt.tenant.as_deref(),
+        part(request, attempt),
+    );
     plan.create_or_find(&Ledger {
         metadata: ObjectMeta {
             name: Some(key.name.to_string()),

@@ -6,20 +6,21 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Resource;
 use warp_api::gpurequest::{RequestAttempt, RequestPhase};
 use warp_api::{GPURequest, GPURequestStatus, reason};
-use warp_cloud::{Availability, Decimal, Launch, Machine, Offer, State};
+use warp_cloud::{Availability, Class, Launch, Machine, Offer, State};
 use warp_runtime::cache::Key;
 use warp_runtime::outside::{Recorded, Step, absent, present};
 use warp_runtime::plan::{self, Call, Plan, Premise, Removal, What, as_json};
 
 use super::choose::later;
-use super::ending::{is_lent, is_ready, limits};
+use super::ending::{is_lent, is_ready, limits, note_readiness};
 use super::observe::{Open, Seen};
 use super::plan::money;
+use super::pod_status::End;
 use super::say::Said;
 use super::together::Company;
 use super::told::say;
 use super::wanted::Wanted;
-use super::{caller, costs, joining, money as purse, notice, outside_name};
+use super::{caller, container, costs, joining, money as purse, notice, outside_name};
 use crate::cloudprovider::calls::Answer;
 
 /// How often a machine that starts is asked for.
@@ -90,14 +91,28 @@ fn follow(
     if newest {
         show(&attempt, status, machine);
     }
-    if attempt.ready_at.is_none() && open.node.as_deref().is_some_and(is_ready) {
+    // The node of a container is ready before anything is bought.
+    let ready = if attempt.is_container() {
+        machine.is_some_and(|machine| matches!(machine.state, State::Running | State::Degraded))
+    } else {
+        open.node.as_deref().is_some_and(is_ready)
+    };
+    if attempt.ready_at.is_none() && ready {
         attempt.ready_at = Some(Time(now));
         // One that is taken back later is waited for anew.
         status.spot_wanted_since = None;
     }
+    note_readiness(&mut attempt, open, now);
+    if attempt.is_container() {
+        container::bind(&mut attempt, open, seen, now);
+        if newest {
+            status.node_name = Some(attempt.machine.clone());
+        }
+    }
     notice::learn(&mut attempt, open, machine, now);
     let wanted = Wanted::limits_of(&request.spec);
     let stopped = purse::is_stopped(plan, &attempt, seen, now);
+    let over = container::ending(&attempt, open, machine, seen);
     let company = Company::of(request, &seen.requests);
     limits(
         &mut attempt,
@@ -107,32 +122,27 @@ fn follow(
         machine,
         request,
         stopped,
+        over,
         company.as_ref(),
         newest,
         now,
     );
     joining::follow(plan, &mut attempt, request, open, now);
-    notice::drain(plan, &status.attempts[at], open, now);
-    let said = match answer {
-        Some(Answer::Refused { class, words }) => {
-            if joining::revoked(plan, &mut attempt, request, open, now) {
-                attempt.outcome = Some(attempt.ending.clone().unwrap_or(class.as_str().to_owned()));
-                attempt.reason = Some(words.clone());
-                attempt.ended_at = Some(Time(now));
-            }
-            let text = format!("{} refused: {words}", attempt.provider);
-            Said::new(RequestPhase::Pending, "False", reason::RETRYING, text)
+    if attempt.is_container() {
+        container::keep(plan, &attempt, request, open, now);
+        container::tell(plan, &attempt, open, machine, now);
+        container::clear(plan, &attempt, open);
+        if let Some(at) = status.terminates_at.as_ref().filter(|at| at.0 > now) {
+            plan.look_again(at.0);
         }
-        _ => step(
-            plan,
-            status,
-            &mut attempt,
-            machine,
-            request,
-            seen,
-            open,
-            now,
-        ),
+    }
+    notice::drain(plan, &status.attempts[at], open, now);
+    let said = if attempt.pod == status.attempts[at].pod {
+        let answer = answer.as_ref();
+        go_on(plan, status, &mut attempt, answer, request, seen, open, now)
+    } else {
+        // Which pod it is has to be known before anything is asked for.
+        say(status, &attempt, machine, open)
     };
     let said = match attempt.ending {
         None if request.meta().deletion_timestamp.is_some() && is_lent(open) => {
@@ -152,11 +162,81 @@ fn follow(
     Some(said)
 }
 
+/// The next step of an attempt, by what the cloud said last.
+#[expect(clippy::too_many_arguments, reason = "one pass over one machine")]
+fn go_on(
+    plan: &mut Plan,
+    status: &mut GPURequestStatus,
+    attempt: &mut RequestAttempt,
+    answer: Option<&Answer>,
+    request: &GPURequest,
+    seen: &Seen,
+    open: &Open,
+    now: Timestamp,
+) -> Said {
+    let machine = match answer {
+        Some(Answer::Machine(machine)) => Some(machine),
+        _ => None,
+    };
+    match answer {
+        Some(Answer::Refused { class, words }) if attempt.is_container() => {
+            refused(plan, attempt, request, open, (*class, words), now)
+        }
+        None if attempt.is_container() && attempt.pod.is_none() => {
+            if attempt.ending.is_some() {
+                let outcome = attempt.ending.clone().unwrap_or_default();
+                close(plan, status, attempt, request, seen, open, &outcome, now);
+                say(status, attempt, machine, open)
+            } else {
+                container::waits(status, attempt, open)
+            }
+        }
+        Some(Answer::Refused { class, words }) => {
+            if joining::revoked(plan, attempt, request, open, now) {
+                attempt.outcome = Some(attempt.ending.clone().unwrap_or(class.as_str().to_owned()));
+                attempt.reason = Some(words.clone());
+                attempt.ended_at = Some(Time(now));
+            }
+            let text = format!("{} refused: {words}", attempt.provider);
+            Said::new(RequestPhase::Pending, "False", reason::RETRYING, text)
+        }
+        _ => step(plan, status, attempt, machine, request, seen, open, now),
+    }
+}
+
+/// The end of a container that the cloud does not sell, or not for this pod.
+fn refused(
+    plan: &mut Plan,
+    attempt: &mut RequestAttempt,
+    request: &GPURequest,
+    open: &Open,
+    (class, words): (Class, &str),
+    now: Timestamp,
+) -> Said {
+    let text = format!("{} refused: {words}", attempt.provider);
+    // Asked again for this pod it would be refused again; anything else another offer may have.
+    let (outcome, end) = match class {
+        Class::Refused => (reason::CONTAINER_REFUSED, End::Refused(words)),
+        _ => (class.as_str(), End::Lost(&text)),
+    };
+    if container::let_go(plan, attempt, request, open, &end, now) {
+        if let Some(node) = &open.node {
+            plan.delete(&**node, Removal::default(), None);
+        }
+        // That its pod is over by then follows from the refusal.
+        let ending = attempt.ending.clone();
+        let ending = ending.filter(|ending| ending != reason::POD_ENDED);
+        attempt.outcome = Some(ending.unwrap_or(outcome.to_owned()));
+        attempt.reason = Some(words.to_owned());
+        attempt.ended_at = Some(Time(now));
+    }
+    Said::new(RequestPhase::Pending, "False", reason::RETRYING, text)
+}
+
 /// What the cloud said last, if it was asked after the attempt was written.
 fn answer(attempt: &RequestAttempt, open: &Open) -> Option<Answer> {
-    open.sight
-        .asked
-        .filter(|asked| *asked >= attempt.intended_at.0)?;
+    let since = attempt.sought_since()?.0;
+    open.sight.asked.filter(|asked| *asked >= since)?;
     serde_json::from_value(open.sight.there.clone()?).ok()
 }
 
@@ -203,7 +283,7 @@ fn step(
     open: &Open,
     now: Timestamp,
 ) -> Said {
-    let intended = attempt.intended_at.0;
+    let intended = attempt.sought_since().unwrap_or(&attempt.intended_at).0;
     let recorded = match attempt.instance_id {
         Some(_) => Recorded::Made(intended),
         None => Recorded::Intended(intended),
@@ -319,6 +399,7 @@ fn launch(attempt: &RequestAttempt, request: &GPURequest) -> Launch {
         user_data: request.spec.user_data.clone(),
         // It has a token in it: whoever asks the cloud puts it in.
         join: None,
+        container: None,
     }
 }
 
@@ -386,21 +467,23 @@ fn close(
         if known.is_none_or(|known| known.billed_until.is_none()) {
             return;
         }
-        costs::enter(plan, &seen.home, request, attempt);
-        attempt.cost = Some(costs::of_attempt(attempt, now).to_string());
+        // Once: a plan that writes makes no calls, and what is still to be looked up would never be.
+        if known.is_none_or(|known| known.cost.is_none()) {
+            costs::enter(plan, &seen.home, request, attempt);
+            attempt.cost = Some(costs::of_attempt(attempt, now).to_string());
+        }
+    }
+    let why = format!("{} is gone ({outcome})", attempt.machine);
+    if !container::let_go(plan, attempt, request, open, &End::Lost(&why), now) {
+        return;
     }
     if let Some(node) = &open.node {
         plan.delete(&**node, Removal::default(), None);
     }
     attempt.outcome = Some(outcome.to_owned());
     attempt.ended_at = Some(Time(now));
-    let others = status
-        .attempts
-        .iter()
-        .filter(|known| known.number != attempt.number);
-    let spent: Decimal = others
-        .chain(std::iter::once(&*attempt))
-        .map(|known| costs::of_attempt(known, now))
-        .sum();
+    let own = |known: &RequestAttempt| known.number == attempt.number;
+    let others = costs::of_request(status, own, |_| now);
+    let spent = others + costs::of_attempt(attempt, now);
     status.spent = Some(spent.to_string());
 }

@@ -19,10 +19,13 @@ use crate::ledger;
 const BOOT_LIMIT: SignedDuration = SignedDuration::from_mins(20);
 /// And one whose node is not ready this long after it was bought.
 const JOIN_LIMIT: SignedDuration = SignedDuration::from_mins(30);
+/// And one whose node was ready, and has not been for this long: nobody can use it, and it costs money.
+const GONE_LIMIT: SignedDuration = SignedDuration::from_mins(15);
 /// The money lasts at least this much longer than the machine, in seconds, or a tenth of its time.
 const MARGIN: i64 = 120;
 
-/// Decides whether the machine is to go, and when it goes at the latest. `stopped`: a budget wants it to.
+/// Decides whether the machine is to go, and when it goes at the latest. `stopped`: a budget wants it to; `container`: its
+/// pod does.
 #[expect(clippy::too_many_arguments, reason = "one pass over one machine")]
 pub(super) fn limits(
     attempt: &mut RequestAttempt,
@@ -32,17 +35,21 @@ pub(super) fn limits(
     machine: Option<&Machine>,
     request: &GPURequest,
     stopped: bool,
+    container: Option<&'static str>,
     company: Option<&Company<'_>>,
     newest: bool,
     now: Timestamp,
 ) {
-    if attempt.billed_from.is_some() && newest {
+    if newest && (attempt.billed_from.is_some() || attempt.is_container()) {
         status.terminates_at = ends(attempt, status, wanted).map(|(at, _)| Time(at));
     }
     let ready = open.node.as_deref().is_some_and(is_ready);
     if !newest {
         // What is said of idleness is of the machine that takes its place.
-    } else if open.used || !ready || company.is_some_and(|them| them.waits(status)) {
+    } else if open.used
+        || !(ready || attempt.unready_since.is_some())
+        || company.is_some_and(|them| them.waits(status))
+    {
         status.idle_since = None;
     } else if status.idle_since.is_none() {
         status.idle_since = Some(Time(now));
@@ -64,6 +71,8 @@ pub(super) fn limits(
     );
     let ending = if request.meta().deletion_timestamp.is_some() && !is_lent(open) {
         Some(reason::DELETED)
+    } else if container.is_some() {
+        container
     // Nobody here has ended it: one that the cloud may take back it has taken back, with a word or without.
     } else if (attempt.spot && over) || notice::is_over(attempt, open, now) {
         Some(reason::SPOT_INTERRUPTED)
@@ -87,12 +96,17 @@ pub(super) fn limits(
     } else if broken.is_some() {
         attempt.reason = broken;
         Some(reason::GPU_TEST_FAILED)
-    } else if ready {
+    } else if gives_up_at(attempt).is_some_and(|at| at <= now) {
+        let words = "its node was ready and did not come back";
+        attempt.reason = Some(words.to_owned());
+        Some(reason::MACHINE_LOST)
+    } else if ready && !attempt.is_container() {
         None
     } else if state == Some(State::Pending) && bought.is_some_and(|at| later(at, BOOT_LIMIT) <= now)
     {
         Some(reason::NEVER_RAN)
     } else if status.phase != RequestPhase::Ready
+        && !attempt.is_container()
         && bought.is_some_and(|at| later(at, JOIN_LIMIT) <= now)
     {
         Some(reason::NEVER_JOINED)
@@ -103,6 +117,22 @@ pub(super) fn limits(
         attempt.ending = Some(ending.to_owned());
         attempt.ending_since = Some(Time(now));
     }
+}
+
+/// Notes since when a node that was ready is not. A container has none of its own.
+pub(super) fn note_readiness(attempt: &mut RequestAttempt, open: &Open, now: Timestamp) {
+    let ready = open.node.as_deref().is_some_and(is_ready);
+    if ready || attempt.ready_at.is_none() || attempt.is_container() {
+        attempt.unready_since = None;
+    } else if attempt.unready_since.is_none() {
+        attempt.unready_since = Some(Time(now));
+    }
+}
+
+/// When a machine is given back whose node does not come back.
+pub(super) fn gives_up_at(attempt: &RequestAttempt) -> Option<Timestamp> {
+    let since = attempt.unready_since.as_ref()?;
+    Some(later(since.0, GONE_LIMIT))
 }
 
 /// Whether a machine whose request goes is kept until those who use it are done: the workload it was rented for is gone,
@@ -125,32 +155,26 @@ pub(super) fn ends(
     status: &GPURequestStatus,
     wanted: &Wanted,
 ) -> Option<(Timestamp, &'static str)> {
-    let from = attempt.billed_from.as_ref()?.0;
-    let first = status
-        .attempts
-        .iter()
-        .find_map(|known| known.billed_from.as_ref());
-    let first = first.map_or(from, |first| first.0);
-    let lifetime = wanted
-        .lifetime
-        .map(|time| (later(first, time), reason::MAX_LIFETIME));
+    let first = status.first_billed();
+    let first = first.or(attempt.billed_from.as_ref());
+    let lifetime = (wanted.lifetime.zip(first))
+        .map(|(time, first)| (later(first.0, time), reason::MAX_LIFETIME));
+    let Some(from) = attempt.billed_from.as_ref().map(|from| from.0) else {
+        // A container's node that waits for its pod buys nothing when the time of its request is over.
+        return lifetime.filter(|_| attempt.is_container());
+    };
     let price = costs::price(attempt);
     let money = wanted
         .max_total
         .filter(|_| price > Decimal::ZERO)
         .map(|most| {
-            let others = status
-                .attempts
-                .iter()
-                .filter(|known| known.number != attempt.number);
             // One that is taken back goes on costing for as long as it may take.
             let until = |other: &RequestAttempt| {
                 let noticed = other.noticed_at.as_ref();
                 noticed.map_or(from, |at| from.max(later(at.0, notice::LIMIT)))
             };
-            let spent: Decimal = others
-                .map(|other| costs::of_attempt(other, until(other)))
-                .sum();
+            let own = |known: &RequestAttempt| known.number == attempt.number;
+            let spent = costs::of_request(status, own, until);
             let seconds = ((most - spent) * Decimal::from(3600) / price).floor();
             let seconds = i64::try_from(seconds).unwrap_or(i64::MAX / 4).max(0);
             let lasting = seconds - MARGIN.min(seconds / 10);

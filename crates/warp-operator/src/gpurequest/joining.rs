@@ -42,6 +42,11 @@ pub(super) fn test_failure(node: &Node) -> Option<String> {
     (is_starting(node) && said != "passed").then(|| said.chars().take(256).collect())
 }
 
+/// Whether the machine of an attempt has a token to join with.
+fn joins(attempt: &RequestAttempt) -> bool {
+    attempt.bootstrap.is_some_and(BootstrapType::joins)
+}
+
 /// What a pass does for a machine that joins or has joined.
 pub(super) fn follow(
     plan: &mut Plan,
@@ -50,7 +55,7 @@ pub(super) fn follow(
     open: &Open,
     now: Timestamp,
 ) {
-    if attempt.bootstrap.is_none() {
+    if !joins(attempt) {
         return;
     }
     match open.node.as_deref() {
@@ -170,7 +175,7 @@ pub(super) fn revoked(
     open: &Open,
     now: Timestamp,
 ) -> bool {
-    if attempt.bootstrap.is_none() || attempt.token_revoked_at.is_some() {
+    if !joins(attempt) || attempt.token_revoked_at.is_some() {
         return true;
     }
     let sight = &open.token;

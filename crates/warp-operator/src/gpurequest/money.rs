@@ -55,7 +55,8 @@ fn course(
         // Refused, or never bought.
         let open = attempt.outcome.is_none();
         return open.then(|| Course::Intended {
-            since: attempt.intended_at.0,
+            // What waits for a pod is bought now at the earliest.
+            since: attempt.sought_since().map_or(now, |since| since.0),
             going: attempt.ending.is_some(),
             lasts: lasts(wanted, status, dearest(attempt), now),
         });
@@ -82,18 +83,13 @@ fn lasts(
     price: Decimal,
     now: Timestamp,
 ) -> Option<SignedDuration> {
-    let mut attempts = status.attempts.iter();
-    let first = attempts.find_map(|attempt| attempt.billed_from.as_ref());
+    let first = status.first_billed();
     let lifetime = wanted.lifetime.map(|lifetime| {
         first.map_or(lifetime, |first| {
             later(first.0, lifetime).duration_since(now)
         })
     });
-    let spent: Decimal = status
-        .attempts
-        .iter()
-        .map(|attempt| costs::of_attempt(attempt, now))
-        .sum();
+    let spent = costs::of_request(status, |_| false, |_| now);
     let money = wanted.max_total.filter(|_| price > Decimal::ZERO);
     let money = money.map(|most| {
         let seconds = ((most - spent) * Decimal::from(3600) / price).ceil();

@@ -8,17 +8,19 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Resource, ResourceExt};
 use warp_api::gpurequest::RequestAttempt;
-use warp_api::{CloudProvider, GPURequest, label};
+use warp_api::{CloudProvider, GPURequest, GPUWorkload, label};
 use warp_cloud::{Kind, Mark};
-use warp_core::gpu::Vendor;
+use warp_core::gpu::{Catalogue, Vendor};
 use warp_runtime::cache::Key;
 use warp_runtime::outside::Sight;
 
 use super::{GpuRequests, outside_name};
 use crate::budget::Purse;
 use crate::cloudprovider::clouds::mark;
+use crate::containers::fit;
 use crate::ledger;
-use crate::workload::tenant_of;
+use crate::shapes::BY_NODE;
+use crate::workload::{shell, tenant_of};
 
 /// What is known about a request.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +34,8 @@ pub(crate) struct Seen {
     pub(crate) process: String,
     /// Who made the request, or the workload it was made for.
     pub(crate) creator: Option<String>,
+    /// Why the workload it was made for cannot be one container at a cloud.
+    pub(crate) unfit: Option<String>,
     /// Where costs are kept.
     pub(crate) home: String,
     /// The machines of the attempts that are open, the newest last.
@@ -51,8 +55,17 @@ pub(crate) struct Open {
     pub(crate) ownerless: bool,
     /// Pods use its GPUs, or work is on its way there.
     pub(crate) used: bool,
-    /// Pods on its node that a drain moves: all but those a DaemonSet or the node itself put there.
+    /// Pods on its node that a drain moves: all but those a DaemonSet or the node itself put there. Of a container's node
+    /// only those that ask for GPUs.
     pub(crate) pods: Vec<Arc<Pod>>,
+    /// How many others are there besides, on a container's node.
+    pub(crate) others: u32,
+    /// Pods that are to go from a container's node, whosever they are.
+    pub(crate) going: Vec<Arc<Pod>>,
+    /// The pod that is its container, where it is one and its pod is in the cache.
+    pub(crate) own_pod: Option<Arc<Pod>>,
+    /// Of such a container's node: when it last said that it lives, and how its pod was then.
+    pub(crate) tended: Sight,
     /// What became of its token, and which certificates were asked for.
     pub(crate) token: Sight,
     pub(crate) certificates: Sight,
@@ -69,6 +82,7 @@ pub(super) fn see(kind: &GpuRequests, request: &GPURequest, now: Timestamp) -> S
         mark: mark(&kind.cx),
         process: kind.process.clone(),
         creator: creator(kind, request),
+        unfit: unfit(kind, request),
         home: kind.home.clone(),
     }
 }
@@ -126,6 +140,12 @@ fn machine(
     let of = Kind::of(of)?;
     let outside = kind.outside(of)?;
     let node = kind.cx.nodes.get(&Key::new("", &attempt.machine));
+    let there = pods_on(kind, &attempt.machine);
+    let going = |pod: &&Arc<Pod>| attempt.is_container() && pod.meta().deletion_timestamp.is_some();
+    let going: Vec<Arc<Pod>> = there.iter().filter(going).cloned().collect();
+    let (pods, others): (Vec<_>, Vec<_>) = there
+        .into_iter()
+        .partition(|pod| !is_of_node(pod) && (!attempt.is_container() || asks_for_gpus(pod)));
     Some(Open {
         number: attempt.number,
         kind: of,
@@ -133,31 +153,65 @@ fn machine(
         settle: of.capabilities().settle(),
         ownerless: false,
         used: node.is_some() && used(kind, &attempt.machine, now),
-        pods: movable(kind, &attempt.machine),
+        going,
+        others: u32::try_from(others.len()).unwrap_or(u32::MAX),
+        pods,
+        own_pod: own_pod(kind, attempt),
+        tended: if attempt.is_container() {
+            kind.tended.sight(&attempt.machine)
+        } else {
+            Sight::default()
+        },
         node,
         token: kind.tokens.sight(&attempt.machine),
         certificates: kind.certificates.sight(&attempt.machine),
     })
 }
 
-fn movable(kind: &GpuRequests, node: &str) -> Vec<Arc<Pod>> {
-    let here = |pod: &Arc<Pod>| {
-        let spec = pod.spec.as_ref();
-        let phase = pod
-            .status
-            .as_ref()
-            .and_then(|status| status.phase.as_deref());
-        spec.is_some_and(|spec| spec.node_name.as_deref() == Some(node))
-            && !matches!(phase, Some("Succeeded" | "Failed"))
+/// Pods on a node that are not over.
+fn pods_on(kind: &GpuRequests, node: &str) -> Vec<Arc<Pod>> {
+    let mut pods = kind.cx.pods.by(BY_NODE, node);
+    pods.retain(|pod| !ledger::finished(pod));
+    pods
+}
+
+/// Whether a DaemonSet or the node itself put a pod there.
+fn is_of_node(pod: &Pod) -> bool {
+    let mut owners = pod.owner_references().iter();
+    owners.any(|owner| matches!(owner.kind.as_str(), "DaemonSet" | "Node"))
+}
+
+fn asks_for_gpus(pod: &Pod) -> bool {
+    let Some(spec) = pod.spec.as_ref() else {
+        return false;
     };
-    let stays = |pod: &Arc<Pod>| {
-        let owners = pod.owner_references().iter();
-        owners
-            .into_iter()
-            .any(|owner| matches!(owner.kind.as_str(), "DaemonSet" | "Node"))
-    };
-    let pods = kind.cx.pods.all().into_iter();
-    pods.filter(|pod| here(pod) && !stays(pod)).collect()
+    let asked = ledger::request(&pod.metadata, spec).resources.extended;
+    asked
+        .iter()
+        .any(|(name, count)| *count > 0 && Vendor::of_resource(name).is_some())
+}
+
+fn own_pod(kind: &GpuRequests, attempt: &RequestAttempt) -> Option<Arc<Pod>> {
+    let bound = attempt.pod.as_ref()?;
+    let found = kind.cx.pods.get(&Key::new(&bound.namespace, &bound.name));
+    found.filter(|pod| pod.uid().as_ref() == Some(&bound.uid))
+}
+
+/// Why the workload a request was made for cannot be one container at a cloud.
+fn unfit(kind: &GpuRequests, request: &GPURequest) -> Option<String> {
+    let (key, uid) = tenant_of(request)?;
+    let owner = kind.cx.workloads.get(&key);
+    let owner = owner.filter(|owner| owner.uid() == Some(uid))?;
+    unfit_of(&owner, &kind.cx.gpus.catalogue())
+}
+
+/// Why a workload cannot be one container at a cloud.
+pub(crate) fn unfit_of(workload: &GPUWorkload, catalogue: &Catalogue) -> Option<String> {
+    if workload.spec.is_gang() {
+        return Some("its members are several pods that must reach each other".to_owned());
+    }
+    let shell = shell(workload, catalogue).ok()?;
+    fit::objection(shell.template.spec.as_ref()?)
 }
 
 /// Whether pods hold GPUs of a node, or a workload was given it. A pod that should have ended by now holds nothing: its node
@@ -176,13 +230,7 @@ fn used(kind: &GpuRequests, node: &str, now: Timestamp) -> bool {
         if bound != Some(node) || matches!(phase, Some("Succeeded" | "Failed")) {
             return false;
         }
-        let Some(spec) = pod.spec.as_ref() else {
-            return false;
-        };
-        let asked = ledger::request(&pod.metadata, spec).resources.extended;
-        asked
-            .iter()
-            .any(|(name, count)| *count > 0 && Vendor::of_resource(name).is_some())
+        asks_for_gpus(pod)
     };
     let given = kind.cx.workloads.all().into_iter().any(|workload| {
         let status = workload.status.as_ref();

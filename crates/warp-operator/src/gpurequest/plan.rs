@@ -19,10 +19,13 @@ use crate::budget::Purse;
 
 /// Machines that may come to nothing in a row before a request is given up.
 const MOST_MACHINES: usize = 5;
-/// A machine whose node was ready this long was of use, however it ended.
+/// A machine whose node was ready this long, or a container that ran so long, was of use, however it ended.
 const OF_USE: jiff::SignedDuration = jiff::SignedDuration::from_mins(10);
 /// Refused attempts that are remembered.
 const REMEMBERED: usize = 16;
+
+/// Attempts that were bought and are over of which more is known than what they cost together.
+const KEPT: usize = 32;
 
 /// Endings after which nothing more is rented.
 const FINAL: [&str; 5] = [
@@ -128,7 +131,7 @@ fn replace(
 }
 
 /// Begins the next attempt, or says why there is none.
-fn next(
+pub(super) fn next(
     plan: &mut Plan,
     status: &mut GPURequestStatus,
     request: &GPURequest,
@@ -175,7 +178,10 @@ fn next(
         }
     }
     let wanted = match Wanted::of(&request.spec) {
-        Ok(wanted) => wanted,
+        Ok(wanted) => Wanted {
+            unfit: seen.unfit.clone(),
+            ..wanted
+        },
         Err(problem) => {
             return Said::new(
                 RequestPhase::Pending,
@@ -196,11 +202,7 @@ fn next(
     if wanted.spot.is_some() && status.spot_wanted_since.is_none() {
         status.spot_wanted_since = Some(Time(now));
     }
-    let spent = status
-        .attempts
-        .iter()
-        .map(|attempt| costs::of_attempt(attempt, now))
-        .sum();
+    let spent = costs::of_request(status, |_| false, |_| now);
     let spot_since = status
         .spot_wanted_since
         .as_ref()
@@ -279,16 +281,14 @@ fn in_vain(attempts: &[RequestAttempt]) -> usize {
         .iter()
         .rev()
         .filter(|one| one.instance_id.is_some());
-    let kept = bought.filter(|attempt| !is(attempt, reason::SPOT_INTERRUPTED));
+    let useful = [reason::SPOT_INTERRUPTED, reason::POD_ENDED];
+    let kept = bought.filter(|attempt| useful.iter().all(|how| !is(attempt, how)));
     kept.take_while(|attempt| !served(attempt)).count()
 }
 
 /// The end of a request that may have no more machines: its time is over.
 fn over(wanted: &Wanted, status: &GPURequestStatus, now: Timestamp) -> Option<Said> {
-    let first = status
-        .attempts
-        .iter()
-        .find_map(|attempt| attempt.billed_from.clone())?;
+    let first = status.first_billed()?;
     let lifetime = wanted.lifetime?;
     (later(first.0, lifetime) <= now).then(|| {
         let text = "its maxLifetime is over".to_owned();
@@ -346,11 +346,13 @@ fn begin(
         billed_until: None,
         billed_price: None,
         bootstrap: (bootstrap != BootstrapType::None).then_some(bootstrap),
+        pod: None,
         certificate_request: None,
         certificate_approved_at: None,
         ignored_certificates: Vec::new(),
         token_revoked_at: None,
         ready_at: None,
+        unready_since: None,
         noticed_at: None,
         ending: None,
         ending_since: None,
@@ -360,6 +362,7 @@ fn begin(
         cost: None,
     });
     trim(&mut status.attempts);
+    costs::fold(status, KEPT);
     Said::new(
         RequestPhase::Provisioning,
         "False",
@@ -368,7 +371,7 @@ fn begin(
     )
 }
 
-/// Forgets the oldest refusals. What was bought is remembered for ever: it cost money.
+/// Forgets the oldest refusals.
 fn trim(attempts: &mut Vec<RequestAttempt>) {
     let free =
         |attempt: &RequestAttempt| attempt.instance_id.is_none() && attempt.outcome.is_some();

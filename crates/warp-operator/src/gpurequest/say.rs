@@ -38,6 +38,14 @@ impl Said {
         self.ready == "True"
     }
 
+    pub(super) fn reason(&self) -> &'static str {
+        self.reason
+    }
+
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// The same with more to say.
     pub(super) fn and(mut self, more: &str) -> Self {
         self.message = format!("{}; {more}", self.message);

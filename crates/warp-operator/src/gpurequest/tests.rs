@@ -3,6 +3,7 @@
 
 mod budgets;
 mod callers;
+mod containers;
 mod joining;
 mod losses;
 mod notices;
@@ -131,6 +132,10 @@ fn with(sight: Sight, node: Option<Node>, used: bool) -> Seen {
             node: node.map(Arc::new),
             used,
             pods: Vec::new(),
+            others: 0,
+            going: Vec::new(),
+            own_pod: None,
+            tended: Sight::default(),
             token: Sight::default(),
             certificates: Sight::default(),
         }],
@@ -150,6 +155,7 @@ fn machine(state: State) -> Answer {
         started: Some(at(1)),
         ended: (state == State::Gone).then(|| at(3601)),
         taken_back: None,
+        exit: None,
         public_ip: None,
         private_ip: None,
     })

@@ -4,7 +4,7 @@ use warp_api::gpurequest::{RequestAttempt, RequestPhase};
 use warp_api::{GPURequestStatus, reason};
 use warp_cloud::{Machine, State};
 
-use super::ending::is_ready;
+use super::ending::{gives_up_at, is_ready};
 use super::joining;
 use super::observe::Open;
 use super::say::Said;
@@ -88,8 +88,12 @@ pub(super) fn say(
             Said::new(RequestPhase::Booting, "False", reason::BOOTING, text)
         }
         Some(_) if status.phase == RequestPhase::Ready => {
-            let text =
-                format!("node {name} was ready and is not; the machine costs {price} an hour");
+            let until = gives_up_at(attempt).map_or_else(String::new, |at| {
+                format!(" and is given back at {at:.0} unless its node comes back")
+            });
+            let text = format!(
+                "node {name} was ready and is not; the machine costs {price} an hour{until}"
+            );
             Said::new(RequestPhase::Ready, "False", reason::NODE_NOT_READY, text)
         }
         Some(_) => {

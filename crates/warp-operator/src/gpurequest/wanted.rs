@@ -32,6 +32,8 @@ pub(super) struct Wanted {
     pub(super) bootstrap: Option<BootstrapType>,
     pub(super) sets_image: bool,
     pub(super) sets_user_data: bool,
+    /// Why what it is for cannot be one container at a cloud.
+    pub(super) unfit: Option<String>,
 }
 
 /// A machine that the cloud may take back.
@@ -96,6 +98,7 @@ impl Wanted {
             bootstrap: spec.bootstrap.as_ref().map(|said| said.kind),
             sets_image: spec.image.is_some(),
             sets_user_data: spec.user_data.is_some(),
+            unfit: None,
         })
     }
 
@@ -116,6 +119,7 @@ impl Wanted {
             bootstrap: None,
             sets_image: false,
             sets_user_data: false,
+            unfit: None,
         })
     }
 

@@ -8,13 +8,12 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
 use kube::{Resource, ResourceExt};
 use warp_api::inferenceservice::{ServicePhase, TimelineStep};
-use warp_api::workload::GpuAsk;
 use warp_api::{InferenceService, reason};
 
 use super::copies;
 use super::objects::CONTAINER;
 use super::observe::Waiting;
-use super::vendor::Suitable;
+use super::pools::{self, Judged};
 
 /// A phase, its reason for conditions, and the sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,8 +68,15 @@ pub(super) struct View<'a> {
     pub(super) workers: &'a [Arc<Pod>],
     /// Copies that wait for a place, the first to be placed first.
     pub(super) waiting: &'a [Waiting],
-    pub(super) ask: Option<&'a GpuAsk>,
-    pub(super) suitable: Option<&'a Suitable>,
+    pub(super) pools: &'a [Judged],
+}
+
+impl View<'_> {
+    /// The pool of a name.
+    fn pool(&self, name: Option<&str>) -> Option<&Judged> {
+        let mut pools = self.pools.iter();
+        pools.find(|one| one.pool.name.as_deref() == name)
+    }
 }
 
 pub(super) fn assess(view: &View<'_>) -> Standing {
@@ -125,6 +131,7 @@ fn trouble(view: &View<'_>) -> Option<(ServicePhase, &'static str, String)> {
     let mut found: Vec<(u8, ServicePhase, &'static str, String)> = live
         .filter_map(|pod| of_pod(view, pod))
         .chain(unplaced)
+        .chain(view.pools.iter().filter_map(kept))
         .collect();
     found.sort_by_key(|(weight, ..)| *weight);
     let (weight, phase, reason, text) = found.first().cloned()?;
@@ -137,10 +144,20 @@ fn trouble(view: &View<'_>) -> Option<(ServicePhase, &'static str, String)> {
     Some((phase, reason, text))
 }
 
+/// Why a pool keeps copies of an earlier spec.
+fn kept(pool: &Judged) -> Option<(u8, ServicePhase, &'static str, String)> {
+    let name = pool.pool.name.as_ref().filter(|_| pool.keeps)?;
+    let why = pool.why.as_deref().unwrap_or_default();
+    let text = format!("pool {name}: {why}");
+    Some((2, ServicePhase::Pending, reason::NEVER_FITS, text))
+}
+
 /// What the first copy waits for that has no place.
 fn unplaced(view: &View<'_>) -> Option<(u8, ServicePhase, &'static str, String)> {
     // The scheduler has just been woken for one without a verdict.
-    let first = view.waiting.first()?.verdict.as_ref()?;
+    let waiting = view.waiting.first()?;
+    let first = waiting.verdict.as_ref()?;
+    let pool = view.pool(waiting.accelerator.as_deref());
     let placed = copies::placed(view.pods, false);
     let number = i32::try_from(placed).unwrap_or(i32::MAX).saturating_add(1);
     let who = if number > view.wanted {
@@ -148,9 +165,8 @@ fn unplaced(view: &View<'_>) -> Option<(u8, ServicePhase, &'static str, String)>
     } else {
         format!("copy {number} of {}", view.wanted)
     };
-    let what = view
-        .ask
-        .map_or_else(String::new, |ask| format!(" for {}", ask.describe()));
+    let ask = pool.and_then(|one| one.ask.as_ref());
+    let what = ask.map_or_else(String::new, |ask| format!(" for {}", ask.describe()));
     let more = match view.waiting.len() {
         1 => String::new(),
         all => format!(" (and {} more)", all - 1),
@@ -190,7 +206,10 @@ fn of_pod(view: &View<'_>, pod: &Pod) -> Option<(u8, ServicePhase, &'static str,
     });
     if let Some(unplaced) = unplaced {
         let told = unplaced.message.as_deref().unwrap_or_default();
-        let text = match (view.ask, view.suitable) {
+        let pool = view.pool(pools::said(pod));
+        let ask = pool.and_then(|one| one.ask.as_ref());
+        let suitable = pool.and_then(|one| one.suitable.as_ref());
+        let text = match (ask, suitable) {
             (Some(ask), Some(suitable)) => format!(
                 "{name} waits for {}: {} nodes have such GPUs, at most {} are free on one ({told})",
                 ask.describe(),

@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
-use warp_api::inferenceservice::LeftOutNode;
-use warp_api::workload::{GpuAsk, Priority};
+use warp_api::inferenceservice::{EngineKind, LeftOutNode};
+use warp_api::workload::{GPUWorkloadSpec, GpuAsk, GpuRequirement, Priority};
 use warp_api::{InferenceService, label, reason};
 use warp_core::gpu::Vendor;
 use warp_core::random::Fingerprint;
@@ -21,6 +21,8 @@ use warp_runtime::plan::{Encoding, Plan};
 
 use super::copies::{self, claim_id, is_copy};
 use super::evict::Running;
+use super::lingering::{InLine, Lingering};
+use super::vendor::unsupported_models;
 use super::{NAME, group, of_class};
 use crate::context::Context;
 use crate::ledger::{self, is_behind, let_through};
@@ -41,21 +43,29 @@ pub(crate) struct Claims {
     cx: Arc<Context>,
     services: Cache<InferenceService>,
     heard: Heard,
+    /// Those of them that are in line.
+    in_line: InLine,
 }
 
 impl Claims {
-    /// Claims of which the changes are told.
+    /// Claims of which the changes are told, and the places of copies that have gone, which are kept until these ask.
     pub(crate) fn following(
         cx: &Arc<Context>,
         services: &Cache<InferenceService>,
-    ) -> Box<dyn Claimants> {
+    ) -> [Box<dyn Claimants>; 2] {
         let heard = Heard::default();
+        let in_line = InLine::default();
         follow(cx, services, &heard);
-        Box::new(Self {
+        let claims = Self {
             cx: Arc::clone(cx),
             services: services.clone(),
             heard,
-        })
+            in_line: in_line.clone(),
+        };
+        [
+            Box::new(claims),
+            Box::new(Lingering::following(cx, services, in_line)),
+        ]
     }
 }
 
@@ -95,7 +105,7 @@ fn keys(pods: &[Arc<Pod>]) -> Vec<Key> {
 }
 
 /// The service a pod says it is a copy of.
-fn service_of(pod: &Pod) -> Option<Key> {
+pub(super) fn service_of(pod: &Pod) -> Option<Key> {
     let name = pod.labels().get(label::INFERENCE_SERVICE)?;
     Some(Key::new(&pod.namespace()?, name))
 }
@@ -127,6 +137,23 @@ impl Claimants for Claims {
     }
 
     fn account(&self, key: &Key, now: Timestamp) -> Option<Account> {
+        let account = self.read(key, now);
+        let asks = account
+            .as_ref()
+            .is_some_and(|account| matches!(account.asks, Asks::Now(_) | Asks::HeldBack));
+        let pod = self.cx.pods.get(key);
+        let changed = self.in_line.set(key, asks);
+        if let Some(service) = pod.and_then(|pod| service_of(&pod)).filter(|_| changed) {
+            // A place may have been kept for it, which is let go now that it has its turn.
+            self.in_line.tell(service);
+            self.cx.wakes.wake_sweep(placement::NAME);
+        }
+        account
+    }
+}
+
+impl Claims {
+    fn read(&self, key: &Key, now: Timestamp) -> Option<Account> {
         let cx = &self.cx;
         let pod = cx.pods.get(key)?;
         let service = self.services.get(&service_of(&pod)?)?;
@@ -196,7 +223,10 @@ impl Claimants for Claims {
 }
 
 /// The nodes that did not take a copy a while ago.
-fn refused_nodes(service: &InferenceService, now: Timestamp) -> impl Iterator<Item = &LeftOutNode> {
+pub(super) fn refused_nodes(
+    service: &InferenceService,
+    now: Timestamp,
+) -> impl Iterator<Item = &LeftOutNode> {
     let status = service.status.iter();
     let refused = status.flat_map(|status| &status.refused_nodes);
     refused.filter(move |node| node.until.0 > now)
@@ -218,20 +248,34 @@ pub(super) fn line_matters(old: Option<&InferenceService>, new: Option<&Inferenc
     old.map(form) != new.map(form)
 }
 
-/// The GPUs a pod asks for, and under which name.
-pub(super) fn gpus(pod: &Pod) -> Option<(GpuAsk, &'static str)> {
+/// The GPUs a pod asks for, and under which name. Which of the vendor's will do is in its annotations; in its affinity, if an
+/// older Warp made it.
+pub(super) fn gpus(pod: &Pod, engine: EngineKind) -> Option<(GpuAsk, &'static str)> {
     let asked = ledger::request(&pod.metadata, pod.spec.as_ref()?).resources;
     let mut vendors = Vendor::ALL.into_iter();
     vendors.find_map(|vendor| {
         let mut names = vendor.resources().iter();
         let resource = *names.find(|name| asked.extended(name) > 0)?;
-        // Which of the vendor's GPUs will do is in the pod's affinity.
-        let ask = GpuAsk::whole(
-            vendor,
-            u32::try_from(asked.extended(resource)).unwrap_or(u32::MAX),
-        );
+        let count = u32::try_from(asked.extended(resource)).unwrap_or(u32::MAX);
+        let which = which(pod, count).filter(|which| which.vendor == vendor);
+        let ask = GpuAsk {
+            except: unsupported_models(engine, vendor),
+            ..which.unwrap_or_else(|| GpuAsk::whole(vendor, count))
+        };
         Some((ask, resource))
     })
+}
+
+/// Which GPUs a pod says will do.
+fn which(pod: &Pod, count: u32) -> Option<GpuAsk> {
+    let text = pod.annotations().get(label::GPU)?;
+    let gpu: GpuRequirement = serde_json::from_str(text).ok()?;
+    let like = GPUWorkloadSpec {
+        gpu: Some(gpu.into()),
+        gpu_count: i32::try_from(count).ok()?,
+        ..GPUWorkloadSpec::default()
+    };
+    GpuAsk::of(&like).ok()
 }
 
 /// When it is a copy's turn.
@@ -357,7 +401,7 @@ fn claim(
     let Turn { rank, first } = turn;
     let pod = pods.first()?;
     let asked = pods.iter().map(|pod| {
-        let (gpus, resource) = gpus(pod)?;
+        let (gpus, resource) = gpus(pod, service.spec.engine.kind)?;
         Some(PodClaim {
             gpus,
             resource: Some(Arc::from(resource)),
@@ -390,6 +434,7 @@ fn claim(
         strategy: None,
         dice: Fingerprint::default().text(&uid).get(),
         providers: providers(service),
+        shown_since: None,
         avoided: avoided.map(|node| Arc::from(node.name.as_str())).collect(),
         near: None,
         least: asked.len(),

@@ -13,19 +13,21 @@ use warp_core::scale::{self, Step};
 
 use super::assess::is_ready;
 use super::group::{self, Role};
+use super::pools;
 use crate::ledger::{finished, is_behind, node_of, pinned_to};
 use crate::workload::{Class, Rank};
 
 /// A label is anybody's to write: a copy belongs to a ReplicaSet of the service's Deployment, or leads a group.
 pub(super) fn is_copy(pod: &Pod, name: &str) -> bool {
     let owners = pod.metadata.owner_references.iter().flatten();
+    let own = pools::deployment_name(name, pools::said(pod));
     owners
         .filter(|owner| owner.controller == Some(true))
         .any(|owner| {
             let of_name = owner
                 .name
                 .rsplit_once('-')
-                .is_some_and(|(deployment, _)| deployment == name);
+                .is_some_and(|(deployment, _)| deployment == own);
             owner.kind == "ReplicaSet" && of_name
         })
         || group::member_of(pod, name).is_some_and(|(_, role)| role == Role::Leader)

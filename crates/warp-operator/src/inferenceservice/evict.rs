@@ -34,7 +34,7 @@ impl Running {
         pod: &Arc<Pod>,
         priority: Priority,
     ) -> Option<Self> {
-        let (ask, _) = gpus(pod)?;
+        let (ask, _) = gpus(pod, service.spec.engine.kind)?;
         let going = was_evicted(pod);
         let runs = Runs {
             key: Key::of(&**service),

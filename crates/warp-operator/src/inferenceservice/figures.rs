@@ -9,6 +9,7 @@ use warp_api::inferenceservice::{CacheSize, ServiceCost, ServiceLoad};
 use warp_api::{InferenceService, label};
 
 use super::observe::Seen;
+use super::pools;
 use crate::ledger::node_of;
 
 const MILLION: u128 = 1_000_000;
@@ -34,13 +35,19 @@ pub(super) fn cost(
     seen: &Seen,
     load: Option<&ServiceLoad>,
 ) -> Option<ServiceCost> {
-    let gpus = u64::try_from(service.spec.gpus_per_replica()).unwrap_or(0);
-    let nodes: Vec<&str> = seen.pods.iter().filter_map(held_node).collect();
-    if gpus == 0 || nodes.is_empty() {
+    let pools = pools::of(service);
+    let held = seen.pods.iter().filter_map(|pod| {
+        let mut pools = pools.iter();
+        let pool = pools.find(|pool| pool.name.as_deref() == pools::said(&**pod))?;
+        let gpus = u64::try_from(pool.service.spec.gpus_per_replica()).ok()?;
+        Some((held_node(pod)?, gpus)).filter(|_| gpus > 0)
+    });
+    let held: Vec<(&str, u64)> = held.collect();
+    if held.is_empty() {
         return None;
     }
     let mut hourly: u128 = 0;
-    for node in nodes {
+    for (node, gpus) in held {
         hourly += u128::from(*seen.prices.get(node)?) * u128::from(gpus);
     }
     let pace = load.and_then(|load| load.tokens_per_second);

@@ -31,6 +31,8 @@ const HALF_PLACED: SignedDuration = SignedDuration::from_secs(10);
 /// How long a group is left alone that was started again; twice as long each time, up to the longest.
 const PAUSE: i64 = 10;
 const LONGEST_PAUSE: i64 = 300;
+/// How long pods of a group that is started again may take to be seen going before they are asked to once more.
+const TO_GO: SignedDuration = SignedDuration::from_secs(5);
 /// A group that has answered for so long has no past.
 const SOUND: SignedDuration = SignedDuration::from_mins(10);
 /// Which member of its StatefulSet a pod is.
@@ -118,9 +120,14 @@ fn index(pod: &Pod) -> u32 {
 
 /// The pods of the copy that `pod` belongs to, the leader first; none where a copy is one pod.
 pub(super) fn members(pods: &[Arc<Pod>], pod: &Pod, service: &str) -> Vec<Arc<Pod>> {
-    let Some((copy, _)) = member_of(pod, service) else {
-        return Vec::new();
-    };
+    match member_of(pod, service) {
+        Some((copy, _)) => of_copy(pods, copy, service),
+        None => Vec::new(),
+    }
+}
+
+/// The pods of one copy, the leader first.
+pub(super) fn of_copy(pods: &[Arc<Pod>], copy: u32, service: &str) -> Vec<Arc<Pod>> {
     let of_copy = pods
         .iter()
         .filter_map(|pod| Some((member_of(pod, service)?, pod)));
@@ -293,6 +300,17 @@ impl Group<'_> {
         }
     }
 
+    /// Pods made before a moment, by at least a second: that is how exact the API's times are.
+    fn older_than(&self, moment: Timestamp) -> Vec<Arc<Pod>> {
+        let second = SignedDuration::from_secs(1);
+        let pods = self.pods.iter().filter(|pod| !goes(pod));
+        let old = pods.filter(|pod| {
+            let made = pod.creation_timestamp();
+            made.is_some_and(|made| later(made.0, second) <= moment)
+        });
+        old.map(|pod| Arc::clone(pod)).collect()
+    }
+
     fn pause(&self) -> SignedDuration {
         let times = self.known.map_or(0, |known| known.restarts).clamp(0, 10);
         let seconds = PAUSE.saturating_mul(1 << times).min(LONGEST_PAUSE);
@@ -355,19 +373,51 @@ pub(super) fn numbers(service: &InferenceService, seen: &Seen, wanted: u32) -> N
     }
 }
 
+/// What is said of every group, and which of their pods go.
+#[derive(Debug, Default)]
+pub(super) struct Tended {
+    pub(super) groups: Vec<GroupStatus>,
+    going: Vec<Arc<Pod>>,
+    /// Groups that answered, and that are of the newest spec, of those that go.
+    pub(super) ready: i32,
+    pub(super) updated: i32,
+}
+
+impl Tended {
+    /// A group that goes serves nobody for long.
+    fn count(&mut self, group: &Group<'_>) {
+        let whole = group.leader().is_some_and(|leader| !goes(leader));
+        self.ready += i32::from(group.is_ready());
+        self.updated += i32::from(whole && !group.old);
+    }
+
+    fn end(&mut self, group: &Group<'_>) {
+        self.count(group);
+        let pods = group.pods.iter().filter(|pod| !goes(pod));
+        self.going.extend(pods.map(|pod| Arc::clone(pod)));
+    }
+
+    /// Has the pods go. After the status is written, which counts it: what is not carried out is found there and made up for.
+    pub(super) fn carry_out(&self, plan: &mut Plan) {
+        for pod in &self.going {
+            evict_pod(plan, pod);
+        }
+    }
+}
+
 /// What is said of every group, and what is done about them: one that broke is started again as a whole, and those of an old
-/// spec are replaced one after the other.
+/// spec are replaced one after the other, unless theirs can never be placed.
 pub(super) fn tend(
     plan: &mut Plan,
     service: &InferenceService,
     seen: &Seen,
-    wanted: u32,
+    (wanted, replaces): (u32, bool),
     now: Timestamp,
-) -> Vec<GroupStatus> {
+) -> Tended {
     let all = groups(service, seen, wanted);
     let answering = all.iter().filter(|group| group.is_ready()).count();
     let mut moved = false;
-    let mut told = Vec::new();
+    let mut tended = Tended::default();
     for group in all.iter().rev() {
         let mut status = GroupStatus {
             name: group.name.clone(),
@@ -376,13 +426,27 @@ pub(super) fn tend(
             restarts: group.known.map_or(0, |known| known.restarts),
             restarted_at: group.known.and_then(|known| known.restarted_at.clone()),
         };
+        let since = status.restarted_at.as_ref().map(|time| time.0);
+        let left: Vec<_> = since.map_or_else(Vec::new, |since| group.older_than(since));
+        if !left.is_empty() {
+            // It was started again, and these have not gone yet.
+            let due = since.map_or(now, |since| later(since, TO_GO));
+            if due > now {
+                plan.look_again(due);
+            } else {
+                tended.going.extend(left);
+            }
+            status.ready = false;
+            tended.count(group);
+            tended.groups.push(status);
+            continue;
+        }
         let sound = group
             .leader()
             .and_then(|leader| transition(leader, "Ready"));
         if status.ready && sound.is_some_and(|since| later(since, SOUND) <= now) {
             status.restarts = 0;
         }
-        let since = status.restarted_at.as_ref().map(|time| time.0);
         let allowed = since.map_or(now, |since| later(since, group.pause()));
         match group.broken(now) {
             Err(at) => plan.look_again(at),
@@ -392,27 +456,23 @@ pub(super) fn tend(
                 status.restarted_at = Some(Time(now));
                 let message = format!("{}: {why}; all of its pods are started again", group.name);
                 plan.note(about(service), true, reason::GROUP_RESTARTED, message);
-                end(plan, group);
+                status.ready = false;
+                tended.end(group);
             }
             // In place: what waits for a node has none to give up, and goes at once.
-            Ok(None) if group.old && !moved => {
+            Ok(None) if group.old && replaces && !moved => {
                 if !group.is_ready() || answering == all.len() {
                     moved = true;
-                    end(plan, group);
+                    status.ready = false;
+                    tended.end(group);
                 }
             }
             Ok(None) => {}
         }
-        told.push(status);
+        tended.groups.push(status);
     }
-    told.reverse();
-    told
-}
-
-fn end(plan: &mut Plan, group: &Group<'_>) {
-    for pod in group.pods.iter().filter(|pod| !goes(pod)) {
-        evict_pod(plan, pod);
-    }
+    tended.groups.reverse();
+    tended
 }
 
 fn places(group: &Group<'_>) -> Vec<String> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 use warp_api::inferenceservice::{EngineKind, InferenceServiceSpec};
@@ -12,12 +13,13 @@ use warp_core::rollout::Strategy;
 
 use super::arguments;
 use super::group::Role;
+use super::pools::deployment_name;
 use super::vendor::{self, Suitable};
 use super::weights::Weights;
 
 /// Written with every rendering; raised when what is rendered changes. A stored rendering is used whatever its
 /// version: only a changed spec makes pods of a new one.
-pub(super) const RENDERER: u32 = 3;
+pub(super) const RENDERER: u32 = 4;
 /// The container that serves.
 pub(super) const CONTAINER: &str = "engine";
 /// This program, on nodes that `warp` itself runs.
@@ -39,6 +41,8 @@ const MASTER_PORT: u16 = 29501;
 /// What the pods of a spec are made from, besides the spec.
 #[derive(Clone, Debug)]
 pub(super) struct Base<'a> {
+    /// The pool of the service's `accelerators`, where it has some.
+    pub(super) pool: Option<&'a str>,
     pub(super) vendor: Option<Vendor>,
     pub(super) suitable: Option<&'a Suitable>,
     /// The model of the cache the spec names.
@@ -92,15 +96,22 @@ pub(super) fn service(service: &InferenceService, nodes: u32) -> Value {
     })
 }
 
-/// The Deployment around a template.
+/// The Deployment around a template: of a pool, if the service has several.
 pub(super) fn deployment(
     service: &InferenceService,
+    pool: Option<&str>,
     rendered: &Value,
     replicas: u32,
     strategy: Strategy,
 ) -> Value {
     let mut meta = owned(service);
+    meta["name"] = json!(deployment_name(&service.name_any(), pool));
     meta["annotations"] = json!({ label::RENDERED: rendered.to_string() });
+    let mut selector = json!({ label::INFERENCE_SERVICE: service.name_any() });
+    if let Some(pool) = pool {
+        meta["labels"][label::ACCELERATOR] = json!(pool);
+        selector[label::ACCELERATOR] = json!(pool);
+    }
     let start = run_seconds(&service.spec.start_limit).unwrap_or(3600);
     json!({
         "apiVersion": "apps/v1",
@@ -110,7 +121,7 @@ pub(super) fn deployment(
             "replicas": replicas,
             "revisionHistoryLimit": 2,
             "progressDeadlineSeconds": start.saturating_add(600),
-            "selector": { "matchLabels": { label::INFERENCE_SERVICE: service.name_any() } },
+            "selector": { "matchLabels": selector },
             "strategy": {
                 "type": "RollingUpdate",
                 "rollingUpdate": {
@@ -127,6 +138,7 @@ pub(super) fn deployment(
 /// where they stand in the line is not in them.
 fn ground(spec: &InferenceServiceSpec) -> Value {
     let pods = InferenceServiceSpec {
+        accelerators: Vec::new(),
         replicas: 0,
         scaling: None,
         priority: None,
@@ -162,10 +174,30 @@ pub(super) fn render(service: &InferenceService, base: &Base<'_>) -> Result<Valu
     Ok(rendered)
 }
 
+/// A rendering as it is stored.
+pub(super) fn stored(text: &str) -> Option<Value> {
+    let rendered: Value = serde_json::from_str(text).ok()?;
+    rendered["template"].is_object().then_some(rendered)
+}
+
+/// The rendering a Deployment was made from.
+pub(super) fn rendering_of(deployment: &Deployment) -> Option<Value> {
+    stored(deployment.annotations().get(label::RENDERED)?)
+}
+
 /// Nodes the copies of a rendering span.
 pub(super) fn nodes_of(rendered: &Value) -> u32 {
     let nodes = rendered["nodes"].as_u64();
     nodes.map_or(1, |nodes| u32::try_from(nodes).unwrap_or(1))
+}
+
+/// The name its GPUs have in a rendering.
+pub(super) fn resource_of(rendered: &Value) -> Option<String> {
+    let limits = &rendered["template"]["spec"]["containers"][0]["resources"]["limits"];
+    let mut names = limits.as_object()?.keys();
+    names
+        .find(|name| Vendor::of_resource(name).is_some())
+        .cloned()
 }
 
 fn template(service: &InferenceService, base: &Base<'_>, role: Role) -> Result<Value, String> {
@@ -210,6 +242,9 @@ fn template(service: &InferenceService, base: &Base<'_>, role: Role) -> Result<V
     pod["containers"] = json!([container]);
     let mut labels = labels(service);
     labels.remove(label::CONTROLLER);
+    if let Some(pool) = base.pool {
+        labels.insert(label::ACCELERATOR.to_owned(), pool.to_owned());
+    }
     if base.nodes > 1 {
         labels.insert(label::SERVING_ROLE.to_owned(), role.as_str().to_owned());
         labels.insert(label::SERVING_NODES.to_owned(), base.nodes.to_string());
@@ -225,6 +260,9 @@ fn template(service: &InferenceService, base: &Base<'_>, role: Role) -> Result<V
 
 fn annotations(spec: &InferenceServiceSpec) -> Value {
     let mut annotations = json!({ label::MODEL: spec.model.word() });
+    if let Some(gpu) = &spec.gpu {
+        annotations[label::GPU] = json!(serde_json::to_string(gpu).unwrap_or_default());
+    }
     if spec.engine.kind == EngineKind::Vllm {
         // What vLLM's images begin with, for nodes that run programs of their machine instead: the one the image names,
         // or the one found there. Copies share the machine's network, so each listens at its own address only.
@@ -509,7 +547,7 @@ fn security(base: &Base<'_>, pod: &mut Value) {
 }
 
 fn placement(base: &Base<'_>, pod: &mut Value) {
-    let (Some(vendor), Some(suitable)) = (base.vendor, base.suitable) else {
+    let Some(vendor) = base.vendor else {
         return;
     };
     let taints = vendor.taints().iter();
@@ -517,21 +555,6 @@ fn placement(base: &Base<'_>, pod: &mut Value) {
         .map(|key| json!({ "key": key, "operator": "Exists", "effect": "NoSchedule" }))
         .collect();
     pod["tolerations"] = json!(tolerations);
-    // It waits until the one ledger of GPUs has a node for it.
+    // It waits until the one ledger of GPUs has a node for it. Which GPUs will do is in its annotations.
     pod["schedulingGates"] = json!([{ "name": label::SERVING_GATE }]);
-    if suitable.labels.is_empty() {
-        return;
-    }
-    let terms: Vec<Value> = suitable
-        .labels
-        .iter()
-        .map(|(key, values)| {
-            json!({ "matchExpressions": [{ "key": key, "operator": "In", "values": values }] })
-        })
-        .collect();
-    pod["affinity"] = json!({
-        "nodeAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms },
-        },
-    });
 }

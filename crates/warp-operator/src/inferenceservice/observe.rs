@@ -10,13 +10,16 @@ use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use kube::ResourceExt;
 use warp_api::{InferenceService, ModelCache, label};
 use warp_core::gpu::{self, Catalogue, Device, Vendor};
+use warp_core::resources::Resources;
 use warp_runtime::cache::Key;
 
 use super::InferenceServices;
 use super::adapters::Served;
+use super::autoscaler::Autoscalers;
 use super::claim::class_of;
 use super::copies::{self, claim_id, is_copy};
 use super::group::{self, Role};
+use super::pools;
 use super::scrape::Heard;
 use crate::ledger::{self, node_of, pinned_to};
 use crate::placement::Verdict;
@@ -26,6 +29,8 @@ use crate::workload::Class;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) deployment: Option<Arc<Deployment>>,
+    /// Those of its pools of GPUs, where it has or had some.
+    pub(crate) pools: Vec<Arc<Deployment>>,
     pub(crate) service: Option<Arc<Service>>,
     /// StatefulSets of copies that span nodes.
     pub(crate) sets: Vec<Arc<StatefulSet>>,
@@ -51,22 +56,32 @@ pub(crate) struct Seen {
     pub(crate) waiting: Vec<Waiting>,
     /// How long a node is left out that did not take a copy.
     pub(crate) refusal_timeout: SignedDuration,
+    /// Autoscalers of others; none: the operator has no right to tell any.
+    pub(crate) autoscalers: Option<Autoscalers>,
 }
 
 /// A copy that waits for a place.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waiting {
+    /// The pool of GPUs it waits for a place in, and since when.
+    pub(crate) accelerator: Option<String>,
+    pub(crate) since: Option<Timestamp>,
     /// What the scheduler last said about it.
     pub(crate) verdict: Option<Verdict>,
     /// The scheduler does not try it again before then.
     pub(crate) held_until: Option<Timestamp>,
 }
 
-/// One group of devices on a node that takes pods.
+/// One group of devices on a node.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeGpus {
     pub(crate) device: Device,
+    /// Nobody holds them, and the node takes pods.
     pub(crate) free: u64,
+    /// All that the node offers.
+    pub(crate) offers: Arc<Resources>,
+    /// The node is ready and takes pods. One that does not now may do so in a moment: what is served there stays served.
+    pub(crate) open: bool,
 }
 
 pub(super) async fn see(kind: &InferenceServices, service: &Arc<InferenceService>) -> Seen {
@@ -84,8 +99,13 @@ pub(super) async fn see(kind: &InferenceServices, service: &Arc<InferenceService
     let verdicts = &kind.cx.verdicts;
     let waiting = copies::waiting(&pods).into_iter().map(|pod| {
         let uid = claim_id(pod);
+        // What was said of one that has its place by now is of no interest.
+        let known = kind.cx.pods.get(&Key::of(&**pod));
+        let waits = known.is_none_or(|known| copies::waits(&known));
         Waiting {
-            verdict: verdicts.get(&uid, generation),
+            accelerator: pools::said(&**pod).map(str::to_owned),
+            since: pod.creation_timestamp().map(|time| time.0),
+            verdict: verdicts.get(&uid, generation).filter(|_| waits),
             held_until: verdicts.held_until(&uid, generation),
         }
     });
@@ -108,8 +128,16 @@ pub(super) async fn see(kind: &InferenceServices, service: &Arc<InferenceService
     } else {
         Vec::new()
     };
+    let autoscalers = kind.autoscalers.as_ref();
+    let autoscalers = autoscalers.map(|(hpas, scaled)| Autoscalers {
+        hpa: hpas.get(&key),
+        scaled: scaled.get(&key),
+        keda: scaled.is_served(),
+    });
     Seen {
+        autoscalers,
         deployment: kind.deployments.get(&key),
+        pools: pool_deployments(kind, service, &key),
         service: kind.services.get(&key),
         sets,
         pods,
@@ -127,6 +155,25 @@ pub(super) async fn see(kind: &InferenceServices, service: &Arc<InferenceService
     }
 }
 
+/// The Deployments of its pools, those it has no more included, and whatever else has the name of one.
+fn pool_deployments(
+    kind: &InferenceServices,
+    service: &InferenceService,
+    key: &Key,
+) -> Vec<Arc<Deployment>> {
+    let name = service.name_any();
+    let pools = service.spec.accelerators.iter();
+    let names: Vec<String> = pools
+        .map(|pool| pools::deployment_name(&name, Some(&pool.name)))
+        .collect();
+    let mut found = kind.deployments.in_namespace(&key.namespace);
+    found.retain(|one| {
+        let labelled = one.labels().get(label::INFERENCE_SERVICE) == Some(&name);
+        names.contains(&one.name_any()) || (labelled && pools::said(&**one).is_some())
+    });
+    found
+}
+
 /// What the nodes of some pods say a GPU costs.
 fn prices(kind: &InferenceServices, pods: &[Arc<Pod>]) -> BTreeMap<String, u64> {
     let names = pods.iter().filter_map(|pod| node_of(pod));
@@ -138,7 +185,7 @@ fn prices(kind: &InferenceServices, pods: &[Arc<Pod>]) -> BTreeMap<String, u64> 
         .collect()
 }
 
-/// The devices of every node that is ready and takes pods, with what pods leave of them that are bound, or on their way.
+/// The devices of every node, with what pods leave of them that are bound, or on their way.
 pub(super) fn nodes(known: &Catalogue, nodes: &[Arc<Node>], pods: &[Arc<Pod>]) -> Vec<NodeGpus> {
     let mut held: BTreeMap<(String, String), u64> = BTreeMap::new();
     for pod in pods {
@@ -162,7 +209,9 @@ pub(super) fn nodes(known: &Catalogue, nodes: &[Arc<Node>], pods: &[Arc<Pod>]) -
         }
     }
     let mut found = Vec::new();
-    for node in nodes.iter().filter(|node| ledger::takes_pods(node)) {
+    for node in nodes {
+        let open = ledger::takes_pods(node);
+        let offers = Arc::new(ledger::allocatable(node));
         let status = node.status.as_ref();
         let offered = status.and_then(|status| status.allocatable.as_ref());
         let counts = offered
@@ -172,9 +221,12 @@ pub(super) fn nodes(known: &Catalogue, nodes: &[Arc<Node>], pods: &[Arc<Pod>]) -
         let name = node.name_any();
         for device in known.read(node.labels(), &counts.collect()).devices {
             let held = held.get(&(name.clone(), device.resource.clone()));
+            let free = device.count.saturating_sub(held.copied().unwrap_or(0));
             found.push(NodeGpus {
-                free: device.count.saturating_sub(held.copied().unwrap_or(0)),
+                free: if open { free } else { 0 },
+                offers: Arc::clone(&offers),
                 device,
+                open,
             });
         }
     }

@@ -20,12 +20,15 @@ use super::observe::{Seen, nodes};
 use super::plan::plan;
 use super::scrape::{self, Heard};
 
+mod autoscaler;
 mod cache;
 mod commands;
 mod engines;
 mod figures;
 mod groups;
+mod kept;
 mod placement;
+mod pools;
 
 fn now() -> Timestamp {
     "2026-11-16T12:00:00Z".parse().expect("a time")
@@ -175,10 +178,39 @@ fn amd_gets_rocm_and_only_the_products_asked_for() {
         pod["securityContext"]["seccompProfile"]["type"],
         "Unconfined"
     );
-    let terms = &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
-    let values = &terms["nodeSelectorTerms"][0]["matchExpressions"][0]["values"];
-    assert_eq!(*values, json!(["AMD_Instinct_MI300X_OAM"]));
+    assert_eq!(pod["affinity"], Value::Null, "labels of nodes may change");
+    let said = &applied(&made, "Deployment").expect("one")["spec"]["template"]["metadata"];
+    assert_eq!(
+        said["annotations"][label::GPU],
+        r#"{"models":["MI300X"]}"#,
+        "which the scheduler reads"
+    );
     assert_eq!(container(&made)["resources"]["limits"]["amd.com/gpu"], "1");
+}
+
+#[test]
+fn gpus_among_the_resources_are_refused_with_the_field_that_is_meant() {
+    let seen = fleet(&[h100("a", 8)], &[]);
+    for (place, name) in [
+        ("limits", "nvidia.com/gpu"),
+        ("requests", "amd.com/gpu"),
+        ("limits", "gpu.intel.com/i915"),
+        ("limits", "nvidia.com/mig-1g.10gb"),
+    ] {
+        let it = service(json!({ "resources": { place: { "cpu": "4", name: "2" } } }));
+        let made = plan(&it, &seen, now());
+        assert!(applied(&made, "Deployment").is_none());
+        let status = written(&made);
+        assert_eq!(status.conditions[0].reason, "InvalidSpec");
+        let message = status.message.expect("a message");
+        assert!(
+            message.contains(name) && message.contains("spec.gpuCount"),
+            "{message}"
+        );
+    }
+    let others = json!({ "limits": { "cpu": "4", "rdma/hca": "1" } });
+    let made = plan(&service(json!({ "resources": others })), &seen, now());
+    assert_eq!(container(&made)["resources"]["limits"]["rdma/hca"], "1");
 }
 
 #[test]
@@ -212,6 +244,29 @@ fn a_bad_argument_is_refused_and_leaves_what_runs_alone() {
     let message = status.message.expect("a message");
     assert!(message.contains("did you mean max-model-len?"), "{message}");
     assert!(message.contains("2 copies of an earlier spec still answer"));
+}
+
+#[test]
+fn copies_are_counted_as_of_a_refused_spec_only_where_they_are() {
+    let numbers = json!({ "replicas": 2, "readyReplicas": 2, "updatedReplicas": 2 });
+    let it = service(json!({ "replicas": 2 }));
+    let seen = Seen {
+        deployment: Some(deployment(&it, numbers)),
+        ..fleet(&[h100("a", 8)], &[])
+    };
+    let bad = service(json!({ "replicas": 2, "engine": { "args": { "max-modl-len": "1" } } }));
+    let status = written(&plan(&bad, &seen, now()));
+    assert_eq!((status.ready_replicas, status.updated_replicas), (2, 0));
+    // Something else than its spec is in the way.
+    let taken = json!({ "metadata": { "name": "chat", "namespace": "ns" } });
+    let seen = Seen {
+        service: Some(Arc::new(serde_json::from_value(taken).expect("a Service"))),
+        ..seen
+    };
+    let status = written(&plan(&it, &seen, now()));
+    assert_eq!((status.ready_replicas, status.updated_replicas), (2, 2));
+    let message = status.message.expect("a message");
+    assert!(message.ends_with("; 2 copies still answer"), "{message}");
 }
 
 /// The Deployment a plan made, as the cluster shows it.

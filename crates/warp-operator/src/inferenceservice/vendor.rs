@@ -1,10 +1,9 @@
 //! What a vendor's GPUs need: image, resource, environment, security, and which of the fleet's devices will do.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use warp_api::inferenceservice::EngineKind;
 use warp_api::workload::GpuAsk;
-use warp_core::gpu::{Device, Sharing, Vendor};
+use warp_core::gpu::{self, Device, Vendor};
+use warp_core::resources::Resources;
 use warp_core::size;
 
 use super::observe::NodeGpus;
@@ -66,23 +65,34 @@ pub(super) enum NoGpu {
     Absent(String),
 }
 
-/// The devices that will do: what to ask for, and by which labels to find them.
+/// The devices that will do, and what to ask for. Which nodes have them is found out when a copy is placed: labels come and
+/// go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Suitable {
     pub(super) resource: String,
-    /// Values by label; empty: every node with the resource will do.
-    pub(super) labels: BTreeMap<String, BTreeSet<String>>,
     /// Copies that fit on what is free now.
     pub(super) spare: u32,
     /// Nodes with such GPUs, and the most that are free on one.
     pub(super) nodes: u32,
     pub(super) most_free: u64,
+    /// Some node has such GPUs, and all nodes together, empty, have no place for a copy.
+    pub(super) too_large: bool,
 }
 
-/// Finds them in the fleet, for copies that span some nodes.
+impl Suitable {
+    /// What is asked for where no node has it.
+    pub(super) fn none(ask: &GpuAsk) -> Self {
+        Self {
+            resource: ask.vendor.resources()[0].to_owned(),
+            ..Self::default()
+        }
+    }
+}
+
+/// Finds them in the fleet, for copies that span some nodes and need `each` besides GPUs on every one of them.
 pub(super) fn suitable(
     ask: &GpuAsk,
-    spans: u32,
+    (spans, each): (u32, &Resources),
     engine: EngineKind,
     nodes: &[NodeGpus],
 ) -> Result<Suitable, NoGpu> {
@@ -106,45 +116,58 @@ pub(super) fn suitable(
             None => fitting.push(*node),
         }
     }
-    let narrow = !ask.names.is_empty() || ask.min_memory_mib > 0;
     if fitting.is_empty() {
         if let Some(why) = refused {
             return Err(NoGpu::Unsupported(why));
         }
-        if narrow {
+        if !ask.names.is_empty() || ask.min_memory_mib > 0 {
             return Err(NoGpu::Absent(format!(
-                "no ready node has {}: {} nodes have {} GPUs; correct spec.gpu, or add such a node",
+                "no node has {}: {} nodes have {} GPUs; correct spec.gpu, or add such a node",
                 ask.describe(),
                 of_vendor.len(),
                 ask.vendor
             )));
         }
     }
-    let resource = fitting.first().or(of_vendor.first()).map_or_else(
+    let found = fitting.iter().find(|node| node.open);
+    let found = found.or(fitting.first()).or(of_vendor.first());
+    let resource = found.map_or_else(
         || ask.vendor.resources()[0].to_owned(),
         |node| node.device.resource.clone(),
     );
-    fitting.retain(|node| node.device.resource == resource);
-    // Every whole GPU of the vendor will do: no label has to say so, and nodes to come need not be known.
-    let others = of_vendor
-        .iter()
-        .any(|node| node.device.sharing != Sharing::Exclusive || refusal(&node.device).is_some());
-    let labels = if narrow || others {
-        labels(&fitting)
-    } else {
-        BTreeMap::new()
-    };
     let spans = u64::from(spans.max(1));
     let count = (u64::from(ask.count) / spans).max(1);
+    let places = fitting
+        .iter()
+        .map(|node| (node.device.count / count).min(times(each, &node.offers)));
+    let places = places.fold(0, u64::saturating_add);
+    let too_large = !fitting.is_empty() && places < spans;
+    fitting.retain(|node| node.open && node.device.resource == resource);
     let spare: u64 = fitting.iter().map(|node| node.free / count).sum();
     let spare = spare / spans;
     Ok(Suitable {
         resource,
-        labels,
         spare: u32::try_from(spare).unwrap_or(u32::MAX),
         nodes: u32::try_from(fitting.len()).unwrap_or(u32::MAX),
         most_free: fitting.iter().map(|node| node.free).max().unwrap_or(0),
+        too_large,
     })
+}
+
+/// How often `each` goes into what an empty node offers. Of CPU and memory a node that says nothing may have enough.
+fn times(each: &Resources, offers: &Resources) -> u64 {
+    let into = |need: i64, offered: i64| u64::try_from(offered / need.max(1)).unwrap_or(0);
+    let usual = [
+        (each.cpu_milli, offers.cpu_milli),
+        (each.memory_bytes, offers.memory_bytes),
+    ];
+    let usual = usual.into_iter().filter(|(_, offered)| *offered > 0);
+    let others = each.extended.iter();
+    let others = others.map(|(name, need)| (*need, offers.extended(name)));
+    let all = usual.chain(others).filter(|(need, _)| *need > 0);
+    all.map(|(need, offered)| into(need, offered))
+        .min()
+        .unwrap_or(u64::MAX)
 }
 
 /// A spec that names only GPUs the engine does not run on is refused before anything is looked at.
@@ -164,6 +187,15 @@ fn named_support(ask: &GpuAsk, engine: EngineKind) -> Result<(), NoGpu> {
     }
 }
 
+/// The models of a vendor that an engine does not run on.
+pub(super) fn unsupported_models(engine: EngineKind, vendor: Vendor) -> Vec<&'static str> {
+    let models = gpu::MODELS.iter().filter(|model| model.vendor == vendor);
+    models
+        .filter(|model| unsupported(engine, model.name).is_some())
+        .map(|model| model.name)
+        .collect()
+}
+
 /// Why vLLM does not run on a model of GPU, if so.
 fn unsupported(engine: EngineKind, model: &str) -> Option<String> {
     if engine != EngineKind::Vllm {
@@ -174,13 +206,4 @@ fn unsupported(engine: EngineKind, model: &str) -> Option<String> {
     Some(format!(
         "{refused}; name other GPUs in spec.gpu.models, or use a custom engine that supports them"
     ))
-}
-
-/// The labels that told what the nodes have.
-fn labels(nodes: &[&NodeGpus]) -> BTreeMap<String, BTreeSet<String>> {
-    let mut labels: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for (key, value) in nodes.iter().filter_map(|node| node.device.evidence.clone()) {
-        labels.entry(key).or_default().insert(value);
-    }
-    labels
 }

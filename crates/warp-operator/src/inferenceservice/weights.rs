@@ -8,7 +8,7 @@ use warp_api::modelcache::{ModelPhase, ModelProgress};
 use warp_api::{InferenceService, ModelCacheStatus, condition, reason};
 
 use super::observe::Seen;
-use super::plan::Refusal;
+use super::wanted::Refusal;
 
 /// A complete model on a claim or on the disks of nodes, as a pod sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +26,8 @@ pub(super) struct Weights {
 }
 
 /// The weights a service's copies are to load; none for one that names no cache. `rendered` is what its Deployment was
-/// made from: a model that is served stays served while another is fetched, or fails to be.
+/// made from: a model that is served stays served while another is fetched. When that fails, the complete model that the
+/// cache still holds is served by all.
 pub(super) fn of(
     service: &InferenceService,
     seen: &Seen,
@@ -63,16 +64,41 @@ pub(super) fn of(
         return Err(later(reason::NO_SUCH_MODEL_CACHE, message));
     }
     if current && status.phase == ModelPhase::Failed {
-        let why = condition::find(&status.conditions, condition::READY);
-        let why = why.map_or("unknown", |ready| ready.reason.as_str());
-        let told = status.message.as_deref().unwrap_or_default();
-        let message = format!("ModelCache {name} failed ({why}): {told}");
+        if published.is_some() {
+            return Ok(published);
+        }
+        let message = failed(name, &status);
         return Err(later(reason::MODEL_CACHE_FAILED, message));
     }
     Err(later(
         reason::WAITING_FOR_MODEL,
         waiting(name, &status, current),
     ))
+}
+
+/// What is said of a service whose cache failed to fetch what its spec names now, and still holds another model.
+pub(super) fn stale(service: &InferenceService, seen: &Seen) -> Option<String> {
+    let name = service.spec.model.cache.as_ref()?;
+    let cache = seen.cache.as_deref()?;
+    let status = cache.status.as_ref()?;
+    let current = status.observed_generation == cache.meta().generation;
+    if !current || status.phase != ModelPhase::Failed {
+        return None;
+    }
+    published(status)?;
+    let commit = status.commit.as_ref();
+    let commit = commit.map_or(String::new(), |commit| format!(" ({commit})"));
+    let why = failed(name, status);
+    Some(format!(
+        "the complete model that the cache still holds{commit} is served: {why}"
+    ))
+}
+
+fn failed(name: &str, status: &ModelCacheStatus) -> String {
+    let why = condition::find(&status.conditions, condition::READY);
+    let why = why.map_or("unknown", |ready| ready.reason.as_str());
+    let told = status.message.as_deref().unwrap_or_default();
+    format!("ModelCache {name} failed ({why}): {told}")
 }
 
 fn published(status: &ModelCacheStatus) -> Option<Weights> {

@@ -223,6 +223,13 @@ impl Books {
         self.count_kinds();
     }
 
+    /// Enters what has changed in what owners are promised, and nothing else.
+    pub(crate) fn promised(&mut self, changes: Vec<(String, Option<Promise>)>) {
+        for (owner, promise) in changes {
+            self.enter_promise(owner, promise);
+        }
+    }
+
     fn enter_noted(&mut self) {
         let Noted {
             nodes,

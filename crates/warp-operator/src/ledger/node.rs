@@ -58,6 +58,13 @@ pub(super) fn translate(
     (described, gpus)
 }
 
+/// The GPUs of a node.
+pub(crate) fn devices(node: &Node, known: &Catalogue) -> Vec<Device> {
+    known
+        .read(node.labels(), &counts(&allocatable(node)))
+        .devices
+}
+
 /// The provider of a node.
 pub(crate) fn provider_of(node: &fleet::Node) -> &str {
     node.labels
@@ -115,7 +122,7 @@ pub(crate) fn takes_pods(node: &Node) -> bool {
 }
 
 /// Reads what can be read: one odd quantity must not hide a node's GPUs.
-fn allocatable(node: &Node) -> Resources {
+pub(crate) fn allocatable(node: &Node) -> Resources {
     let mut all = Resources::default();
     let offered = node
         .status

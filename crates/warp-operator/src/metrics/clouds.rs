@@ -139,6 +139,11 @@ impl Clouds {
     }
 
     fn machines_of(&self, request: &GPURequest, now: Timestamp) {
+        for earlier in request.status.iter().flat_map(|status| &status.earlier) {
+            let cost = crate::gpurequest::cost_of_earlier(earlier);
+            let spent = self.spent.get_or_create(&of(&earlier.provider));
+            spent.inc_by(number(cost));
+        }
         let attempts = request.status.iter().flat_map(|status| &status.attempts);
         for attempt in attempts {
             let labels = of(&attempt.provider);

@@ -4,15 +4,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use kube::{Resource, ResourceExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use warp_api::{ModelCache, label};
+use warp_api::{ModelCache, condition, label, reason};
 use warp_runtime::cache::{Cache, Key};
 
 use super::ModelCaches;
+use super::objects::nodes::folder;
 use super::objects::{Fetcher, content_key, progress_port};
 use super::report::Moment;
 use super::share;
@@ -38,16 +40,32 @@ pub(crate) struct Seen {
     pub(crate) sibling_claims: Vec<Arc<PersistentVolumeClaim>>,
     /// Pods that mount the volume this cache shares, and have not ended.
     pub(crate) lent_users: Vec<String>,
+    /// When the last of the pods that ended and mounted either did so.
+    pub(crate) ended: Option<Timestamp>,
     /// Every node, where this operator may label them and the cache keeps copies on nodes.
     pub(crate) nodes: Option<Vec<Arc<Node>>>,
     /// Pods of this namespace that mount folders of their nodes and have not ended.
     pub(crate) mounts: Vec<FolderMount>,
+    /// Those that have ended, and when.
+    pub(crate) past_mounts: Vec<(FolderMount, Timestamp)>,
+    /// Other caches that keep copies in the same folder of nodes, where one of them limits what they take there.
+    pub(crate) neighbours: Vec<Neighbour>,
+    /// Pods and services that cannot start before a node has a copy.
+    pub(crate) waiting: Vec<String>,
     /// InferenceServices that name it.
     pub(crate) services: Vec<String>,
     /// What the running fetch says of itself.
     pub(crate) moment: Option<Moment>,
     /// What fetches.
     pub(crate) fetcher: Fetcher,
+}
+
+/// A cache that keeps copies where another does.
+#[derive(Clone, Debug)]
+pub(crate) struct Neighbour {
+    pub(crate) cache: Arc<ModelCache>,
+    /// Whether something cannot start before a node has a copy of it.
+    pub(crate) needed: bool,
 }
 
 /// A pod that mounts a folder of its node.
@@ -85,6 +103,11 @@ pub(super) async fn see(kind: &ModelCaches, cache: &ModelCache) -> Seen {
     let lender = cache.status.as_ref();
     let lender = lender.and_then(|status| status.shared_from.as_deref());
     let lent = lender.map(ModelCache::claim_name);
+    let ended = others
+        .iter()
+        .filter(|pod| claims_of(pod).any(|one| one == claim || Some(one) == lent.as_deref()))
+        .filter_map(|pod| end_of(pod))
+        .max();
     let mut seen = Seen {
         claim: kind.claims.get(&Key::new(&namespace, &claim)),
         jobs: kind
@@ -98,11 +121,15 @@ pub(super) async fn see(kind: &ModelCaches, cache: &ModelCache) -> Seen {
         siblings,
         sibling_claims,
         lent_users: lent.map(|claim| users_of(&claim)).unwrap_or_default(),
+        ended,
         nodes: match (&cache.spec.nodes, &kind.nodes) {
             (Some(_), Some(nodes)) => Some(nodes.all()),
             _ => None,
         },
         mounts: folder_mounts(cache, &others),
+        past_mounts: past_mounts(cache, &others),
+        neighbours: neighbours(kind, cache),
+        waiting: waiting_for(kind, cache),
         services: services_of(kind, cache),
         moment: None,
         fetcher: kind.fetcher.clone(),
@@ -116,23 +143,83 @@ pub(super) async fn see(kind: &ModelCaches, cache: &ModelCache) -> Seen {
     seen
 }
 
+fn mounts_of(pod: &Pod) -> impl Iterator<Item = FolderMount> {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+    let (name, node) = (pod.name_any(), node.unwrap_or_default());
+    folders_of(pod).map(move |folder| FolderMount {
+        pod: name.clone(),
+        node: node.clone(),
+        folder: folder.to_owned(),
+    })
+}
+
+/// Mounts of pods that have ended.
+fn past_mounts(cache: &ModelCache, pods: &[Arc<Pod>]) -> Vec<(FolderMount, Timestamp)> {
+    if cache.spec.nodes.is_none() {
+        return Vec::new();
+    }
+    let ended = pods.iter().filter_map(|pod| Some((pod, end_of(pod)?)));
+    ended
+        .flat_map(|(pod, at)| mounts_of(pod).map(move |mount| (mount, at)))
+        .collect()
+}
+
+/// Mounts of pods that have not.
 fn folder_mounts(cache: &ModelCache, pods: &[Arc<Pod>]) -> Vec<FolderMount> {
     if cache.spec.nodes.is_none() {
         return Vec::new();
     }
     let live = pods.iter().filter(|pod| !is_finished(pod));
-    let mounts = live.flat_map(|pod| {
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-        let (name, node) = (pod.name_any(), node.unwrap_or_default());
-        folders_of(pod).map(move |folder| FolderMount {
-            pod: name.clone(),
-            node: node.clone(),
-            folder: folder.to_owned(),
-        })
-    });
+    let mounts = live.flat_map(|pod| mounts_of(pod));
     let mut mounts: Vec<FolderMount> = mounts.collect();
     mounts.sort_by(|a, b| (&a.pod, &a.folder).cmp(&(&b.pod, &b.folder)));
     mounts
+}
+
+fn neighbours(kind: &ModelCaches, cache: &ModelCache) -> Vec<Neighbour> {
+    let mut found = share::in_same_folder(cache, &kind.caches);
+    let limits = |one: &ModelCache| {
+        let copies = one.spec.nodes.as_ref();
+        copies.is_some_and(|copies| copies.quota.is_some())
+    };
+    if !limits(cache) && !found.iter().any(|one| limits(one)) {
+        return Vec::new();
+    }
+    found.sort_by_key(|one| Key::of(&**one).to_string());
+    let known = found.into_iter().map(|cache| Neighbour {
+        needed: !waiting_for(kind, &cache).is_empty(),
+        cache,
+    });
+    known.collect()
+}
+
+/// What cannot start before a node has a copy of a cache: pods that mount it and have no node, services that wait for it.
+fn waiting_for(kind: &ModelCaches, cache: &ModelCache) -> Vec<String> {
+    let Some(copies) = &cache.spec.nodes else {
+        return Vec::new();
+    };
+    let namespace = cache.namespace().unwrap_or_default();
+    let folder = folder(copies, &namespace, &content_key(&cache.spec));
+    let pods = kind.pods.in_namespace(&namespace);
+    let unplaced = pods.iter().filter(|pod| {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
+        // Those of a cache's own Jobs bring it.
+        let ours = pod.labels().contains_key(label::MODEL_CACHE);
+        let over = is_finished(pod) || pod.meta().deletion_timestamp.is_some();
+        node.is_none() && !ours && !over && folders_of(pod).any(|one| one == folder)
+    });
+    let unplaced = unplaced.map(|pod| format!("pod {}", pod.name_any()));
+    let services = kind.services.as_ref();
+    let services = services.map(|all| all.by(0, &Key::of(cache).to_string()));
+    let services = services.into_iter().flatten().filter(|service| {
+        let told = service.status.iter().flat_map(|status| &status.conditions);
+        let mut told = told.filter(|one| one.type_ == condition::READY);
+        told.any(|one| one.reason == reason::WAITING_FOR_MODEL)
+    });
+    let services = services.map(|service| format!("InferenceService {}", service.name_any()));
+    let mut names: Vec<String> = unplaced.chain(services).collect();
+    names.sort();
+    names
 }
 
 /// The InferenceServices that name a cache, in alphabetical order.
@@ -214,6 +301,20 @@ pub(super) fn is_finished(pod: &Pod) -> bool {
         .as_ref()
         .and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// When a pod ended: with the last of its containers.
+fn end_of(pod: &Pod) -> Option<Timestamp> {
+    let status = pod.status.as_ref().filter(|_| is_finished(pod))?;
+    let ends = status
+        .container_statuses
+        .iter()
+        .flatten()
+        .filter_map(|one| {
+            let ended = one.state.as_ref()?.terminated.as_ref()?;
+            ended.finished_at.as_ref().map(|time| time.0)
+        });
+    ends.max()
 }
 
 /// The claims a pod mounts.

@@ -1,6 +1,7 @@
 //! What a cache needs next, and what is told about it. Pure and total.
 
 mod job;
+mod last_used;
 mod nodes;
 mod optimize;
 mod settings;
@@ -14,7 +15,7 @@ use serde_json::Value;
 use warp_api::modelcache::ModelPhase;
 use warp_api::{ModelCache, ModelCacheStatus, condition, reason};
 use warp_runtime::plan::{Plan, about, is_controlled_by};
-use warp_runtime::reconcile::Reconcile;
+use warp_runtime::reconcile::{Reconcile, Refusal};
 
 use super::ModelCaches;
 use super::objects::{self, claim, content_key, job_name, timeout_seconds};
@@ -61,7 +62,7 @@ pub(super) fn plan(cache: &ModelCache, seen: &Seen, now: Timestamp) -> Plan {
         return plan;
     }
     let before = cache.status.clone().unwrap_or_default();
-    let mut after = carried_over(cache, &before, seen);
+    let mut after = carried_over(cache, &before, seen, now);
     if let Some(copies) = &cache.spec.nodes {
         let verdict = nodes::decide(cache, copies, seen, now, &mut after, &mut plan);
         tell(cache, &before, after, &verdict, now, &mut plan);
@@ -72,8 +73,33 @@ pub(super) fn plan(cache: &ModelCache, seen: &Seen, now: Timestamp) -> Plan {
     plan
 }
 
+/// What a cache says when the API server does not take something that was made for it. What is complete stays.
+pub(super) fn rejected(cache: &ModelCache, seen: &Seen, refused: &Refusal, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let before = cache.status.clone().unwrap_or_default();
+    let after = carried_over(cache, &before, seen, now);
+    // A quota or a policy may let it pass later.
+    let phase = if refused.forbidden {
+        ModelPhase::Pending
+    } else {
+        ModelPhase::Failed
+    };
+    let message = format!(
+        "the API server does not take the {} {}: {}",
+        refused.kind, refused.name, refused.words
+    );
+    let verdict = Verdict::new(phase, reason::OBJECT_REJECTED, message);
+    tell(cache, &before, after, &verdict, now, &mut plan);
+    plan
+}
+
 /// What stays of the last status: the complete model, as long as its volume is the same.
-fn carried_over(cache: &ModelCache, before: &ModelCacheStatus, seen: &Seen) -> ModelCacheStatus {
+fn carried_over(
+    cache: &ModelCache,
+    before: &ModelCacheStatus,
+    seen: &Seen,
+    now: Timestamp,
+) -> ModelCacheStatus {
     let mut users = seen.users.clone();
     users.extend(seen.lent_users.iter().cloned());
     users.sort();
@@ -91,9 +117,11 @@ fn carried_over(cache: &ModelCache, before: &ModelCacheStatus, seen: &Seen) -> M
         ..ModelCacheStatus::default()
     };
     if let Some(copies) = &cache.spec.nodes {
-        nodes::carry_over(cache, copies, before, seen, &mut after);
+        nodes::carry_over(cache, copies, before, seen, now, &mut after);
         return after;
     }
+    let used = (before.user_count > 0, after.user_count > 0);
+    after.last_used = last_used::told(before.last_used.as_ref(), used, seen.ended, now);
     let volume = match before.shared_from {
         Some(_) => share::lent_claim(before, seen),
         None => own_claim(cache, seen),
@@ -108,6 +136,7 @@ fn carried_over(cache: &ModelCache, before: &ModelCacheStatus, seen: &Seen) -> M
         after.digest.clone_from(&before.digest);
         after.bytes = before.bytes;
         after.files = before.files;
+        after.verified_files = before.verified_files;
         after.fetched_at.clone_from(&before.fetched_at);
         after.content_key.clone_from(&before.content_key);
         after.volume_uid.clone_from(&before.volume_uid);
@@ -143,6 +172,27 @@ fn decide(
     after: &mut ModelCacheStatus,
     plan: &mut Plan,
 ) -> Verdict {
+    let Some(spoiler) = optimize::spoiler(cache, seen, after) else {
+        return advance(cache, seen, (now, None), after, plan);
+    };
+    // What is there is not what was fetched: it is not served, and what differs is fetched again.
+    (after.content_key, after.path) = (None, None);
+    let verdict = advance(cache, seen, (now, Some(&spoiler)), after, plan);
+    let message = format!(
+        "Job {spoiler} changed the fetched model, which is therefore verified and fetched again: {}",
+        verdict.message
+    );
+    Verdict { message, ..verdict }
+}
+
+/// The next step; `kept` is a Job that stays for what it says.
+fn advance(
+    cache: &ModelCache,
+    seen: &Seen,
+    (now, kept): (Timestamp, Option<&str>),
+    after: &mut ModelCacheStatus,
+    plan: &mut Plan,
+) -> Verdict {
     let key = content_key(&cache.spec);
     // What is made of a model is made on a volume of its own.
     let elsewhere = after.shared_from.is_some() && cache.spec.optimize.is_some();
@@ -156,7 +206,8 @@ fn decide(
     // What fetches or makes something else, or has said everything, is not needed.
     for job in own_jobs(cache, seen) {
         let going = job.meta().deletion_timestamp.is_some();
-        if !going && Some(job.name_any()) != wanted {
+        let name = job.name_any();
+        if !going && Some(&name) != wanted.as_ref() && Some(name.as_str()) != kept {
             plan.delete_version(job);
         }
     }
@@ -221,12 +272,24 @@ fn complete_verdict(after: &ModelCacheStatus) -> Verdict {
     let bytes = after.bytes.unwrap_or_default();
     if let Some(lender) = &after.shared_from {
         let message = format!(
-            "{files} files with {bytes} bytes are complete and verified, fetched once by ModelCache {lender} and shared from its volume"
+            "{files} files with {bytes} bytes are {}, fetched once by ModelCache {lender} and shared from its volume",
+            checked(after)
         );
         return Verdict::new(ModelPhase::Ready, reason::MODEL_SHARED, message);
     }
-    let message = format!("{files} files with {bytes} bytes are complete and verified");
+    let message = format!("{files} files with {bytes} bytes are {}", checked(after));
     Verdict::new(ModelPhase::Ready, reason::MODEL_FETCHED, message)
+}
+
+/// How sure it is that the files are what the source has.
+fn checked(after: &ModelCacheStatus) -> String {
+    match after.verified_files {
+        None => "complete and verified".to_owned(),
+        Some(0) => "complete (the source has no digests to verify them by)".to_owned(),
+        Some(verified) => format!(
+            "complete, {verified} of them verified (the source has no digests of the others)"
+        ),
+    }
 }
 
 fn begin(cache: &ModelCache, seen: &Seen, plan: &mut Plan) -> Verdict {
@@ -278,7 +341,7 @@ fn go(cache: &ModelCache, seen: &Seen, now: Timestamp, plan: &mut Plan) {
         progress: None,
         job_name: None,
         deadline: None,
-        ..carried_over(cache, &before, seen)
+        ..carried_over(cache, &before, seen, now)
     };
     let services = match seen.services.as_slice() {
         [] => None,
@@ -338,6 +401,7 @@ fn tell(
         }
     }
     after.conditions = conditions;
+    last_used::look_again(&after, plan);
     plan.why.clone_from(&verdict.message);
     let old = condition::find(&before.conditions, condition::READY);
     let changed = old.is_none_or(|old| old.reason != verdict.reason);

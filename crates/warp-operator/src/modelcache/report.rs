@@ -34,7 +34,17 @@ pub(crate) struct Fetched {
     pub(crate) digest: String,
     pub(crate) path: String,
     pub(crate) files: i64,
+    /// Those compared with what the source says of them; an older fetch does not say.
+    #[serde(default)]
+    pub(crate) verified: Option<i64>,
     pub(crate) bytes: i64,
+}
+
+impl Fetched {
+    /// How many files were compared with what the source says of them, where that is not all.
+    pub(crate) fn verified_files(&self) -> Option<i64> {
+        self.verified.filter(|verified| *verified < self.files)
+    }
 }
 
 /// Why nothing is.
@@ -43,6 +53,9 @@ pub(crate) struct Fetched {
 pub(crate) struct Failed {
     pub(crate) reason: String,
     pub(crate) message: String,
+    /// Bytes of a model that has more than the fetch was allowed.
+    #[serde(default)]
+    pub(crate) bytes: Option<i64>,
 }
 
 /// The last words of a pod that ended.

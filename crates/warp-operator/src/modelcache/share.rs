@@ -9,7 +9,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
-use warp_api::modelcache::ModelPhase;
+use warp_api::modelcache::{CopyPhase, ModelPhase, NodeCopy};
 use warp_api::{ModelCache, ModelCacheStatus, condition, reason};
 use warp_runtime::cache::{Cache, Key};
 use warp_runtime::plan::is_controlled_by;
@@ -65,10 +65,42 @@ pub(super) fn siblings(cache: &ModelCache, caches: &Cache<ModelCache>) -> Vec<Ar
     found
 }
 
-/// Who is to be looked at when a cache changes, besides itself.
+/// The other caches, of any namespace, that keep copies in the same folder of nodes.
+pub(super) fn in_same_folder(
+    cache: &ModelCache,
+    caches: &Cache<ModelCache>,
+) -> Vec<Arc<ModelCache>> {
+    let path = |one: &ModelCache| {
+        let copies = one.spec.nodes.as_ref();
+        copies.map(|copies| copies.path.trim_end_matches('/').to_owned())
+    };
+    let Some(folder) = path(cache) else {
+        return Vec::new();
+    };
+    let own = Key::of(cache);
+    let mut found = caches.all();
+    found.retain(|one| Key::of(&**one) != own && path(one).as_ref() == Some(&folder));
+    found
+}
+
+/// Who is to be looked at when a cache changes, besides itself: its siblings, and where room on nodes is limited everybody
+/// who shares that.
 pub(super) fn concerned(cache: &ModelCache, caches: &Cache<ModelCache>) -> Vec<Key> {
     let siblings = siblings(cache, caches);
-    siblings.iter().map(|one| Key::of(&**one)).collect()
+    let mut keys: Vec<Key> = siblings.iter().map(|one| Key::of(&**one)).collect();
+    let around = in_same_folder(cache, caches);
+    // Who waits for room may have waited for a limit that is gone.
+    let cramped = |one: &ModelCache| {
+        let copies = one.spec.nodes.as_ref();
+        let waits = |copy: &NodeCopy| matches!(copy.phase, CopyPhase::Pending | CopyPhase::Evicted);
+        let status = one.status.as_ref();
+        copies.is_some_and(|copies| copies.quota.is_some())
+            || status.is_some_and(|status| status.nodes.iter().any(waits))
+    };
+    if cramped(cache) || around.iter().any(|one| cramped(one)) {
+        keys.extend(around.iter().map(|one| Key::of(&**one)));
+    }
+    keys
 }
 
 /// A sibling's own claim.
@@ -147,6 +179,7 @@ pub(super) fn follow(
         after.commit = theirs.commit;
         after.digest = theirs.digest;
         (after.bytes, after.files) = (theirs.bytes, theirs.files);
+        after.verified_files = theirs.verified_files;
         after.fetched_at = theirs.fetched_at;
         after.content_key = Some(key);
         after.volume = Some(ModelCache::claim_name(&name));

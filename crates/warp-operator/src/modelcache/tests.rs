@@ -11,14 +11,17 @@ use serde_json::{Value, json};
 use warp_api::modelcache::ModelPhase;
 use warp_api::{ModelCache, ModelCacheStatus};
 use warp_runtime::plan::{Action, Plan};
+use warp_runtime::reconcile::Refusal;
 
 use super::objects::{Fetcher, claim, content_key, job, job_name, progress_port};
 use super::observe::Seen;
-use super::plan::{FINALIZER, plan};
+use super::plan::{FINALIZER, plan, rejected};
 use super::report::Moment;
 
+mod last_used;
 mod nodes;
 mod optimize;
+mod room;
 mod settings;
 mod share;
 mod sources;
@@ -269,6 +272,25 @@ fn the_report_of_the_pod_makes_it_ready_and_the_job_goes() {
 }
 
 #[test]
+fn what_the_source_has_no_digests_of_is_called_complete_and_not_verified() {
+    let cache = hub();
+    let job = with_job(&cache, seen(), complete());
+    for (verified, words) in [
+        (json!(3), "are complete and verified"),
+        (Value::Null, "are complete and verified"),
+        (json!(0), "are complete (the source has no digests"),
+        (json!(1), "are complete, 1 of them verified"),
+    ] {
+        let mut report: Value = serde_json::from_str(&fetched()).expect("a report");
+        report["fetched"]["verified"] = verified;
+        let words_of_pod = report.to_string();
+        let told = with_pod(job.clone(), "uid-job", "Succeeded", Some(&words_of_pod));
+        let message = &status(&plan(&cache, &told, now())).conditions[0].message;
+        assert!(message.contains(words), "{message}");
+    }
+}
+
+#[test]
 fn a_pod_with_forged_labels_or_a_strange_report_is_not_believed() {
     let cache = hub();
     let job = with_job(&cache, seen(), complete());
@@ -476,4 +498,37 @@ fn a_new_cache_is_kept_from_going_unseen() {
     let first = plan(&cache, &seen(), now());
     assert_eq!(first.actions.len(), 1);
     assert!(matches!(first.actions[0], Action::Patch { .. }));
+}
+
+#[test]
+fn what_the_api_server_does_not_take_is_told_and_what_is_complete_stays() {
+    let refusal = |forbidden: bool| Refusal {
+        kind: "PersistentVolumeClaim".to_owned(),
+        name: "m-model".to_owned(),
+        words: "exceeded quota: storage".to_owned(),
+        forbidden,
+    };
+    let told = rejected(&hub(), &seen(), &refusal(true), now());
+    assert!(creates(&told).is_empty(), "nothing but words");
+    let after = status(&told);
+    assert_eq!(after.phase, ModelPhase::Pending, "it may be taken later");
+    assert_eq!(ready(&after), ("False", "ObjectRejected"));
+    let message = after.message.expect("a message");
+    assert!(
+        message.contains("PersistentVolumeClaim m-model: exceeded quota"),
+        "{message}"
+    );
+    let mut held = hub();
+    held.status = Some(typed(json!({
+        "phase": "Ready", "commit": COMMIT, "path": "/models/x", "contentKey": "other",
+        "volume": "m-model", "volumeUid": "uid-claim",
+    })));
+    let after = status(&rejected(
+        &held,
+        &with_claim(seen()),
+        &refusal(false),
+        now(),
+    ));
+    assert_eq!(after.phase, ModelPhase::Failed);
+    assert_eq!(after.path.as_deref(), Some("/models/x"));
 }

@@ -55,6 +55,8 @@ pub(crate) struct Claim {
     pub(crate) providers: Vec<Option<String>>,
     /// Nodes that are left out for now.
     pub(crate) avoided: Vec<Arc<str>>,
+    /// Since when it is shown to the cluster's autoscaler, while it waits.
+    pub(crate) shown_since: Option<Timestamp>,
     /// How close together its pods are.
     pub(crate) near: Option<TopologyLevel>,
     pub(crate) pods: Vec<PodClaim>,
@@ -166,6 +168,11 @@ pub(crate) trait Claimants: Debug + Send + Sync {
     }
     /// What one object means to placement; none when it is gone.
     fn account(&self, key: &Key, now: Timestamp) -> Option<Account>;
+    /// Objects something is promised for because pods have gone: they may go after accounts were read and before the ledger
+    /// hears of it, and nobody is to see their room in between.
+    fn left_behind(&self) -> Vec<Key> {
+        Vec::new()
+    }
     /// What holds GPUs and will end, for those who want to know when.
     fn holders(&self) -> Vec<Holder> {
         Vec::new()

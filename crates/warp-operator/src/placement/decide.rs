@@ -1,30 +1,33 @@
 //! Decisions of one pass, in queue order, each seeing the ones before it. Pure.
 
+mod room;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warp_api::workload::{GpuAsk, SchedulingStrategy, TopologyLevels};
-use warp_api::{label, reason};
-use warp_core::fleet::{
-    Expression, Fleet, GpuRequest, NodeTerm, Operator, Request, WHOLE, WorkState,
-};
+use warp_api::reason;
+use warp_api::workload::{SchedulingStrategy, TopologyLevels};
+use warp_core::fleet::{Fleet, GpuRequest, Request, WHOLE, WorkState};
 use warp_core::gpu;
 use warp_core::schedule::fit::Filter;
 use warp_core::schedule::keep::waits_for_work;
 use warp_core::schedule::reclaim::Lent;
 use warp_core::schedule::{self, Ask, Mix, Planner, Policy};
 
-use super::explain::{LeftOut, explain, fold, hint};
-use super::gang::{self, alternatives};
+use super::defragment::SEARCHES;
+use super::explain::{LeftOut, explain, fold, hint, never_a_container};
+use super::gang;
 use super::part;
+use super::providers::{Closed, Tries, compared};
 use super::quota::Quotas;
+use super::request::{base_request, elsewhere, named, require, restricted};
 use super::tenancy::{Reserved, Tenancy};
 use super::{
-    Cause, Claim, Claimant, Evictable, Held, Line, Order, Place, PodClaim, Rented, Runner, Runs,
+    Bought, Cause, Claim, Claimant, Evictable, Held, Line, Order, Place, Providers, Rented, Runner,
     Verdict,
 };
 use crate::config::Settings;
-use crate::ledger::{Ledger, model_name, provider_of};
+use crate::ledger::{Ledger, provider_of};
 
 /// Claims told the smallest change in one pass: finding it looks at every node many times.
 const HINTS: usize = 8;
@@ -50,6 +53,8 @@ pub(crate) struct Desk<'a> {
     planners: BTreeMap<Policy, Planner>,
     /// Claims that may still be told the smallest change in this pass.
     hints: usize,
+    /// Gangs others may still be moved for in this pass.
+    pub(super) searches: usize,
     /// What the namespaces' quotas leave.
     quotas: Quotas,
     /// What the namespaces' tenants let them have.
@@ -60,6 +65,12 @@ pub(crate) struct Desk<'a> {
     evictable: Evictable,
     /// Nodes that were rented for somebody.
     rented: Rented,
+    /// Nodes that came while work was shown.
+    bought: Bought,
+    /// Which providers are tried first, and which not at all.
+    providers: Providers,
+    /// Those that are closed to whoever is decided for.
+    closed: Closed,
     /// Whom work goes for that is of the same priority.
     order: Option<&'a Order>,
     /// Whoever is decided for has just been told why it waits: only whether that is still so is found out.
@@ -80,11 +91,15 @@ impl<'a> Desk<'a> {
             mix: None,
             planners: BTreeMap::new(),
             hints: HINTS,
+            searches: if settings.defragment { SEARCHES } else { 0 },
             quotas,
             tenancy,
             line,
             evictable: Evictable::default(),
             rented: Rented::default(),
+            bought: Bought::default(),
+            providers: Providers::default(),
+            closed: Closed::new(),
             order: None,
             brief: false,
             settings,
@@ -120,6 +135,18 @@ impl<'a> Desk<'a> {
         self
     }
 
+    /// Keeps nodes that came while work was shown for that work.
+    pub(crate) fn keeping_bought(mut self, bought: Bought) -> Self {
+        self.bought = bought;
+        self
+    }
+
+    /// Compares providers, and leaves some alone.
+    pub(crate) fn comparing(mut self, providers: Providers) -> Self {
+        self.providers = providers;
+        self
+    }
+
     /// The line as it stands now.
     pub(crate) fn line(&mut self) -> &mut Line<'a> {
         &mut self.line
@@ -136,6 +163,10 @@ impl<'a> Desk<'a> {
 
     pub(super) fn tenancy_mut(&mut self) -> &mut Tenancy {
         &mut self.tenancy
+    }
+
+    pub(super) fn evictable(&self) -> &Evictable {
+        &self.evictable
     }
 
     pub(super) fn evictable_mut(&mut self) -> &mut Evictable {
@@ -206,9 +237,9 @@ impl<'a> Desk<'a> {
         if barred.is_some() {
             return false;
         }
-        let mut kept = self.line.off_limits(claim);
-        kept.extend(self.rented.off_limits(claim));
-        claim.providers.iter().any(|provider| {
+        let kept = self.off_limits(ledger, claim);
+        let tries = self.providers.tries(ledger, claim);
+        tries.order.iter().any(|provider| {
             let found = match asked.as_slice() {
                 [_] => self.choose_all(ledger, claim, &asked, provider.as_deref(), &kept),
                 _ => self.choose_gang(ledger, claim, &asked, provider.as_deref(), &kept),
@@ -220,6 +251,11 @@ impl<'a> Desk<'a> {
         })
     }
 
+    /// Providers that are closed to whoever was decided for last.
+    pub(super) fn closed(&self) -> &Closed {
+        &self.closed
+    }
+
     /// Decides for all pods of a claim.
     fn decide_whole(&mut self, ledger: &mut Ledger, claimant: &dyn Claimant) -> Decision {
         let claim = claimant.claim();
@@ -227,8 +263,7 @@ impl<'a> Desk<'a> {
         if let Some(verdict) = barred {
             return Decision::Wait(verdict);
         }
-        let mut kept = self.line.off_limits(claim);
-        kept.extend(self.rented.off_limits(claim));
+        let kept = self.off_limits(ledger, claim);
         let (asked, narrowed) = match self.asked(ledger, claim) {
             Ok(asked) => asked,
             Err(verdict) => {
@@ -240,14 +275,15 @@ impl<'a> Desk<'a> {
             }
         };
         let mut tried = Vec::new();
-        for provider in &claim.providers {
+        let tries = self.providers.tries(ledger, claim);
+        for provider in &tries.order {
             let found = match asked.as_slice() {
                 [_] => self.choose_all(ledger, claim, &asked, provider.as_deref(), &kept),
                 _ => self.choose_gang(ledger, claim, &asked, provider.as_deref(), &kept),
             };
             match found {
                 Ok(chosen) => {
-                    let decision = self.placed(ledger, claimant, &chosen, &tried);
+                    let decision = self.placed(ledger, claimant, &chosen, (&tried, &tries));
                     if matches!(decision, Decision::Skip) {
                         release(ledger, claim, chosen.len());
                     } else {
@@ -261,7 +297,9 @@ impl<'a> Desk<'a> {
         }
         let mut verdict = fold(tried);
         if verdict.reason == reason::WAITING_FOR_CAPACITY {
-            let room = self.make_room(ledger, claimant, &asked, &kept, &verdict);
+            // Who is moved goes on at once; who is evicted waits.
+            let room = self.move_others(ledger, claim, &asked, &verdict);
+            let room = room.or_else(|| self.make_room(ledger, claimant, &asked, &verdict));
             let room = room.or_else(|| self.take_back(ledger, claim, &kept, &verdict));
             if let Some(decision) = room {
                 return decision;
@@ -289,104 +327,14 @@ impl<'a> Desk<'a> {
             return None;
         };
         self.hints = self.hints.checked_sub(1)?;
-        let mut request = restricted(request, provider.as_deref());
+        let mut request = restricted(request, named(provider.as_deref()));
         if !kept.is_empty() {
             require(&mut request, None, Some(&elsewhere(kept)));
         }
         let affinity = pod.spec.affinity.as_ref();
         let own = affinity.is_some_and(|affinity| affinity.node_affinity.is_some());
         // Without any affinity it would be on the nodes that are kept.
-        hint(ledger, &request, own && kept.is_empty())
-    }
-
-    /// Makes room for a claim by evicting running work, and keeps it for the claim.
-    fn make_room(
-        &mut self,
-        ledger: &Ledger,
-        claimant: &dyn Claimant,
-        asked: &[Request],
-        kept: &[Arc<str>],
-        verdict: &Verdict,
-    ) -> Option<Decision> {
-        let claim = claimant.claim();
-        let asked = by_provider(ledger, claim, asked);
-        let left_out: Vec<_> = claim.avoided.iter().chain(kept).cloned().collect();
-        let tenancy = &self.tenancy;
-        let preemptible = |namespace: &str| tenancy.preemptible(namespace);
-        let fleet = &ledger.fleet;
-        let now = self.evictable.now();
-        let equals = self
-            .order
-            .and_then(|order| Some((order, order.equals(claimant, now)?)));
-        let gives_way =
-            equals.map(|(order, equals)| move |runs: &Runs| order.gives_way(runs, equals, now));
-        let gives_way = gives_way
-            .as_ref()
-            .map(|gives_way| gives_way as &dyn Fn(&Runs) -> bool);
-        let evictable = &mut self.evictable;
-        let room = evictable.make_room(fleet, claim, &asked, &left_out, &preemptible, gives_way)?;
-        let equal = |one: &Arc<dyn Runner>| one.runs().priority == claim.priority;
-        let (cause, whose) = if room.going.iter().any(equal) {
-            (Cause::Rank, "ranked far worse by the queue policy")
-        } else {
-            (Cause::Priority, "of lower priority")
-        };
-        let names = room.going.iter().map(|one| one.runs().key.to_string());
-        let names = names.collect::<Vec<_>>().join(", ");
-        let nodes = room.nodes.join(", ");
-        self.line.hold(claim, room.nodes);
-        let fresh = |one: &Arc<dyn Runner>| one.runs().evicted_for.is_none();
-        let going = room.going.into_iter().filter(fresh).collect();
-        let message = format!(
-            "{}; it takes the place of {names} on {nodes}, {whose}, as soon as that has ended",
-            verdict.message
-        );
-        let reason = reason::PREEMPTING;
-        let verdict = Verdict { reason, message };
-        Some(Decision::Evict(going, cause, verdict))
-    }
-
-    /// Keeps room for a claim whose turn it is; says where.
-    fn stand_in_line(
-        &mut self,
-        ledger: &mut Ledger,
-        claim: &Claim,
-        asked: &[Request],
-    ) -> Option<String> {
-        let mut asked = by_provider(ledger, claim, asked);
-        let rented = self.rented.off_limits(claim);
-        if !rented.is_empty() {
-            // No room is kept where it may never be.
-            for request in asked.iter_mut().flatten() {
-                require(request, None, Some(&elsewhere(&rented)));
-            }
-        }
-        let nodes = self.line.waits(&mut ledger.fleet, claim, &asked)?;
-        Some(match nodes.as_slice() {
-            [node] => {
-                format!("it is next: node {node} is kept for it until enough work there has ended")
-            }
-            [first, ..] => format!(
-                "it is next: {} nodes ({first} and others) are kept for it until enough work there has ended",
-                nodes.len()
-            ),
-            [] => return None,
-        })
-    }
-
-    /// Keeps what a claim waits for of its tenant's quota from later work of the tenant, or a stream of small work would
-    /// hold wide work up for good.
-    fn stand_in_line_of_tenant(&mut self, ledger: &Ledger, claim: &Claim, verdict: &Verdict) {
-        if verdict.reason != reason::TENANT_QUOTA_EXCEEDED || !self.line.keeps_for(claim) {
-            return;
-        }
-        let first = claim.pods.first().map(|pod| base_request(ledger, pod));
-        let Some(gpu) = first.and_then(|request| request.gpu) else {
-            return;
-        };
-        if let Some(kept) = self.tenancy.first_in_line(&ledger.fleet, claim, &gpu) {
-            self.tenancy.reserve(kept);
-        }
+        hint(ledger, claim, &request, own && kept.is_empty())
     }
 
     /// What each pod asks for, of the GPUs the tenant may have now, and whether that leaves any out; or why none is left.
@@ -461,16 +409,20 @@ impl<'a> Desk<'a> {
                 continue;
             }
             release(ledger, claim, chosen.len());
-            let left_out = LeftOut {
-                refused: &claim.avoided,
-                kept,
-            };
             if self.brief && some_node_waits_for_work(ledger, &request) {
                 return Err(Verdict {
                     reason: reason::WAITING_FOR_CAPACITY,
                     message: BRIEF.to_owned(),
                 });
             }
+            let no_container = never_a_container(claim);
+            let left_out = LeftOut {
+                refused: &claim.avoided,
+                kept,
+                within: None,
+                closed: &self.closed,
+                no_container: no_container.as_deref(),
+            };
             let verdict = explain(ledger, &request, &pod.gpus, provider, &left_out);
             return Err(verdict);
         }
@@ -540,7 +492,7 @@ impl<'a> Desk<'a> {
         ledger: &Ledger,
         claimant: &dyn Claimant,
         chosen: &[schedule::Placement],
-        tried: &[(Option<String>, Verdict)],
+        (tried, tries): (&[(Option<String>, Verdict)], &Tries),
     ) -> Decision {
         let claim = claimant.claim();
         let strategy = self.strategy(claim);
@@ -548,7 +500,7 @@ impl<'a> Desk<'a> {
         for placement in chosen {
             let asked = claim.pods.get(places.len()).map(|pod| pod.gpus.request());
             let asked = asked.unwrap_or_default();
-            let Some(place) = described(ledger, placement, &asked, strategy, tried) else {
+            let Some(place) = described(ledger, placement, &asked, strategy, (tried, tries)) else {
                 return Decision::Skip;
             };
             let mut pod = claimant.pod(places.len(), &place.resource);
@@ -597,25 +549,6 @@ fn some_node_waits_for_work(ledger: &Ledger, request: &Request) -> bool {
     nodes.any(|(id, _)| waits_for_work(&filter.reasons(id)))
 }
 
-/// What the pods of a claim ask for, in every way it may be met: at each provider, in each place its topology allows.
-pub(super) fn by_provider(ledger: &Ledger, claim: &Claim, asked: &[Request]) -> Vec<Vec<Request>> {
-    let at = |provider: &Option<String>| -> Vec<Vec<Request>> {
-        let requests = asked.iter();
-        let here = requests.map(|request| restricted(request, provider.as_deref()));
-        alternatives(ledger, claim, here.collect())
-    };
-    claim.providers.iter().flat_map(at).collect()
-}
-
-/// On none of these nodes.
-pub(crate) fn elsewhere(nodes: &[Arc<str>]) -> Expression {
-    Expression {
-        key: Arc::from("metadata.name"),
-        operator: Operator::NotIn,
-        values: nodes.to_vec(),
-    }
-}
-
 /// Takes the pods of a claim out of the ledger that were entered.
 pub(super) fn release(ledger: &mut Ledger, claim: &Claim, entered: usize) {
     for member in 0..entered {
@@ -650,7 +583,7 @@ fn described(
     placement: &schedule::Placement,
     asked: &GpuRequest,
     strategy: SchedulingStrategy,
-    tried: &[(Option<String>, Verdict)],
+    (tried, tries): (&[(Option<String>, Verdict)], &Tries),
 ) -> Option<Place> {
     let node = placement.node.to_string();
     let described = ledger.fleet.node(placement.node_id)?;
@@ -673,6 +606,9 @@ fn described(
             "{why}; no node has a price (label {}), so it went by {instead}",
             gpu::PRICE_LABEL
         );
+    }
+    if let Some(compared) = compared(&tries.scored, &provider) {
+        why = format!("{why}; {compared}");
     }
     for (name, verdict) in tried {
         let name = name.as_deref().unwrap_or_default();
@@ -699,67 +635,4 @@ fn described(
         provider,
         why,
     })
-}
-
-/// The request without its provider: the pod's own and the GPUs asked for.
-pub(crate) fn base_request(ledger: &Ledger, pod: &PodClaim) -> Request {
-    let mut request = ledger.request(&pod.meta, &pod.spec);
-    let mut gpu = gpu_request(ledger, &pod.gpus);
-    gpu.resource.clone_from(&pod.resource);
-    request.gpu = Some(gpu);
-    // Models of the fleet do not tell forms apart; the nodes' product labels do.
-    if pod.gpus.states_form() {
-        let meeting = ledger.gpus.iter().filter(|(_, gpus)| {
-            let mut devices = gpus.devices.iter();
-            devices.any(|device| pod.gpus.met_by(device))
-        });
-        let here = Expression {
-            key: Arc::from("metadata.name"),
-            operator: Operator::In,
-            values: meeting.map(|(name, _)| Arc::from(name.as_str())).collect(),
-        };
-        require(&mut request, None, Some(&here));
-    }
-    request
-}
-
-/// Models the fleet has that meet the ask, mixed groups included; where it has none, the ones asked
-/// for, so that the explanation names them.
-pub(super) fn gpu_request(ledger: &Ledger, ask: &GpuAsk) -> GpuRequest {
-    let mut gpu = ask.request();
-    if !ask.names.is_empty() {
-        let meeting = ledger.devices().filter(|device| ask.met_by(device));
-        gpu.models = meeting
-            .map(|device| Arc::from(model_name(device)))
-            .collect();
-        if gpu.models.is_empty() {
-            gpu.models = ask.model_names().into_iter().map(Arc::from).collect();
-        }
-    }
-    gpu
-}
-
-pub(super) fn restricted(base: &Request, provider: Option<&str>) -> Request {
-    let mut request = base.clone();
-    if let Some(provider) = provider {
-        let here = Expression::new(label::PROVIDER, Operator::In, &[provider]);
-        require(&mut request, Some(&here), None);
-    }
-    request
-}
-
-/// Adds a requirement to every alternative of the node affinity.
-pub(crate) fn require(
-    request: &mut Request,
-    label: Option<&Expression>,
-    node: Option<&Expression>,
-) {
-    let terms = request
-        .constraints
-        .node_affinity
-        .get_or_insert_with(|| vec![NodeTerm::default()]);
-    for term in terms {
-        term.match_expressions.extend(label.cloned());
-        term.match_fields.extend(node.cloned());
-    }
 }

@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use warp_api::reason;
 use warp_api::workload::Priority;
 use warp_core::estimate::Features;
 use warp_core::fleet::{Fleet, Request};
@@ -16,7 +17,7 @@ use warp_runtime::cache::Key;
 use warp_runtime::pass::Pass;
 use warp_runtime::plan::Plan;
 
-use super::{Claim, Tenancy};
+use super::{Claim, Decision, Tenancy, Verdict};
 
 /// Running work, in words that know no kind.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,7 +44,7 @@ pub(crate) struct Runs {
 
 impl Runs {
     /// From when on it may be evicted; none where it may be already, whatever the time.
-    pub(super) fn due(&self, min_run: SignedDuration) -> Option<Timestamp> {
+    pub(crate) fn due(&self, min_run: SignedDuration) -> Option<Timestamp> {
         if self.evicted_for.is_some() || min_run <= SignedDuration::ZERO {
             return None;
         }
@@ -88,6 +89,8 @@ pub(crate) enum Cause {
     Rank,
     /// Work within the share of its tenant, of which others borrow.
     Share,
+    /// A gang that starts where it is moved from.
+    Move,
 }
 
 impl Cause {
@@ -97,6 +100,7 @@ impl Cause {
             Self::Priority => "of higher priority",
             Self::Rank => "which the queue policy ranks far better",
             Self::Share => "whose tenant takes back GPUs it had lent",
+            Self::Move => "a gang that starts once this is moved elsewhere",
         }
     }
 }
@@ -108,6 +112,10 @@ pub(crate) trait Runner: Debug + Send + Sync {
     fn evict(&self, plan: &mut Plan, by: &Claim, cause: Cause);
     /// On whose behalf the plan is carried out, as the scheduler.
     fn pass(&self, correlation: String) -> Pass;
+    /// What it asks for when it is placed again; none where it is not moved.
+    fn asks_again(&self, _now: Timestamp) -> Option<Claim> {
+        None
+    }
 }
 
 /// Those that may make room in one pass.
@@ -128,6 +136,22 @@ pub(crate) struct Room {
     pub(crate) nodes: Vec<Arc<str>>,
     /// Who goes for it.
     pub(crate) going: Vec<Arc<dyn Runner>>,
+}
+
+impl Room {
+    /// Who goes, in words.
+    pub(super) fn names(&self) -> String {
+        let names = self.going.iter().map(|one| one.runs().key.to_string());
+        names.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The claim waits for those that go. Who was asked before is not asked again.
+    pub(super) fn asked_for(self, cause: Cause, message: String) -> Decision {
+        let mut going = self.going;
+        going.retain(|one| one.runs().evicted_for.is_none());
+        let reason = reason::PREEMPTING;
+        Decision::Evict(going, cause, Verdict { reason, message })
+    }
 }
 
 impl Evictable {
@@ -210,6 +234,35 @@ impl Evictable {
             })
         });
         lent.collect()
+    }
+
+    /// Work that may be moved for a claim, with its place here and what it asks for again, the cheapest first.
+    pub(super) fn movable(
+        &self,
+        claim: &Claim,
+        preemptible: &dyn Fn(&str) -> Option<bool>,
+        most: usize,
+    ) -> Vec<(usize, Victim, Claim)> {
+        let runners = self.runners.iter().enumerate();
+        let may = runners.filter(|(at, runner)| {
+            let runs = runner.runs();
+            let lets = runs
+                .preemptible
+                .or_else(|| preemptible(&runs.key.namespace));
+            runs.saves
+                && runs.works.len() == 1
+                && runs.priority <= claim.priority
+                && lets.unwrap_or(true)
+                && self.is_due(runs)
+                && !self.taken.contains(at)
+        });
+        let mut found: Vec<(usize, Victim)> = may.map(|(at, _)| (at, self.victim(at))).collect();
+        found.sort_by_key(|(at, victim)| (victim.priority, victim.lost_gpu_seconds, *at));
+        let again = |(at, victim): (usize, Victim)| {
+            let again = self.runners[at].asks_again(self.now)?;
+            Some((at, victim, again))
+        };
+        found.into_iter().filter_map(again).take(most).collect()
     }
 
     /// Those go, and are not counted on again in this pass.

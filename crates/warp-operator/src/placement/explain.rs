@@ -6,21 +6,60 @@ use std::sync::Arc;
 use warp_api::workload::GpuAsk;
 use warp_api::{label, reason};
 use warp_core::explain::{Change, smallest_changes};
-use warp_core::fleet::{Fleet, Request, Unit};
+use warp_core::fleet::{Fleet, Request, Taint, Unit};
 use warp_core::schedule::fit::Filter;
 use warp_core::schedule::{Obstacle, Reason};
 
+use super::claim::Claim;
+use super::providers::Closed;
 use super::{Verdict, part};
+use crate::containers::fit;
 use crate::ledger::{Ledger, model_name, provider_of};
 
 /// Changes named in one message.
 const CHOICES: usize = 3;
 
+/// Why a claim cannot be one container at a cloud; none where it could be, as far as is known.
+pub(crate) fn never_a_container(claim: &Claim) -> Option<String> {
+    let [pod] = claim.pods.as_slice() else {
+        let members = claim.pods.len();
+        return Some(format!(
+            "it is {members} pods that run together, and a cloud's container runs alone"
+        ));
+    };
+    let mut spec = pod.spec.clone();
+    // What is kept of the pods of others names no image: they have one.
+    for container in &mut spec.containers {
+        container.image.get_or_insert_with(|| "kept".to_owned());
+    }
+    fit::objection(&spec)
+}
+
+/// Whether a taint is that of a node that is one container at a cloud.
+fn is_container(taint: &Taint) -> bool {
+    &*taint.key == label::CONTAINER
+}
+
+/// Whether an owner could make all of these changes: what cannot be one container gains nothing by tolerating the taint of
+/// such nodes, and an affinity that this operator added is not the owner's to drop.
+pub(crate) fn can_be_made(set: &[Change], affinity: bool, could_be_container: bool) -> bool {
+    set.iter().all(|change| match change {
+        Change::DropNodeAffinity => affinity,
+        Change::Tolerate(taint) => could_be_container || !is_container(taint),
+        _ => true,
+    })
+}
+
 /// What the owner could change so that it is placed now, smallest first in each dimension.
-pub(super) fn hint(ledger: &Ledger, request: &Request, affinity: bool) -> Option<String> {
+pub(super) fn hint(
+    ledger: &Ledger,
+    claim: &Claim,
+    request: &Request,
+    affinity: bool,
+) -> Option<String> {
     let mut changes = smallest_changes(&ledger.fleet, request);
-    // An affinity that this operator added is not the owner's to drop.
-    changes.retain(|set| affinity || !set.contains(&Change::DropNodeAffinity));
+    let could_be = never_a_container(claim).is_none();
+    changes.retain(|set| can_be_made(set, affinity, could_be));
     let words = |set: &Vec<Change>| {
         let words: Vec<String> = set.iter().map(ToString::to_string).collect();
         words.join(" and ")
@@ -33,12 +72,23 @@ pub(super) fn hint(ledger: &Ledger, request: &Request, affinity: bool) -> Option
 pub(crate) const REFUSED: &str = "refused by the cluster's scheduler a moment ago";
 pub(crate) const KEPT: &str = "kept for work that is before it in line";
 
+/// Why a node is not used whose provider is closed.
+pub(crate) fn shut_off(provider: &str, why: &str) -> String {
+    format!("of provider {provider}, which is {why}")
+}
+
 /// Nodes a claim may not have although it would fit.
 pub(super) struct LeftOut<'a> {
     /// The cluster's scheduler refused them a moment ago.
     pub(super) refused: &'a [Arc<str>],
     /// They are kept for those before it.
     pub(super) kept: &'a [Arc<str>],
+    /// All but those with this label are out of the question, and are not spoken of.
+    pub(super) within: Option<(&'a str, &'a str)>,
+    /// They are of a provider that it has to keep off.
+    pub(super) closed: &'a Closed,
+    /// Why it cannot be one container at a cloud, where it cannot: nodes that are one are not for it.
+    pub(super) no_container: Option<&'a str>,
 }
 
 /// Why a request fits nowhere, as a reason people can act on and one sentence.
@@ -99,7 +149,13 @@ pub(super) fn explain(
                 ask.describe()
             ),
         },
-        Some(_) => by_reasons(ledger, request, &nodes, left_out),
+        Some(_) => {
+            let mut nodes = nodes;
+            if let Some((key, domain)) = left_out.within {
+                nodes.retain(|(_, node)| node.labels.get(key).is_some_and(|of| **of == *domain));
+            }
+            by_reasons(ledger, request, &nodes, left_out)
+        }
     }
 }
 
@@ -117,7 +173,11 @@ fn by_reasons(
     let mut blocked: BTreeMap<Obstacle, Vec<Blocked>> = BTreeMap::new();
     for (id, node) in nodes {
         let reasons = filter.reasons(*id);
-        if reasons.is_empty() && left_out.refused.contains(&node.name) {
+        let provider = provider_of(node);
+        if let (true, Some(why)) = (reasons.is_empty(), left_out.closed.get(provider)) {
+            let shut = shut_off(provider, why);
+            *folded.entry(shut).or_default() += 1;
+        } else if reasons.is_empty() && left_out.refused.contains(&node.name) {
             *folded.entry(REFUSED.to_owned()).or_default() += 1;
         } else if reasons.is_empty() && left_out.kept.contains(&node.name) {
             *folded.entry(KEPT.to_owned()).or_default() += 1;
@@ -125,7 +185,16 @@ fn by_reasons(
             tracing::error!(node = %node.name, "a node that fits was not chosen");
         }
         let worst = reasons.iter().max_by_key(|reason| reason.obstacle());
-        let obstacle = worst.map_or(Obstacle::Work, Reason::obstacle);
+        let obstacle = match worst {
+            None => Obstacle::Work,
+            // No toleration helps what cannot be a container.
+            Some(Reason::Taint(taint))
+                if is_container(taint) && left_out.no_container.is_some() =>
+            {
+                Obstacle::Request
+            }
+            Some(worst) => worst.obstacle(),
+        };
         blocked.entry(obstacle).or_default().push(Blocked {
             node: Arc::clone(&node.name),
             by: worst.cloned(),
@@ -145,7 +214,7 @@ fn by_reasons(
     let (reason, next) = match blocked.first_key_value() {
         Some((Obstacle::Work, _)) => (reason::WAITING_FOR_CAPACITY, None),
         Some((obstacle, nodes)) => {
-            let (reason, next) = advice(*obstacle, nodes);
+            let (reason, next) = advice(*obstacle, nodes, left_out.no_container);
             (reason, Some(next))
         }
         None => (reason::NEVER_FITS, Some(CHANGE.to_owned())),
@@ -162,7 +231,29 @@ fn by_reasons(
 const CHANGE: &str = "change what the workload requires or add nodes";
 
 /// What is told of nodes that one obstacle holds back, and what would remove it.
-fn advice(obstacle: Obstacle, nodes: &[Blocked]) -> (&'static str, String) {
+fn advice(
+    obstacle: Obstacle,
+    nodes: &[Blocked],
+    no_container: Option<&str>,
+) -> (&'static str, String) {
+    let (containers, others): (Vec<&Blocked>, Vec<&Blocked>) =
+        nodes.iter().partition(|one| one.is_container());
+    let why = no_container.filter(|_| !containers.is_empty());
+    let never = why.map(|why| {
+        format!(
+            "{} is one container at a cloud, which this cannot be ({why}): {CHANGE}",
+            names(&containers)
+        )
+    });
+    let nodes = if why.is_some() {
+        others
+    } else {
+        nodes.iter().collect()
+    };
+    let nodes = nodes.as_slice();
+    if let Some(never) = never.filter(|_| obstacle == Obstacle::Request || nodes.is_empty()) {
+        return (reason::NEVER_FITS, never);
+    }
     match obstacle {
         Obstacle::Work => (
             reason::WAITING_FOR_CAPACITY,
@@ -193,6 +284,7 @@ pub(super) fn held_back(
     fleet: &Fleet,
     request: &Request,
     obstacle: Obstacle,
+    no_container: Option<&str>,
 ) -> (&'static str, String) {
     let filter = Filter::new(fleet, request);
     let nodes = fleet.nodes().filter_map(|(id, node)| {
@@ -203,7 +295,7 @@ pub(super) fn held_back(
             by: Some(worst),
         })
     });
-    advice(obstacle, &nodes.collect::<Vec<_>>())
+    advice(obstacle, &nodes.collect::<Vec<_>>(), no_container)
 }
 
 /// A node and the reason of it that is hardest to remove.
@@ -212,7 +304,13 @@ struct Blocked {
     by: Option<Reason>,
 }
 
-fn names(nodes: &[Blocked]) -> String {
+impl Blocked {
+    fn is_container(&self) -> bool {
+        matches!(&self.by, Some(Reason::Taint(taint)) if is_container(taint))
+    }
+}
+
+fn names(nodes: &[&Blocked]) -> String {
     let shown: Vec<&str> = nodes
         .iter()
         .take(CHOICES)
@@ -224,7 +322,7 @@ fn names(nodes: &[Blocked]) -> String {
     }
 }
 
-fn untaint(nodes: &[Blocked]) -> String {
+fn untaint(nodes: &[&Blocked]) -> String {
     let taints: BTreeSet<String> = nodes
         .iter()
         .filter_map(|found| match &found.by {

@@ -11,9 +11,10 @@ use warp_core::schedule::{
     self, Gang, GangRefusal, Member, Near, Obstacle, PlacedMember, Planner, Policy, Reason,
 };
 
-use super::decide::{Desk, elsewhere, release, require, restricted, work_id};
-use super::explain::{LeftOut, explain, held_back};
-use super::{Claim, Place, Verdict};
+use super::decide::{Desk, release, work_id};
+use super::explain::{LeftOut, explain, held_back, never_a_container};
+use super::request::{elsewhere, require, restricted};
+use super::{Claim, Place, PodClaim, Verdict};
 use crate::ledger::Ledger;
 
 impl Desk<'_> {
@@ -78,7 +79,7 @@ impl Desk<'_> {
         })
     }
 
-    /// Why a gang fits nowhere: as many as fit are entered for a moment, to learn what keeps the next one off.
+    /// Why a gang fits nowhere, and what keeps its next member off.
     fn refused(
         &mut self,
         ledger: &mut Ledger,
@@ -94,11 +95,65 @@ impl Desk<'_> {
                 message: "no place was found for all of its pods".to_owned(),
             };
         };
+        let of = (claim, provider, kept);
+        let came_furthest = refusal.and_then(|refusal| refusal.domain.as_deref());
+        let (mut next, mut entered, mut found) =
+            self.next_member(ledger, of, (pod, request), came_furthest);
+        let mut empty = None;
+        if came_furthest.is_some() && found.reason != reason::WAITING_FOR_CAPACITY {
+            // The domain that is emptiest now may be one that never does: what counts is where it would fit.
+            let fleet = empty.insert(emptied(&ledger.fleet));
+            if let Some(home) = home(fleet, &gang(claim, asked)) {
+                (next, entered, found) = self.next_member(ledger, of, (pod, request), Some(&*home));
+            }
+        }
+        let members = claim.pods.len();
+        let ask = pod.gpus.describe();
+        let near = claim.near.as_ref().filter(|near| near.required);
+        let together = near.map_or_else(String::new, |near| format!(" in one {}", near.name));
+        let said = format!(
+            "needs {members} × {ask}{together}: {entered} of {members} members fit; for the next one {}",
+            found.message
+        );
+        if found.reason != reason::WAITING_FOR_CAPACITY {
+            return Verdict {
+                reason: found.reason,
+                message: said,
+            };
+        }
+        let empty = empty.unwrap_or_else(|| emptied(&ledger.fleet));
+        let (reason, advice) = match in_the_way(&empty, &gang(claim, asked)) {
+            Obstacle::Work => {
+                return Verdict {
+                    reason: found.reason,
+                    message: said,
+                };
+            }
+            Obstacle::Request | Obstacle::Storage => (
+                reason::NEVER_FITS,
+                "ask for fewer replicas or add nodes".to_owned(),
+            ),
+            held => held_back(&empty, &next, held, never_a_container(claim).as_deref()),
+        };
+        Verdict {
+            reason,
+            message: format!("{said}; they would not fit if nothing else ran either: {advice}"),
+        }
+    }
+}
+
+impl Desk<'_> {
+    /// What keeps the next member off, in one domain where one is named: as many as fit are entered for a moment. Returns
+    /// what it asks for there, how many fit before it, and why it does not.
+    fn next_member(
+        &mut self,
+        ledger: &mut Ledger,
+        (claim, provider, kept): (&Claim, Option<&str>, &[Arc<str>]),
+        (pod, request): (&PodClaim, &Request),
+        domain: Option<&str>,
+    ) -> (Request, usize, Verdict) {
         let mut request = request.clone();
-        if let (Some(near), Some(domain)) = (
-            &claim.near,
-            refusal.and_then(|refusal| refusal.domain.as_ref()),
-        ) {
+        if let (Some(near), Some(domain)) = (&claim.near, domain) {
             let here = Expression::new(&near.key, Operator::In, &[domain]);
             require(&mut request, Some(&here), None);
         }
@@ -114,45 +169,28 @@ impl Desk<'_> {
             }
             entered += 1;
         }
+        let no_container = never_a_container(claim);
         let left_out = LeftOut {
+            no_container: no_container.as_deref(),
             refused: &claim.avoided,
             kept,
+            within: claim
+                .near
+                .as_ref()
+                .map(|near| near.key.as_str())
+                .zip(domain),
+            closed: self.closed(),
         };
         let found = explain(ledger, &request, &pod.gpus, provider, &left_out);
         release(ledger, claim, entered);
-        let members = claim.pods.len();
-        let ask = pod.gpus.describe();
-        let near = claim.near.as_ref().filter(|near| near.required);
-        let together = near.map_or_else(String::new, |near| format!(" in one {}", near.name));
-        let said = format!(
-            "needs {members} × {ask}{together}: {entered} of {members} members fit; for the next one {}",
-            found.message
-        );
-        if found.reason != reason::WAITING_FOR_CAPACITY {
-            return Verdict {
-                reason: found.reason,
-                message: said,
-            };
-        }
-        let empty = emptied(&ledger.fleet);
-        let (reason, next) = match in_the_way(&empty, &gang(claim, asked)) {
-            Obstacle::Work => {
-                return Verdict {
-                    reason: found.reason,
-                    message: said,
-                };
-            }
-            Obstacle::Request | Obstacle::Storage => (
-                reason::NEVER_FITS,
-                "ask for fewer replicas or add nodes".to_owned(),
-            ),
-            held => held_back(&empty, &request, held),
-        };
-        Verdict {
-            reason,
-            message: format!("{said}; they would not fit if nothing else ran either: {next}"),
-        }
+        (request, entered, found)
     }
+}
+
+/// The domain that would take a gang if nothing else ran.
+fn home(empty: &Fleet, gang: &Gang) -> Option<Arc<str>> {
+    let mut planner = Planner::new(Policy::BestFit, 0);
+    planner.place_gang(empty, gang).ok()?.domain
 }
 
 /// The gang a claim is to the core. Pods that ask alike are one kind of member.
@@ -368,7 +406,11 @@ pub(super) fn tell(places: &mut [Place], claim: &Claim) {
         nodes,
         places.len()
     );
+    // What comes of a gang on nodes of several says nothing of one of them.
+    let providers: BTreeSet<&str> = places.iter().map(|place| &*place.provider).collect();
+    let providers = providers.into_iter().collect::<Vec<_>>().join(",");
     for place in places {
         place.why.clone_from(&why);
+        place.provider.clone_from(&providers);
     }
 }

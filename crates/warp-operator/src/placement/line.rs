@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use warp_api::workload::Priority;
 use warp_core::fleet::{Fleet, Request, Work};
 use warp_core::schedule::fit::Filter;
 use warp_core::schedule::keep::{Ending, keep_in, waits_for_work};
@@ -25,9 +26,48 @@ pub(crate) struct Held {
     nodes: Vec<Arc<str>>,
     /// When it has them at the latest, where that is known.
     by: Option<i64>,
+    priority: Priority,
+    /// Nobody goes for it.
+    patient: bool,
+    /// Others go for it there.
+    made: bool,
+    /// They are moved: whoever goes from there does not come back before it has started.
+    moves: bool,
 }
 
 impl Held {
+    fn new(claim: &Claim, nodes: Vec<Arc<str>>, by: Option<i64>, made: bool) -> Self {
+        Self {
+            uid: claim.uid.clone(),
+            generation: claim.generation,
+            nodes,
+            by,
+            priority: claim.priority,
+            patient: claim.patient,
+            made,
+            moves: false,
+        }
+    }
+
+    fn is_of(&self, claim: &Claim) -> bool {
+        self.uid == claim.uid && self.generation == claim.generation
+    }
+
+    /// Whether a claim that others go for need not keep off: the one they are kept for would have to wait for those others
+    /// to end by themselves.
+    fn yields_to(&self, claim: &Claim) -> bool {
+        self.patient && !claim.patient && self.priority == claim.priority
+    }
+
+    /// Whether others went or go for it.
+    pub(super) fn is_made(&self) -> bool {
+        self.made
+    }
+
+    pub(super) fn nodes(&self) -> &[Arc<str>] {
+        &self.nodes
+    }
+
     /// Whom they are kept for.
     pub(super) fn uid(&self) -> &str {
         &self.uid
@@ -110,15 +150,43 @@ impl<'a> Line<'a> {
         &self.held
     }
 
-    /// The nodes a claim has to keep off: those kept for others, but for where it has certainly ended in time.
+    /// The nodes a claim has to keep off: those kept for others, but for where it has certainly ended in time, and for
+    /// where others went for it.
     pub(crate) fn off_limits(&self, claim: &Claim) -> Vec<Arc<str>> {
+        let mut before = self.before.iter();
+        let made = before.find(|held| held.is_made() && held.is_of(claim));
+        let made = made.map(Held::nodes).unwrap_or_default();
+        let mut nodes = self.kept_from(claim, &|node| made.contains(node));
+        // What others were asked to leave is neither for who asks nobody, nor for who was moved away.
+        let taken = |held: &&Held| {
+            let patient = claim.patient && held.priority == claim.priority;
+            let moved = held.moves && held.priority >= claim.priority;
+            held.uid != claim.uid && held.is_made() && (patient || moved)
+        };
+        let taken = self.before.iter().filter(taken);
+        nodes.extend(taken.flat_map(|held| held.nodes.clone()));
+        nodes
+    }
+
+    /// The nodes that nobody goes from for a claim.
+    pub(crate) fn off_limits_to_evict(&self, claim: &Claim) -> Vec<Arc<str>> {
+        self.kept_from(claim, &|_| true)
+    }
+
+    /// Nodes kept for others; those kept for one that yields only where they are not `given`.
+    fn kept_from(&self, claim: &Claim, given: &dyn Fn(&Arc<str>) -> bool) -> Vec<Arc<str>> {
         let ends = self.end_of(claim);
         let others = self.held.iter().filter(|held| held.uid != claim.uid);
         let in_its_way = others.filter(|held| match (ends, held.by) {
             (Ending::By(end), Some(by)) => end > by,
             _ => true,
         });
-        in_its_way.flat_map(|held| held.nodes.clone()).collect()
+        let nodes = in_its_way.flat_map(|held| {
+            let yields = held.yields_to(claim);
+            let nodes = held.nodes.iter();
+            nodes.filter(move |node| !(yields && given(node)))
+        });
+        nodes.cloned().collect()
     }
 
     /// A claim was given places: what comes later may wait for it to end.
@@ -129,18 +197,28 @@ impl<'a> Line<'a> {
 
     /// Keeps nodes for a claim that room is made for.
     pub(crate) fn hold(&mut self, claim: &Claim, nodes: Vec<Arc<str>>) {
-        Arc::make_mut(&mut self.held).push(Held {
-            uid: claim.uid.clone(),
-            generation: claim.generation,
-            nodes,
-            by: None,
-        });
+        let held = Held::new(claim, nodes, None, true);
+        Arc::make_mut(&mut self.held).push(held);
+    }
+
+    /// Keeps nodes for a gang that others are moved for.
+    pub(crate) fn hold_moving(&mut self, claim: &Claim, nodes: Vec<Arc<str>>) {
+        let held = Held {
+            moves: true,
+            ..Held::new(claim, nodes, None, true)
+        };
+        Arc::make_mut(&mut self.held).push(held);
+    }
+
+    /// Whether others were moved for a claim in the pass before.
+    pub(crate) fn moves_for(&self, claim: &Claim) -> bool {
+        let mut before = self.before.iter();
+        before.any(|held| held.moves && held.is_of(claim))
     }
 
     /// A claim waits as before: what was kept for it stays.
     pub(crate) fn still_waits(&mut self, claim: &Claim) {
-        let same = |held: &&Held| held.uid == claim.uid && held.generation == claim.generation;
-        let kept = self.before.iter().find(same).cloned();
+        let kept = self.before.iter().find(|held| held.is_of(claim)).cloned();
         Arc::make_mut(&mut self.held).extend(kept);
     }
 
@@ -160,12 +238,8 @@ impl<'a> Line<'a> {
             _ => self.reserve(fleet, claim, asked),
         };
         let (nodes, by) = held?;
-        Arc::make_mut(&mut self.held).push(Held {
-            uid: claim.uid.clone(),
-            generation: claim.generation,
-            nodes: nodes.clone(),
-            by,
-        });
+        let held = Held::new(claim, nodes.clone(), by, false);
+        Arc::make_mut(&mut self.held).push(held);
         Some(nodes)
     }
 
@@ -193,19 +267,17 @@ impl<'a> Line<'a> {
             found.copied().unwrap_or(Ending::Never)
         };
         let free = |name: &str| !claim.avoided.iter().any(|avoided| **avoided == *name);
-        let same = |held: &&Held| held.uid == claim.uid && held.generation == claim.generation;
-        let before = self.before.iter().find(same);
+        let before = self.before.iter().find(|held| held.is_of(claim));
+        // Of several places that would do, such as the domains of a level, the one that lacks least.
+        let mut least = |eligible: &dyn Fn(&str) -> bool| {
+            let places = asked.iter();
+            let places = places.filter_map(|requests| keep_in(fleet, requests, &ending, eligible));
+            places.min_by_key(|kept| (kept.cards, kept.by.unwrap_or(i64::MAX)))
+        };
         let again = before.and_then(|held| {
-            let there = |name: &str| free(name) && held.nodes.iter().any(|node| **node == *name);
-            asked
-                .iter()
-                .find_map(|requests| keep_in(fleet, requests, &ending, &there))
+            least(&|name| free(name) && held.nodes.iter().any(|node| **node == *name))
         });
-        let found = again.or_else(|| {
-            asked
-                .iter()
-                .find_map(|requests| keep_in(fleet, requests, &ending, &free))
-        });
+        let found = again.or_else(|| least(&free));
         found.map(|kept| (kept.nodes, kept.by))
     }
 

@@ -58,6 +58,16 @@ pub(super) type Sort = (ShapeId, usize, u64);
 pub(super) struct Memo {
     last: BTreeMap<Sort, Vec<Found>>,
     now: BTreeMap<Sort, Vec<Found>>,
+    /// The last answer and what was asked: neighbours in line mostly ask the same.
+    answered: Option<Answered>,
+}
+
+#[derive(Debug)]
+struct Answered {
+    sort: Sort,
+    brief: bool,
+    ground: Arc<Ground>,
+    verdict: Arc<Verdict>,
 }
 
 #[derive(Clone, Debug)]
@@ -72,6 +82,7 @@ impl Memo {
     /// Begins a pass: what the last one did not use is forgotten.
     pub(super) fn begin(&mut self) {
         self.last = std::mem::take(&mut self.now);
+        self.answered = None;
     }
 
     /// Why claims of a sort wait on a ground, if that is known; `brief` where its reason will do.
@@ -81,6 +92,23 @@ impl Memo {
         ground: &Arc<Ground>,
         brief: bool,
     ) -> Option<Arc<Verdict>> {
+        if let Some(answered) = &self.answered
+            && (answered.sort, answered.brief) == (sort, brief)
+            && Arc::ptr_eq(&answered.ground, ground)
+        {
+            return Some(Arc::clone(&answered.verdict));
+        }
+        let verdict = self.find(sort, ground, brief)?;
+        self.answered = Some(Answered {
+            sort,
+            brief,
+            ground: Arc::clone(ground),
+            verdict: Arc::clone(&verdict),
+        });
+        Some(verdict)
+    }
+
+    fn find(&mut self, sort: Sort, ground: &Arc<Ground>, brief: bool) -> Option<Arc<Verdict>> {
         let here = self.now.get(&sort).into_iter().flatten().rev();
         let enough = |found: &&Found| brief || !found.brief;
         let mut here = here.filter(|found| Arc::ptr_eq(&found.ground, ground) && enough(found));
@@ -101,6 +129,7 @@ impl Memo {
         verdict: &Arc<Verdict>,
         brief: bool,
     ) {
+        self.answered = None;
         self.now.entry(sort).or_default().push(Found {
             ground: Arc::clone(ground),
             verdict: Arc::clone(verdict),

@@ -209,7 +209,7 @@ impl Order {
     }
 
     /// Whether work is ever evicted for its equals.
-    fn evicts(&self) -> bool {
+    pub(super) fn evicts(&self) -> bool {
         match self.name {
             QueuePolicy::Las => true,
             QueuePolicy::Warp => self.known.lock().evicting,

@@ -7,8 +7,9 @@ use warp_api::reason;
 use warp_core::fleet::Request;
 use warp_core::schedule::reclaim::{Shares, reclaim};
 
-use super::decide::{Desk, base_request, by_provider};
+use super::decide::Desk;
 use super::evict::{Cause, Room};
+use super::request::{base_request, by_provider};
 use super::tenancy::Reserved;
 use super::{Claim, Decision, Verdict};
 use crate::ledger::Ledger;
@@ -100,18 +101,14 @@ impl Desk<'_> {
         share: &Reserved,
         verdict: &Verdict,
     ) -> Decision {
-        let names = room.going.iter().map(|one| one.runs().key.to_string());
-        let names = names.collect::<Vec<_>>().join(", ");
         let message = format!(
-            "{}; tenant {} takes back GPUs it lent: {names} goes for it, and it starts on {} as soon as that has ended",
+            "{}; tenant {} takes back GPUs it lent: {} goes for it, and it starts on {} as soon as that has ended",
             verdict.message,
             share.tenant(),
+            room.names(),
             room.nodes.join(", "),
         );
-        self.line().hold(claim, room.nodes);
-        let mut going = room.going;
-        going.retain(|one| one.runs().evicted_for.is_none());
-        let reason = reason::PREEMPTING;
-        Decision::Evict(going, Cause::Share, Verdict { reason, message })
+        self.line().hold(claim, room.nodes.clone());
+        room.asked_for(Cause::Share, message)
     }
 }

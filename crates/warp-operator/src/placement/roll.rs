@@ -152,6 +152,38 @@ impl Roll {
         promises
     }
 
+    /// Adds what is promised because of pods that have gone since accounts were read. Nothing is taken back: whoever makes
+    /// that so is not in line yet.
+    pub(super) fn catch_up_late(
+        &mut self,
+        reader: Reader<'_>,
+        now: Timestamp,
+    ) -> Vec<PromiseChange> {
+        let mut changes = Vec::new();
+        for (kind, claimants) in reader.claimants.iter().enumerate() {
+            for key in claimants.left_behind() {
+                let Some(account) = claimants.account(&key, now) else {
+                    continue;
+                };
+                let entry = self.entries.entry((kind, key)).or_default();
+                entry.uid = account.uid;
+                for promise in account.promises {
+                    if !entry.promises.contains(&promise) {
+                        changes.push((promise.owner.clone(), Some(promise.clone())));
+                        entry.promises.push(promise);
+                    }
+                }
+            }
+        }
+        changes
+    }
+
+    /// When an account changes by time alone.
+    pub(super) fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
+        let mut due = self.due.iter().map(|(at, _)| *at);
+        due.find(|at| *at > now)
+    }
+
     /// Reads everything there is.
     pub(super) fn read_all(&mut self, reader: Reader<'_>, now: Timestamp) {
         for (kind, claimants) in reader.claimants.iter().enumerate() {
@@ -294,6 +326,7 @@ impl Roll {
         let mut waiting = Waiting {
             who,
             shape,
+            is_like_others: self.shapes.is_shared(shape),
             namespace,
             claimant,
             own: None,
@@ -400,9 +433,16 @@ impl Roll {
     }
 
     /// Everybody in line, in the order they are served, with what decisions read of running work beside it.
-    pub(super) fn line(&mut self) -> (Vec<(&Turn, &mut Waiting)>, &Shapes, &Endings) {
+    pub(super) fn line(&mut self) -> (Vec<(&Turn, &mut Waiting)>, &Endings) {
         let line = self.line.iter_mut().collect();
-        (line, &self.shapes, &self.endings)
+        (line, &self.endings)
+    }
+
+    /// Those in line that are shown to the cluster's autoscaler.
+    pub(super) fn shown(&self) -> Vec<Arc<dyn super::Claimant>> {
+        let all = self.line.values().map(|waiting| &waiting.claimant);
+        let shown = all.filter(|claimant| claimant.claim().shown_since.is_some());
+        shown.map(Arc::clone).collect()
     }
 
     /// One in line.

@@ -10,7 +10,7 @@ use warp_core::fleet::Request;
 use warp_core::schedule::{Ask, Mix};
 
 use super::Claim;
-use super::decide::base_request;
+use super::request::base_request;
 use crate::ledger::Ledger;
 
 /// A shape's number.

@@ -9,7 +9,7 @@ use warp_api::workload::Priority;
 use warp_core::fleet::GpuRequest;
 use warp_core::tenancy::Turn;
 
-use super::decide::gpu_request;
+use super::request::gpu_request;
 use super::tenancy::Tally;
 use super::{Claimant, Tenancy};
 use crate::ledger::Ledger;

@@ -8,11 +8,15 @@ use warp_api::workload::Priority;
 use warp_api::{GPUWorkload, reason};
 use warp_runtime::cache::Cache;
 
+mod bought;
+mod containers;
+mod defragment;
 mod evict;
 mod gangs;
 mod line;
 mod order;
 mod parts;
+mod providers;
 mod reclaim;
 mod rented;
 mod tenancy;

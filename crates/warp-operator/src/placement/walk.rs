@@ -1,20 +1,21 @@
 //! One walk along the line: everybody in order, each seeing the ones before it. Claims of one shape are looked at once on
 //! each ground. Nothing is written here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use warp_api::Tenant;
 use warp_core::fleet::{Fleet, Request};
+use warp_core::random::Fingerprint;
 use warp_core::schedule::fit::Filter;
 
 use super::decide::work_id;
 use super::memo::{Ground, Own};
 use super::roll::{News as Told, Waiting};
 use super::{
-    Cause, Claimant, Decision, Desk, Evictable, Line, Place, Quotas, Runner, State, Tenancy, Turn,
-    Verdict, by_share,
+    Cause, Claimant, Decision, Desk, Evictable, Held, Line, Place, Quotas, Runner, State, Tenancy,
+    Turn, Verdict, by_share,
 };
 use crate::context::Context;
 use crate::ledger::Books;
@@ -83,6 +84,8 @@ impl<'a> Walk<'a> {
             memo,
             held,
             rented,
+            bought,
+            providers,
             ..
         } = state;
         let quotas = Quotas::new(cx.quotas.all(), books.promises());
@@ -109,13 +112,20 @@ impl<'a> Walk<'a> {
             .collect();
         let lends = tenancy.lends();
         let state_of_work = (evictable, roll.ends());
-        let (mut all, shapes, endings) = roll.line();
+        let (mut all, endings) = roll.line();
         let order = lends.then(|| {
             let wanted = all.iter().map(|(_, waiting)| Arc::clone(&waiting.claimant));
             let wanted: Vec<_> = wanted.collect();
             by_share(&wanted, &tenancy, books.ledger_mut())
         });
         let order = order.flatten().unwrap_or_else(|| (0..all.len()).collect());
+        // Room that was made for one that does not wait any more is nobody's.
+        if held.iter().any(Held::is_made) {
+            let claims = all.iter().map(|(_, waiting)| waiting.claimant.claim());
+            let waits: BTreeSet<&str> = claims.map(|claim| claim.uid.as_str()).collect();
+            held.retain(|held| !held.is_made() || waits.contains(held.uid()));
+        }
+        let state_of_work = (state_of_work.0.wrapping_add(made(held)), state_of_work.1);
         let line = Line::knowing(cx.settings.queue_policy, now, endings, std::mem::take(held))
             .ordered_by(&cx.order);
         let evictables = Evictable::new(runners, now, cx.settings.min_run_time);
@@ -123,12 +133,17 @@ impl<'a> Walk<'a> {
             .ordered_by(&cx.order)
             .evicting(evictables)
             .expecting(mix)
-            .keeping(rented.clone());
+            .keeping(rented.clone())
+            .keeping_bought(bought.clone())
+            .comparing(providers.clone());
         memo.begin();
         let mut decided = Decided {
             leaves_nothing: true,
             ..Decided::default()
         };
+        let mut reasons = Reasons::default();
+        // Asked once: it takes a lock, and the line may be long.
+        let levels = cx.order.evicts();
         let mut ground = ground_of(&desk, books, state_of_work);
         // What is placed in this pass may keep others off its node.
         let mut repelling = books.repelling();
@@ -136,9 +151,14 @@ impl<'a> Walk<'a> {
             let (turn, waiting) = &mut all[at];
             let special = is_repelled(waiting, books, repelling)
                 || waiting.is_kept_for
-                || !shapes.is_shared(waiting.shape)
-                || (!rented.is_empty() && rented.is_first(&waiting.claimant.claim().uid));
-            let level = cx.order.level(&*waiting.claimant, now);
+                || !waiting.is_like_others
+                || (!rented.is_empty() && rented.is_first(&waiting.claimant.claim().uid))
+                || (!bought.is_empty() && waiting.claimant.claim().shown_since.is_some());
+            let level = if levels {
+                cx.order.level(&*waiting.claimant, now)
+            } else {
+                0
+            };
             let sort = (waiting.shape, realms[waiting.namespace], level);
             let brief = waiting.has_just_heard(now);
             let known = if special {
@@ -165,7 +185,7 @@ impl<'a> Walk<'a> {
                         for member in 0..places.len() {
                             books.entered(work_id(claimant.claim(), member));
                         }
-                        if !shapes.is_shared(waiting.shape) {
+                        if !waiting.is_like_others {
                             repelling = TENTATIVE | books.epoch();
                         }
                         let turn = Turn::clone(turn);
@@ -205,7 +225,7 @@ impl<'a> Walk<'a> {
                 ground = ground_of(&desk, books, state_of_work);
             }
             decided.waiting += 1;
-            *decided.reasons.entry(verdict.reason).or_default() += 1;
+            reasons.count(verdict.reason);
             let position = decided.waiting;
             match waiting.news((&verdict, brief), position, now) {
                 Told::None => {}
@@ -218,10 +238,41 @@ impl<'a> Walk<'a> {
                 }),
             }
         }
+        decided.reasons = reasons.sum();
         held.clone_from(desk.held());
         drop(desk);
         books.settle();
         decided
+    }
+}
+
+/// How many wait for which reason. Neighbours in line mostly have the same, so they are entered together.
+#[derive(Default)]
+struct Reasons {
+    entered: BTreeMap<&'static str, usize>,
+    last: &'static str,
+    of_last: usize,
+}
+
+impl Reasons {
+    fn count(&mut self, reason: &'static str) {
+        if !std::ptr::eq(self.last, reason) {
+            self.enter();
+            self.last = reason;
+        }
+        self.of_last += 1;
+    }
+
+    fn enter(&mut self) {
+        let count = std::mem::take(&mut self.of_last);
+        if count > 0 {
+            *self.entered.entry(self.last).or_default() += count;
+        }
+    }
+
+    fn sum(mut self) -> BTreeMap<&'static str, usize> {
+        self.enter();
+        self.entered
     }
 }
 
@@ -247,6 +298,20 @@ pub(super) fn usage(fleet: &Fleet) -> [(&'static str, usize); 3] {
         ("idle", idle),
         ("stranded", stranded),
     ]
+}
+
+/// A number of the room that was made for some.
+fn made(held: &[Held]) -> u64 {
+    let made = held.iter().filter(|held| held.is_made());
+    let print = |print: Fingerprint, held: &Held| {
+        let nodes = held.nodes().iter();
+        nodes.fold(print.text(held.uid()), |print, node| print.text(node))
+    };
+    let mut made = made.peekable();
+    if made.peek().is_none() {
+        return 0;
+    }
+    made.fold(Fingerprint::default(), print).get()
 }
 
 /// What decisions depend on now.

@@ -370,6 +370,7 @@ fn claim(job: &Queued, ask: &Ask, (priority, patient): (Priority, bool), now: Ti
         saves: false,
         strategy: None,
         providers: providers(job),
+        shown_since: None,
         avoided: refused_nodes(job, now)
             .into_iter()
             .map(|(node, _)| Arc::from(node))

@@ -592,8 +592,10 @@ fn unbound(job: &Job, pod: &Pod, node: &str, settings: &Settings, now: Timestamp
     if let Some(refused) = refused.filter(|_| !making_room) {
         let message = refused.message.clone().unwrap_or_default();
         if waits_for_volume(pod) {
+            // kube-scheduler ends this with words that it has said already.
+            let said = message.strip_suffix(". not found").unwrap_or(&message);
             let message = format!(
-                "a volume claim is missing or unbound: {message}; create it or correct its name"
+                "a volume claim is missing or unbound: {said}; create it or correct its name"
             );
             return start_wait(
                 job,

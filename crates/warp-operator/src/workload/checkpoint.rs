@@ -1,7 +1,7 @@
 //! Saved work: what a pod is told so that it saves and resumes, and when it last did, as far as that is known. Pure.
 //!
 //! A pod that is asked to end saves by its own hand: that it ended before its time was over is what shows it. What it says
-//! in its annotation is known better than what `period` promises.
+//! in its annotation is known better than the time of a file, and that better than what `period` promises.
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
@@ -28,10 +28,14 @@ pub(super) fn equip(
     let Some(checkpoint) = &workload.spec.checkpoint else {
         return;
     };
-    if let Some(name) = &checkpoint.annotation {
+    for (name, said) in [
+        (label::CHECKPOINT_ANNOTATION, &checkpoint.annotation),
+        (label::CHECKPOINT_PATH, &checkpoint.path),
+    ] {
+        let Some(said) = said else { continue };
         let meta = template.metadata.get_or_insert_default();
         let annotations = meta.annotations.get_or_insert_default();
-        annotations.insert(label::CHECKPOINT_ANNOTATION.to_owned(), name.clone());
+        annotations.insert(name.to_owned(), said.clone());
     }
     let Some(pod) = template.spec.as_mut() else {
         return;
@@ -88,19 +92,30 @@ pub(super) fn signal_is_dropped(checkpoint: &Checkpoint, job: &Job) -> bool {
     !kept
 }
 
-/// When the pods of an attempt said that they last saved their work.
+/// When the pods of an attempt last saved their work: as they said, else as their nodes saw it by a file's time.
 pub(super) fn told<'a>(
     checkpoint: &Checkpoint,
     pods: impl Iterator<Item = &'a Pod>,
     now: Timestamp,
 ) -> Option<LastCheckpoint> {
-    let name = checkpoint.annotation.as_ref()?;
-    let said = pods.filter_map(|pod| pod.annotations().get(name)?.parse::<Timestamp>().ok());
-    // A clock that is ahead has not saved the future.
-    let last = said.max()?.min(now);
+    let pods: Vec<&Pod> = pods.collect();
+    let last = |name: &str| {
+        let said = pods.iter().filter_map(|pod| pod.annotations().get(name));
+        said.filter_map(|time| time.parse::<Timestamp>().ok()).max()
+    };
+    let said = checkpoint.annotation.as_deref().and_then(last);
+    let seen = || {
+        let path = checkpoint.path.as_ref();
+        path.and_then(|_| last(label::CHECKPOINT_FILE_TIME))
+    };
+    let (last, by) = match said {
+        Some(said) => (said, CheckpointEvidence::Annotation),
+        None => (seen()?, CheckpointEvidence::File),
+    };
     Some(LastCheckpoint {
-        time: Time(last),
-        by: CheckpointEvidence::Annotation,
+        // A clock that is ahead has not saved the future.
+        time: Time(last.min(now)),
+        by,
     })
 }
 

@@ -190,7 +190,10 @@ impl Claimants for Claims {
         let jobs = seen.jobs.iter().chain(&seen.strays);
         let jobs = jobs.filter(|job| !over(job));
         let pods = seen.pods.iter().filter(|pod| !finished_pod(pod));
-        let running = || Running::of(&workload, &seen.jobs, &seen.pods, seen.given, now);
+        let running = || {
+            let known = (seen.given, &seen.catalogue);
+            Running::of(&workload, &seen.jobs, &seen.pods, known, now)
+        };
         let running = (!seen.pods.is_empty()).then(running).flatten();
         let saves = running.as_ref().and_then(|one| one.saves_at(now));
         let mut account = Account {
@@ -456,7 +459,7 @@ impl Claimant for Asking {
 }
 
 /// What a workload asks for.
-fn claim(
+pub(super) fn claim(
     workload: &GPUWorkload,
     shell: &Shell,
     rank: Rank,
@@ -494,6 +497,8 @@ fn claim(
         dice: dice.get(),
         providers: providers(workload),
         avoided: refused_nodes(workload, now),
+        shown_since: (workload.status.as_ref())
+            .and_then(|status| Some(status.shown.as_ref()?.since.0)),
         // One pod is close to itself wherever it is.
         near: (workload.spec.topology.as_ref())
             .filter(|_| workload.spec.is_gang())

@@ -8,12 +8,16 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
+use warp_api::workload::TopologyLevels;
 use warp_api::{GPUWorkload, label};
+use warp_core::gpu::Catalogue;
 use warp_runtime::cache::Key;
 use warp_runtime::pass::Pass;
 use warp_runtime::plan::{Action, Kind, Plan};
 
 use super::assess::over;
+use super::claim::claim;
+use super::objects::shell;
 use super::pod::{ended, made_by, started};
 use super::{Given, attempt, checkpoint, features, owns, rank};
 use crate::clock;
@@ -24,6 +28,8 @@ use crate::placement::{self, Cause, Claim, Runner, Runs};
 const SHARE: &str = "share";
 /// The same of one that goes for work of its own priority.
 const RANK: &str = "rank";
+/// The same of one that is moved for a gang.
+const MOVE: &str = "move";
 
 /// A workload whose pods are all on their nodes.
 #[derive(Debug)]
@@ -31,6 +37,8 @@ pub(crate) struct Running {
     workload: Arc<GPUWorkload>,
     job: Arc<Job>,
     runs: Runs,
+    given: Given,
+    catalogue: Arc<Catalogue>,
 }
 
 impl Running {
@@ -39,7 +47,7 @@ impl Running {
         workload: &Arc<GPUWorkload>,
         jobs: &[Arc<Job>],
         pods: &[Arc<Pod>],
-        given: Given,
+        (given, catalogue): (Given, &Arc<Catalogue>),
         now: Timestamp,
     ) -> Option<Self> {
         let number = attempt(workload).to_string();
@@ -80,6 +88,8 @@ impl Running {
             workload: Arc::clone(workload),
             job: Arc::clone(job),
             runs,
+            given,
+            catalogue: Arc::clone(catalogue),
         })
     }
 
@@ -103,6 +113,7 @@ impl Runner for Running {
             Cause::Priority => {}
             Cause::Rank => annotations[label::EVICTED_BECAUSE] = json!(RANK),
             Cause::Share => annotations[label::EVICTED_BECAUSE] = json!(SHARE),
+            Cause::Move => annotations[label::EVICTED_BECAUSE] = json!(MOVE),
         }
         let patch = json!({"metadata": {"annotations": annotations}});
         plan.merge(&*self.job, patch);
@@ -112,6 +123,16 @@ impl Runner for Running {
         let (component, manager) = (placement::NAME, placement::MANAGER);
         Pass::over(component, manager, &*self.workload, correlation)
     }
+
+    fn asks_again(&self, now: Timestamp) -> Option<Claim> {
+        if self.workload.spec.is_gang() {
+            return None;
+        }
+        let shell = shell(&self.workload, &self.catalogue).ok()?;
+        let rank = rank(&self.workload, self.given).ok()?;
+        let levels = TopologyLevels::default();
+        Some(claim(&self.workload, &shell, rank, &levels, now))
+    }
 }
 
 /// Why a Job was asked to end: where it does not say, for work of higher priority.
@@ -119,6 +140,7 @@ fn cause(job: &Job) -> Cause {
     match job.annotations().get(label::EVICTED_BECAUSE) {
         Some(because) if because == SHARE => Cause::Share,
         Some(because) if because == RANK => Cause::Rank,
+        Some(because) if because == MOVE => Cause::Move,
         _ => Cause::Priority,
     }
 }

@@ -15,6 +15,11 @@ use crate::ledger::node_of;
 /// is not ours, and times in the API are whole seconds.
 const DEADLINE_SLACK: SignedDuration = SignedDuration::from_secs(1);
 
+/// How long a pod may take to end that does not say, as Kubernetes has it.
+const GRACE_SECONDS: i64 = 30;
+/// What containers end with that were told to: killed, or asked to stop.
+const STOPPED: [i32; 2] = [137, 143];
+
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
@@ -178,6 +183,9 @@ pub(super) fn of_pod(
         let state = container.state.as_ref()?.terminated.as_ref()?;
         (state.exit_code != 0 || oom(state)).then_some((&container.name, state))
     });
+    if let Some(failure) = at_a_cloud(pod) {
+        return Some(failure);
+    }
     // Eviction and deletion kill containers too, so they are the better explanation where both are
     // there.
     if let Some(taken) = disruption(pod, node, answers) {
@@ -185,7 +193,11 @@ pub(super) fn of_pod(
     }
     let by_itself = |state: &ContainerStateTerminated| {
         let finished = state.finished_at.as_ref().map(|time| time.0);
-        deleted_at(pod).is_none_or(|deleted| finished.is_some_and(|at| at < deleted))
+        let asked = deleted_from(pod).zip(deleted_at(pod));
+        asked.is_none_or(|(earliest, latest)| {
+            let stopped = STOPPED.contains(&state.exit_code);
+            finished.is_some_and(|at| at < earliest || (at < latest && !stopped))
+        })
     };
     if let Some(deleted) = deleted_at(pod)
         && !ended.is_some_and(|(_, state)| by_itself(state))
@@ -222,11 +234,38 @@ pub(super) fn of_pod(
     })
 }
 
+/// What the operator itself says of a pod that was to be a container at a cloud.
+fn at_a_cloud(pod: &Pod) -> Option<Failure> {
+    let status = pod.status.as_ref()?;
+    let said = status.reason.as_deref()?;
+    let reason = [reason::CONTAINER_REFUSED, reason::EXIT_UNKNOWN]
+        .into_iter()
+        .find(|reason| *reason == said)?;
+    Some(Failure {
+        reason,
+        message: status.message.clone().unwrap_or_default(),
+        next: Next::GiveUp,
+    })
+}
+
 fn oom(state: &ContainerStateTerminated) -> bool {
     state.reason.as_deref() == Some("OOMKilled")
 }
 
-/// When a pod's deletion was asked for.
+/// When a pod's deletion was asked for at the earliest. The last delete, by which a kubelet lets a pod go whose containers have
+/// ended, has no grace left and puts its own time in the place of the first one's.
+fn deleted_from(pod: &Pod) -> Option<Timestamp> {
+    let meta = pod.meta();
+    if meta.deletion_grace_period_seconds.unwrap_or(0) > 0 {
+        return deleted_at(pod);
+    }
+    let spec = pod.spec.as_ref();
+    let grace = spec.and_then(|spec| spec.termination_grace_period_seconds);
+    let ends = meta.deletion_timestamp.as_ref()?.0;
+    Some(clock::after(ends, -grace.unwrap_or(GRACE_SECONDS)))
+}
+
+/// When a pod's deletion was asked for at the latest.
 fn deleted_at(pod: &Pod) -> Option<Timestamp> {
     let meta = pod.meta();
     let ends = meta.deletion_timestamp.as_ref()?.0;

@@ -19,6 +19,7 @@ use warp_core::gpu::{Catalogue, Vendor};
 
 use super::spec_hash::spec_hash;
 use super::{checkpoint, gang, mpi};
+use crate::containers::fit;
 use crate::ledger::pin;
 use crate::placement::{Place, part};
 
@@ -71,9 +72,13 @@ pub(crate) fn shell(workload: &GPUWorkload, known: &Catalogue) -> Result<Shell, 
             });
         }
     }
+    // What can be one container at a cloud may be; the rest keeps off such nodes.
+    let whole = !workload.spec.is_gang() && fit::objection(pod).is_none();
+    let container = whole.then_some(&label::CONTAINER);
     let tolerations = pod.tolerations.get_or_insert_default();
     // Whose a rented machine is decides the scheduler here: the taint is for pods it does not place.
-    for key in ask.vendor.taints().iter().chain([&label::RENTED_FOR]) {
+    let keys = ask.vendor.taints().iter().chain([&label::RENTED_FOR]);
+    for key in keys.chain(container) {
         let tolerated = tolerations
             .iter()
             .any(|have| have.key.as_deref() == Some(key));
@@ -228,7 +233,10 @@ fn simple(workload: &GPUWorkload, image: &str) -> PodTemplateSpec {
 
 /// What `restricted` asks of a container and no image needs to have said otherwise. Running as another
 /// user than root is not among it: an image that is root's would not start. See [`Shell::without_root`].
-fn confined(mut context: SecurityContext, pod: Option<&PodSecurityContext>) -> SecurityContext {
+pub(super) fn confined(
+    mut context: SecurityContext,
+    pod: Option<&PodSecurityContext>,
+) -> SecurityContext {
     if context.privileged == Some(true) {
         return context;
     }

@@ -15,6 +15,7 @@ use warp_runtime::cache::Key;
 use super::assess::{over, suspended};
 use super::objects::job_name;
 use super::rent::{self, Rented};
+use super::shown::{self, Shown};
 use super::{Class, Given, attempt, class_name, owner_key, owns};
 use crate::context::Context;
 use crate::estimates::Forecast;
@@ -49,6 +50,8 @@ pub(crate) struct Seen {
     pub(crate) forecast: Option<Forecast>,
     /// What is rented for it. Read for the workload's own pass only.
     pub(crate) rented: Rented,
+    /// What stands in for it. Read for the workload's own pass only.
+    pub(crate) shown: Shown,
     /// The GPU models that are known.
     pub(crate) catalogue: Arc<Catalogue>,
     /// The levels of the cluster.
@@ -62,6 +65,7 @@ pub(super) fn see_all(cx: &Context, workload: &GPUWorkload) -> Seen {
     Seen {
         forecast: cx.forecasts.get(uid, generation),
         rented: rent::see(cx, workload),
+        shown: shown::see(cx, workload),
         ..see(cx, workload)
     }
 }
@@ -95,6 +99,7 @@ pub(crate) fn see(cx: &Context, workload: &GPUWorkload) -> Seen {
         arrived: cx.arrivals.of(&uid),
         forecast: None,
         rented: Rented::default(),
+        shown: Shown::default(),
         catalogue: cx.gpus.catalogue(),
         levels: Arc::clone(&cx.settings.topology_levels),
         jobs,

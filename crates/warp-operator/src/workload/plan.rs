@@ -5,6 +5,7 @@
 //! count before the next attempt is placed, the refused node before its Job is deleted, the final
 //! phase before a Job that still holds GPUs is deleted.
 
+mod attempts;
 mod edits;
 mod gangs;
 mod saved;
@@ -31,7 +32,7 @@ use super::evict::{evict_pod, evicted_for, taken_by};
 use super::failure::{Failure, Next};
 use super::pod::{ended, made_by};
 use super::say::{Say, conditions, note, told};
-use super::{Seen, gang, rank, rent, shell};
+use super::{Seen, gang, rank, rent, shell, shown};
 use crate::clock;
 use crate::config::Settings;
 use crate::estimates;
@@ -66,6 +67,13 @@ pub(super) fn plan(
 ) -> Course {
     let mut course = decide(workload, seen, settings, now);
     rent::arrange(&mut course, workload, &seen.rented, now);
+    shown::arrange(
+        &mut course,
+        workload,
+        (&seen.shown, &seen.catalogue),
+        settings,
+        now,
+    );
     // Whoever is behind takes the Job of a newer attempt for one that was given up: the status that
     // says which attempt this is must be the newest.
     if course.deletes_a_job() {
@@ -182,6 +190,8 @@ impl Pass<'_> {
         // It may have run while nobody watched.
         self.status.start_time = self.status.start_time.or_else(|| since.map(Time));
         self.status.completion_time = Some(Time(at.unwrap_or(self.now)));
+        self.note_started(since);
+        self.note_ended(reason::SUCCEEDED, at.unwrap_or(self.now));
         self.status.deadline = None;
         let attempts = attempt(self.workload) + 1;
         let message = match attempts {
@@ -213,6 +223,7 @@ impl Pass<'_> {
         } = self.workload.spec.retry_policy;
         let retry = failure.next == Next::Retry && !self.ends_the_gang(failure);
         self.note_last_checkpoint(false);
+        self.note_ended(failure.reason, self.now);
         self.status.deadline = None;
         self.status.start_time = None;
         if retry && used < max_retries {
@@ -258,6 +269,7 @@ impl Pass<'_> {
             failure.reason,
             reason::PREEMPTED | reason::EVICTED
         ));
+        self.note_ended(failure.reason, self.now);
         let lost = self.lost_by(failure);
         if lost > 0 {
             let before = self.status.lost_gpu_seconds.unwrap_or(0);
@@ -356,6 +368,7 @@ impl Pass<'_> {
     /// that is full by then is refused by the cluster's scheduler and another is looked for.
     fn job_suspended(mut self, ending: &[String]) -> Course {
         self.describe_job();
+        self.forget_attempt();
         let job = self.status.job_name.clone().unwrap_or_default();
         let namespace = self.workload.namespace().unwrap_or_default();
         self.leave_nodes();
@@ -744,6 +757,7 @@ impl Pass<'_> {
         self.status.next_retry_time = None;
         self.status.refusals = None;
         self.status.start_time = since.map(Time);
+        self.note_started(since);
         self.note_told_checkpoint();
         self.limit_runtime();
         let say = Say {
@@ -797,6 +811,7 @@ impl Pass<'_> {
             self.status
                 .last_schedule_time
                 .clone_from(&job.meta().creation_timestamp);
+            self.note_placed();
         }
     }
 
@@ -820,6 +835,7 @@ impl Pass<'_> {
         self.status.job_name = None;
         self.status.deadline = None;
         self.status.start_time = None;
+        self.forget_attempt();
         self.leave_line();
     }
 

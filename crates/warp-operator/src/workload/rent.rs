@@ -7,6 +7,7 @@
 mod beside;
 mod gang;
 mod pack;
+mod prospect;
 mod several;
 
 use std::sync::Arc;
@@ -20,8 +21,8 @@ use warp_api::gpurequest::RequestAttempt;
 use warp_api::price::Price;
 use warp_api::workload::{GpuAsk, GpuVendor, Rent, RentStatus};
 use warp_api::{
-    GPURequest, GPURequestSpec, GPUWorkload, GPUWorkloadStatus, Phase, RequestPhase, condition,
-    reason,
+    CloudProvider, GPURequest, GPURequestSpec, GPUWorkload, GPUWorkloadStatus, Phase, RequestPhase,
+    condition, reason,
 };
 use warp_cloud::Decimal;
 use warp_core::gpu::Vendor;
@@ -34,6 +35,7 @@ pub(super) use self::beside::look;
 pub(crate) use self::pack::Pack;
 #[cfg(test)]
 pub(super) use self::pack::plan as packed;
+pub(crate) use self::prospect::{Prospect, foresee};
 pub(crate) use self::several::Several;
 #[cfg(test)]
 pub(super) use self::several::plan as several;
@@ -45,7 +47,7 @@ use crate::context::Context;
 use crate::placement::FirstUser;
 
 /// Waits that another machine would end.
-const CAPACITY: [&str; 6] = [
+pub(super) const CAPACITY: [&str; 6] = [
     reason::WAITING_FOR_CAPACITY,
     reason::NEVER_FITS,
     reason::NO_SUCH_GPU,
@@ -115,29 +117,44 @@ pub(super) fn see(cx: &Context, workload: &GPUWorkload) -> Rented {
             ..Rented::default()
         };
     };
-    let uid = workload.uid().unwrap_or_default();
     let namespace = workload.namespace().unwrap_or_default();
-    let mut requests = cache.in_namespace(&namespace);
+    let requests = cache.in_namespace(&namespace);
     let others = cx.workloads.in_namespace(&namespace);
-    let beside = beside::look(workload, &requests, &others, cx.clock.now());
     let providers = cx.providers.get().map(Cache::all).unwrap_or_default();
-    let pack = pack::plan(workload, &others, &providers, cx.clock.now());
-    let shared = requests.iter().filter(|one| pack::is_shared(one, &others));
-    let shared = shared.map(|one| one.name_any()).collect();
-    requests.retain(|request| is_controlled_by(&**request, &uid));
-    let several = several::plan(workload, &requests, &providers);
     let closed = match cache.health() {
         Health::Current => None,
         health => Some(format!("GPURequests cannot be read: {health}")),
     };
     Rented {
-        requests,
         closed,
         unread: cache.health() == Health::Starting,
-        beside,
-        pack,
-        several,
-        shared,
+        ..Rented::of(workload, requests, &others, &providers, cx.clock.now())
+    }
+}
+
+impl Rented {
+    /// What requests and workloads of its namespace, and what clouds sell, mean to a workload.
+    pub(super) fn of(
+        workload: &GPUWorkload,
+        mut requests: Vec<Arc<GPURequest>>,
+        others: &[Arc<GPUWorkload>],
+        providers: &[Arc<CloudProvider>],
+        now: Timestamp,
+    ) -> Self {
+        let uid = workload.uid().unwrap_or_default();
+        let beside = beside::look(workload, &requests, others, now);
+        let pack = pack::plan(workload, others, providers, now);
+        let shared = requests.iter().filter(|one| pack::is_shared(one, others));
+        let shared = shared.map(|one| one.name_any()).collect();
+        requests.retain(|request| is_controlled_by(&**request, &uid));
+        Self {
+            several: several::plan(workload, &requests, providers),
+            requests,
+            beside,
+            pack,
+            shared,
+            ..Self::default()
+        }
     }
 }
 
@@ -327,7 +344,7 @@ fn give_up(steps: &mut Plan, request: &GPURequest, why: &str) {
 }
 
 /// Adds a sentence to what a waiting workload says.
-fn append(status: &mut GPUWorkloadStatus, more: &str) {
+pub(super) fn append(status: &mut GPUWorkloadStatus, more: &str) {
     let Some(said) = status.message.clone() else {
         return;
     };
@@ -358,8 +375,11 @@ impl Waiting<'_> {
         let next = state.requests.max(1);
         let after = match self.current.as_slice() {
             [] => None,
-            [request] if state.others.is_empty() => Some(self.after_it(steps, state, request)),
-            requests => Some(Self::after_them(state, requests)),
+            [request] if state.others.is_empty() => Some(match self.instead_of(steps, request) {
+                Some(instead) => Some(instead),
+                None => self.after_it(steps, state, request),
+            }),
+            requests => Some(self.after_them(steps, state, requests)),
         };
         let number = match after {
             None => next,
@@ -453,18 +473,12 @@ impl Waiting<'_> {
             }
             RequestPhase::Ended => None,
             _ => {
-                match self
-                    .spec(spent(self.others(&name)))
-                    .map(|own| self.kept(own, request))
-                {
-                    Ok(wanted) if wanted != request.spec => {
-                        let patch = merge_difference(&as_json(&request.spec), &as_json(&wanted));
-                        if let Some(patch) = patch {
-                            steps.merge(request, json!({ "spec": patch }));
-                            steps.because("spec.rent changed");
-                        }
-                    }
-                    _ => {}
+                let patch = self.changed(request).and_then(|wanted| {
+                    merge_difference(&as_json(&request.spec), &as_json(&wanted))
+                });
+                if let Some(patch) = patch {
+                    steps.merge(request, json!({ "spec": patch }));
+                    steps.because("spec.rent changed");
                 }
                 let said = if says.is_empty() {
                     "it is being looked at".to_owned()
@@ -474,6 +488,13 @@ impl Waiting<'_> {
                 Some(format!("GPURequest {name} rents a machine for it: {said}"))
             }
         }
+    }
+
+    /// What the request that is there is to say instead, where the workload asks for something else by now.
+    fn changed(&self, request: &GPURequest) -> Option<GPURequestSpec> {
+        let own = self.spec(spent(self.others(&request.name_any()))).ok()?;
+        let wanted = self.kept(own, request);
+        (wanted != request.spec).then_some(wanted)
     }
 
     fn others<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a GPURequest> {

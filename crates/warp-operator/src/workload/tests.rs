@@ -1,6 +1,7 @@
 // `json!` at the call reads best by value.
 #![allow(clippy::needless_pass_by_value)]
 
+mod attempts;
 mod checkpoints;
 mod disruptions;
 mod edits;
@@ -15,6 +16,7 @@ mod ranks;
 mod reading;
 mod refusals;
 mod rent;
+mod shown;
 mod timeline;
 
 use std::sync::Arc;

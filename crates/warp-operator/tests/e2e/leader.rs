@@ -37,7 +37,9 @@ pub(super) async fn two_operators(engine: Engine) -> Result<Used> {
     );
 
     // Frozen, it still believes to lead; the other waits until the lease has run out.
-    first.signal(Signal::Stop)?;
+    first
+        .signal(Signal::Stop)
+        .with_context(|| first.log_tail())?;
     let taken = wait_for(&leases, &lease, "taken over", DEADLINE, |lease| {
         lease.is_some_and(|lease| !holder(lease).is_empty() && holder(lease) != leader)
     })
@@ -50,7 +52,9 @@ pub(super) async fn two_operators(engine: Engine) -> Result<Used> {
         .with_context(|| second.log_tail())?;
 
     // Awake again it finds out before it writes: everything is made once.
-    first.signal(Signal::Continue)?;
+    first
+        .signal(Signal::Continue)
+        .with_context(|| first.log_tail())?;
     for number in 0..10 {
         scene
             .submit(&format!("w{number}"), spec(1, &Behaviour::succeed()))

@@ -20,6 +20,7 @@
     reason = "every function here is part of a test"
 )]
 
+mod autoscale;
 mod chronicle;
 mod clouds;
 mod crash;
@@ -96,6 +97,7 @@ const SHARED: &[Scenario] = &scenarios![
     place::every_term_of_the_users_affinity_is_pinned,
     place::the_cheapest_node_is_chosen_when_asked,
     place::providers_restrict_and_fall_back,
+    place::providers_are_compared_and_limited_as_an_administrator_says,
     place::waiting_costs_no_retry_and_priority_orders_it,
     place::small_work_does_not_hold_wide_work_up,
     estimate::who_waits_is_told_when_it_starts_and_that_comes_true,
@@ -141,8 +143,11 @@ const SHARED: &[Scenario] = &scenarios![
     tenant::a_namespace_that_two_tenants_claim_is_said_on_both,
     serve::a_service_is_served_changed_and_deleted,
     serve::a_service_that_cannot_be_says_why,
+    serve::an_autoscaler_of_others_is_told_and_its_number_carried_out,
     serve::copies_and_workloads_wait_in_one_line,
     serve::a_copy_that_spans_nodes_is_placed_and_started_again_as_a_whole,
+    serve::a_node_labelled_later_serves_and_one_that_is_closed_serves_on,
+    serve::a_service_on_two_vendors_prefers_the_first_and_falls_over,
     modelcache::a_cache_says_what_it_waits_for_and_goes_when_nobody_mounts_it,
     modelcache::a_service_waits_for_its_cache_and_keeps_it,
     modelcache::caches_of_the_same_content_fetch_once,
@@ -158,12 +163,15 @@ const SHARED: &[Scenario] = &scenarios![
     rent::a_spot_machine_is_replaced_before_it_is_taken_back,
     rent::nobody_names_another_as_the_one_who_made_it,
     rent::a_budget_holds_what_could_pass_it_until_it_is_raised,
+    autoscale::who_waits_is_shown_and_has_the_node_that_was_bought_for_it,
     input::what_cannot_work_is_explained_once,
     input::bad_objects_are_refused_by_the_api,
 ];
 
 fn shared_cluster(builder: Builder) -> Builder {
     let [(east, two), (west, one)] = gang::zoned();
+    let [h800, late] = serve::labelled_later();
+    let [amd, nvidia] = serve::two_vendors();
     let builder = share::nodes()
         .into_iter()
         .fold(builder, |builder, shape| builder.nodes(shape, 1));
@@ -187,6 +195,8 @@ fn shared_cluster(builder: Builder) -> Builder {
         .nodes(place::priced("dear", "9.90"), 1)
         .nodes(place::priced("cheap", "0.40"), 1)
         .nodes(place::docker(), 1)
+        .nodes(place::compared("north", "1"), 1)
+        .nodes(place::compared("south", "4"), 1)
         .nodes(place::emptied(), 1)
         .nodes(place::contested(), 1)
         .nodes(place::ranked(), 1)
@@ -194,6 +204,10 @@ fn shared_cluster(builder: Builder) -> Builder {
         .nodes(tenant::shared(), 1)
         .nodes(serve::contested(), 1)
         .nodes(serve::spanned(), 2)
+        .nodes(h800, 1)
+        .nodes(late, 1)
+        .nodes(amd, 1)
+        .nodes(nvidia, 1)
         .nodes(queued::single(), 1)
         .nodes(queued::taken(), 1)
         .nodes(queued::pair(), 2)

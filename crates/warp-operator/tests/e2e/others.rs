@@ -149,43 +149,55 @@ fn template(product: &str, gpus: Option<usize>) -> Value {
 
 /// Installs minimal CRDs of the kinds.
 pub(super) async fn install(world: &World) -> Result<()> {
-    let definitions = Api::<CustomResourceDefinition>::all(world.client.clone());
     for kind in KINDS {
-        let name = format!("{}.{}", kind.plural, kind.group);
-        let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-        let definition = serde_json::from_value(json!({
-            "metadata": {
-                "name": name,
-                "annotations": {"api-approved.kubernetes.io": "unapproved, minimal copy for a test"},
-            },
-            "spec": {
-                "group": kind.group, "scope": "Namespaced",
-                "names": {
-                    "kind": kind.kind, "plural": kind.plural, "singular": kind.kind.to_lowercase(),
-                    "listKind": format!("{}List", kind.kind),
-                },
-                "versions": [{
-                    "name": kind.version, "served": true, "storage": true, "subresources": {"status": {}},
-                    "schema": {"openAPIV3Schema": {
-                        "type": "object", "properties": {"spec": any, "status": any},
-                    }},
-                }],
-            },
-        }))?;
-        definitions
-            .create(&PostParams::default(), &definition)
-            .await?;
-        wait_for(&definitions, &name, "established", DEADLINE, |crd| {
-            is_crd_established().matches_object(crd)
-        })
-        .await?;
-        let api: Api<DynamicObject> = Api::all_with(world.client.clone(), &kind.resource());
-        until("it can be listed", DEADLINE, || async {
-            let listed = api.list_metadata(&ListParams::default()).await;
-            Ok(listed.ok().map(drop))
-        })
-        .await?;
+        install_kind(world, (kind.group, kind.version), (kind.kind, kind.plural)).await?;
     }
+    Ok(())
+}
+
+/// Installs a kind of others whose objects may say anything.
+pub(super) async fn install_kind(
+    world: &World,
+    (group, version): (&str, &str),
+    (kind, plural): (&str, &str),
+) -> Result<()> {
+    let definitions = Api::<CustomResourceDefinition>::all(world.client.clone());
+    let name = format!("{plural}.{group}");
+    let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let definition = serde_json::from_value(json!({
+        "metadata": {
+            "name": name,
+            "annotations": {"api-approved.kubernetes.io": "unapproved, minimal copy for a test"},
+        },
+        "spec": {
+            "group": group, "scope": "Namespaced",
+            "names": {
+                "kind": kind, "plural": plural, "singular": kind.to_lowercase(),
+                "listKind": format!("{kind}List"),
+            },
+            "versions": [{
+                "name": version, "served": true, "storage": true, "subresources": {"status": {}},
+                "schema": {"openAPIV3Schema": {
+                    "type": "object", "properties": {"spec": any, "status": any},
+                }},
+            }],
+        },
+    }))?;
+    definitions
+        .create(&PostParams::default(), &definition)
+        .await?;
+    wait_for(&definitions, &name, "established", DEADLINE, |crd| {
+        is_crd_established().matches_object(crd)
+    })
+    .await?;
+    let named = GroupVersionKind::gvk(group, version, kind);
+    let resource = ApiResource::from_gvk_with_plural(&named, plural);
+    let api: Api<DynamicObject> = Api::all_with(world.client.clone(), &resource);
+    until("it can be listed", DEADLINE, || async {
+        let listed = api.list_metadata(&ListParams::default()).await;
+        Ok(listed.ok().map(drop))
+    })
+    .await?;
     Ok(())
 }
 

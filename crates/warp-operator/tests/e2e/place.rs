@@ -24,6 +24,16 @@ pub(super) fn docker() -> NodeShape {
         .label("gpu.warp.dev/provider", "docker")
 }
 
+/// A node of its own provider, with a price and GPUs nobody else asks for.
+pub(super) fn compared(provider: &str, price: &str) -> NodeShape {
+    NodeShape::cpu()
+        .named(provider)
+        .resource("amd.com/gpu", "2")
+        .label("amd.com/gpu.product-name", "AMD_Instinct_MI325X")
+        .label("gpu.warp.dev/provider", provider)
+        .label("gpu.warp.dev/gpu-hour-price", price)
+}
+
 fn node_of(pod: &Pod) -> &str {
     pod.spec
         .as_ref()
@@ -165,6 +175,46 @@ pub(super) async fn providers_restrict_and_fall_back(world: &World) -> Result<()
         message(&object)
     );
     ensure!(phase(&object) == "Pending");
+    Ok(())
+}
+
+/// Beside the operator, which runs on.
+pub(super) async fn providers_are_compared_and_limited_as_an_administrator_says(
+    world: &World,
+) -> Result<()> {
+    let scene = world.scene("compared").await?;
+    let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), SYSTEM);
+    let rules = serde_json::from_value(json!({
+        "metadata": {"name": "warp-providers"},
+        "data": {"north": "{maxGpus: 1}", "south": "{startSeconds: 5}", "a-mistake": "{gpus: 1}"},
+    }))?;
+    maps.create(&PostParams::default(), &rules).await?;
+    let any = |name: &str| json!({"name": name, "annotations": {"gpu.warp.dev/provider": "*"}});
+    let it = || {
+        let there = json!({"gpu": {"models": ["MI325X"]}});
+        with(spec(1, &Behaviour::hang()), there)
+    };
+    for (name, node, words) in [
+        ("first", "north-0", "of 2 providers: north with "),
+        // North is cheaper and at its limit.
+        (
+            "second",
+            "south-0",
+            "limited to 1 GPUs at once, of which 1 are held",
+        ),
+    ] {
+        scene.submit_with(any(name), it()).await?;
+        let object = scene.until_phase(name, "Running").await?;
+        let chosen = text(&object, "/status/assignedNode");
+        let why = condition(&object, "Placed", "message");
+        ensure!(chosen == node, "{name} went to {chosen}: {why}");
+        ensure!(why.contains(words), "{name}: {why}");
+        let provider = text(&object, "/status/recentAttempts/0/provider");
+        ensure!(node.starts_with(provider), "{name}: {provider}");
+        ensure!(!text(&object, "/status/recentAttempts/0/startedAt").is_empty());
+    }
+    maps.delete("warp-providers", &DeleteParams::default())
+        .await?;
     Ok(())
 }
 

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use warp_testkit::{Cluster, Engine};
 
 use super::world::World;
-use super::{SHARED, Scenario, Used, operator, others, parts, role, run, shared_cluster};
+use super::{SHARED, Scenario, Used, operator, others, parts, role, run, serve, shared_cluster};
 
 /// How many clusters there are at once. They mostly wait: all scenarios on both engines take less than five
 /// minutes of processor time.
@@ -298,14 +298,28 @@ async fn shared(
     outcomes: &Outcomes,
 ) -> Result<Used> {
     let cluster = shared_cluster(Cluster::on(engine)).start().await?;
-    let world = Arc::new(World::install(cluster, &[role::ISOLATE, role::NODE_COPIES]).await?);
+    let world = Arc::new(
+        World::install(
+            cluster,
+            &[
+                role::ISOLATE,
+                role::NODE_COPIES,
+                role::SHOW_PENDING,
+                role::AUTOSCALERS,
+            ],
+        )
+        .await?,
+    );
     others::install(&world).await?;
+    serve::install_keda(&world).await?;
     let operator = world.operator(&[
         "--leader-elect",
         "--log-format=json",
         "--min-run-time=2s",
         role::ISOLATE,
         role::NODE_COPIES,
+        role::SHOW_PENDING,
+        role::AUTOSCALERS,
     ])?;
     let slots = Arc::new(Semaphore::new(AT_ONCE));
     let mut running = JoinSet::new();

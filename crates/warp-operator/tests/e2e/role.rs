@@ -38,12 +38,17 @@ pub(super) async fn used(world: &World) -> Result<Used> {
 pub(super) const ISOLATE: &str = "--isolate-tenants";
 /// Lets copies of models be kept on nodes, likewise.
 pub(super) const NODE_COPIES: &str = "--node-copies";
+/// Lets work that waits be shown to autoscalers, likewise.
+pub(super) const SHOW_PENDING: &str = "--show-pending";
+/// Lets autoscalers of others be told how to scale services, likewise.
+pub(super) const AUTOSCALERS: &str = "--autoscalers";
 /// Asked when a binding is made and never requested by itself: the audit log cannot show it.
 const BIND: &str = "bind";
 
 /// Both ways: nothing is granted that the whole suite did not need.
 pub(super) async fn equals_what_was_used(used: &Used) -> Result<()> {
-    let mut granted = granted(&manifests(&[ISOLATE, NODE_COPIES]).await?)?;
+    let apart = [ISOLATE, NODE_COPIES, SHOW_PENDING, AUTOSCALERS];
+    let mut granted = granted(&manifests(&apart).await?)?;
     granted.retain(|action| action.verb != BIND);
     compare(&granted, used)
 }

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::core::v1::Node;
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
     PostParams,
@@ -11,6 +13,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use warp_testkit::{Behaviour, NodeShape, wait_for, wait_gone};
 
+use super::others;
 use super::world::{DEADLINE, World, phase, reason, spec, text, with};
 
 fn services(world: &World, namespace: &str) -> Api<DynamicObject> {
@@ -86,6 +89,71 @@ pub(super) async fn a_service_is_served_changed_and_deleted(world: &World) -> Re
         table.contains("demo/tiny") && table.contains("Ready"),
         "{table}"
     );
+    api.delete("chat", &DeleteParams::default()).await?;
+    wait_gone(&api, "chat", DEADLINE).await?;
+    scene.until_empty().await
+}
+
+const KEDA: (&str, &str) = ("keda.sh", "v1alpha1");
+const SCALED_OBJECT: (&str, &str) = ("ScaledObject", "scaledobjects");
+
+/// KEDA's kind; nothing acts on it.
+pub(super) async fn install_keda(world: &World) -> Result<()> {
+    others::install_kind(world, KEDA, SCALED_OBJECT).await
+}
+
+pub(super) async fn an_autoscaler_of_others_is_told_and_its_number_carried_out(
+    world: &World,
+) -> Result<()> {
+    let scene = world.scene("serve-scaled").await?;
+    let api = services(world, &scene.namespace);
+    let hpas: Api<HorizontalPodAutoscaler> =
+        Api::namespaced(world.client.clone(), &scene.namespace);
+    let kind = GroupVersionKind::gvk(KEDA.0, KEDA.1, SCALED_OBJECT.0);
+    let kind = ApiResource::from_gvk_with_plural(&kind, SCALED_OBJECT.1);
+    let scaled: Api<DynamicObject> =
+        Api::namespaced_with(world.client.clone(), &scene.namespace, &kind);
+    let change = async |scaling: Value| {
+        let patch = Patch::Merge(json!({"spec": {"scaling": scaling}}));
+        api.patch("chat", &PatchParams::default(), &patch).await
+    };
+    // Without GPUs: the number is what counts here.
+    let asked = json!({
+        "gpuCount": 0, "replicas": 1, "scaling": {"by": "hpa", "min": 1, "max": 3, "target": 8},
+    });
+    api.create(&PostParams::default(), &manifest("chat", &asked)?)
+        .await?;
+    let most = |hpa: &HorizontalPodAutoscaler| hpa.spec.as_ref().map(|spec| spec.max_replicas);
+    wait_for(&hpas, "chat", "told", DEADLINE, |hpa| {
+        hpa.and_then(most) == Some(3)
+    })
+    .await?;
+    change(json!({"max": 4})).await?;
+    wait_for(&hpas, "chat", "told the change", DEADLINE, |hpa| {
+        hpa.and_then(most) == Some(4)
+    })
+    .await?;
+    // What an autoscaler does.
+    let scale = Patch::Merge(json!({"spec": {"replicas": 2}}));
+    api.patch_scale("chat", &PatchParams::default(), &scale)
+        .await?;
+    until(&api, "chat", "two copies wanted", |object| {
+        object.data["status"]["replicas"] == 2
+    })
+    .await?;
+    let prometheus = "http://prometheus.monitoring:9090";
+    change(json!({"by": "keda", "prometheus": prometheus})).await?;
+    wait_gone(&hpas, "chat", DEADLINE).await?;
+    let told = |most: i32| {
+        move |object: Option<&DynamicObject>| {
+            object.is_some_and(|object| object.data["spec"]["maxReplicaCount"] == most)
+        }
+    };
+    wait_for(&scaled, "chat", "told", DEADLINE, told(4)).await?;
+    change(json!({"max": 5})).await?;
+    wait_for(&scaled, "chat", "told the change", DEADLINE, told(5)).await?;
+    change(json!({"by": "warp", "prometheus": null})).await?;
+    wait_gone(&scaled, "chat", DEADLINE).await?;
     api.delete("chat", &DeleteParams::default()).await?;
     wait_gone(&api, "chat", DEADLINE).await?;
     scene.until_empty().await
@@ -252,16 +320,18 @@ pub(super) async fn a_copy_that_spans_nodes_is_placed_and_started_again_as_a_who
     wait_gone(&pods, "large-1-0", DEADLINE).await?;
     // One of it is lost: the other is started again with the one that takes its place.
     let leader = pods.get("large-0-0").await?.uid();
+    let before = api.get("large").await?;
+    let before = before.data["status"]["groups"][0]["restarts"].as_i64();
     pods.delete("large-0-w-1", &DeleteParams::default()).await?;
-    let again = until(&api, "large", "started again", |object| {
-        phase(object) == "Ready" && object.data["status"]["groups"][0]["restarts"] == 1
+    wait_for(&pods, "large-0-0", "another leader", DEADLINE, |pod| {
+        pod.is_some_and(|pod| pod.uid() != leader)
     })
     .await?;
-    ensure!(
-        pods.get("large-0-0").await?.uid() != leader,
-        "{:?}",
-        again.data["status"]
-    );
+    until(&api, "large", "started again", |object| {
+        let restarts = object.data["status"]["groups"][0]["restarts"].as_i64();
+        phase(object) == "Ready" && restarts > before
+    })
+    .await?;
     // On one node it is a Deployment, and back.
     for (parallelism, kept) in [
         (json!(null), "Deployment"),
@@ -279,5 +349,143 @@ pub(super) async fn a_copy_that_spans_nodes_is_placed_and_started_again_as_a_who
     }
     api.delete("large", &DeleteParams::default()).await?;
     wait_gone(&api, "large", DEADLINE).await?;
+    scene.until_empty().await
+}
+
+/// One GPU each: a model no other scenario asks for, and one whose label comes later.
+pub(super) fn labelled_later() -> [NodeShape; 2] {
+    [
+        NodeShape::nvidia("h800", "NVIDIA-H800", 81_559, "hopper", 1),
+        NodeShape::nvidia("late", "Prototype-7", 81_559, "hopper", 1),
+    ]
+}
+
+pub(super) async fn a_node_labelled_later_serves_and_one_that_is_closed_serves_on(
+    world: &World,
+) -> Result<()> {
+    let scene = world.scene("serve-late").await?;
+    let api = services(world, &scene.namespace);
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let params = PatchParams::default();
+    let asked = json!({"replicas": 2, "gpu": {"models": ["H800"]}});
+    api.create(&PostParams::default(), &manifest("chat", &asked)?)
+        .await?;
+    until(&api, "chat", "one copy, and one that waits", |object| {
+        object.data["status"]["readyReplicas"] == 1 && reason(object) == "WaitingForCapacity"
+    })
+    .await?;
+    let label = json!({"metadata": {"labels": {"nvidia.com/gpu.product": "NVIDIA-H800-NVL"}}});
+    nodes.patch("late-0", &params, &Patch::Merge(label)).await?;
+    until(&api, "chat", "both copies", |object| {
+        phase(object) == "Ready" && object.data["status"]["readyReplicas"] == 2
+    })
+    .await?;
+    let close = |closed: bool| Patch::Merge(json!({"spec": {"unschedulable": closed}}));
+    for name in ["h800-0", "late-0"] {
+        nodes.patch(name, &params, &close(true)).await?;
+    }
+    // What is served is not refused for that, and stops when it is told to.
+    let note = json!({"metadata": {"annotations": {"example.com/note": "looked at again"}}});
+    api.patch("chat", &params, &Patch::Merge(note)).await?;
+    let stop = json!({"spec": {"replicas": 0}});
+    let stopped = api.patch("chat", &params, &Patch::Merge(stop)).await?;
+    let seen = until(&api, "chat", "stopped", |object| {
+        let status = &object.data["status"];
+        let seen = status["observedGeneration"].as_i64() == stopped.metadata.generation;
+        seen && phase(object) == "Stopped"
+    })
+    .await?;
+    ensure!(reason(&seen) == "Stopped", "{:?}", seen.data["status"]);
+    for name in ["h800-0", "late-0"] {
+        nodes.patch(name, &params, &close(false)).await?;
+    }
+    api.delete("chat", &DeleteParams::default()).await?;
+    wait_gone(&api, "chat", DEADLINE).await?;
+    scene.until_empty().await
+}
+
+/// One GPU of one vendor and two of another, of models no other scenario asks for.
+pub(super) fn two_vendors() -> [NodeShape; 2] {
+    [
+        NodeShape::cpu()
+            .named("mi210")
+            .resource("amd.com/gpu", "1")
+            .label("amd.com/gpu.product-name", "AMD_Instinct_MI210"),
+        NodeShape::nvidia("gh200", "NVIDIA-GH200-480GB", 97_871, "hopper", 2),
+    ]
+}
+
+pub(super) async fn a_service_on_two_vendors_prefers_the_first_and_falls_over(
+    world: &World,
+) -> Result<()> {
+    let scene = world.scene("serve-mixed").await?;
+    let api = services(world, &scene.namespace);
+    let asked = json!({"accelerators": [
+        {"name": "amd", "gpu": {"models": ["MI210"]}},
+        {"name": "nvidia", "gpu": {"models": ["GH200"]}, "gpuCount": 2},
+    ]});
+    api.create(&PostParams::default(), &manifest("mixed", &asked)?)
+        .await?;
+    let served = |amd: i64, nvidia: i64| {
+        move |object: &DynamicObject| {
+            let pools = &object.data["status"]["accelerators"];
+            phase(object) == "Ready"
+                && pools[0]["readyReplicas"] == amd
+                && pools[1]["readyReplicas"] == nvidia
+        }
+    };
+    until(&api, "mixed", "a copy on the first", served(1, 0)).await?;
+    let scale = |copies: u32| Patch::Merge(json!({"spec": {"replicas": copies}}));
+    let params = PatchParams::default();
+    api.patch("mixed", &params, &scale(2)).await?;
+    let both = until(&api, "mixed", "one on each", served(1, 1)).await?;
+    ensure!(
+        text(&both, "/status/message") == "2 of 2 copies answer (1 on amd, 1 on nvidia)",
+        "{:?}",
+        both.data["status"]
+    );
+    let label = ListParams::default().labels("gpu.warp.dev/inference-service=mixed");
+    let pods = scene.pods().list(&label).await?;
+    let mut places: Vec<String> = pods
+        .iter()
+        .filter_map(|pod| pod.spec.as_ref()?.node_name.clone())
+        .collect();
+    places.sort();
+    ensure!(places == ["gh200-0", "mi210-0"], "{places:?}");
+    // A third waits, and says for what; with one fewer again the first pool keeps its copy.
+    api.patch("mixed", &params, &scale(3)).await?;
+    let waits = until(&api, "mixed", "a copy that waits", |object| {
+        reason(object) == "WaitingForCapacity"
+    })
+    .await?;
+    let message = text(&waits, "/status/message");
+    ensure!(
+        message.contains("copy 3 of 3 waits for 1 amd MI210 GPU"),
+        "{message}"
+    );
+    api.patch("mixed", &params, &scale(1)).await?;
+    until(&api, "mixed", "the first alone", served(1, 0)).await?;
+    let clash = json!({"gpuCount": 2, "accelerators": asked["accelerators"]});
+    let refused = api
+        .create(&PostParams::default(), &manifest("clash", &clash)?)
+        .await;
+    let told = refused.err().map(|error| error.to_string());
+    ensure!(
+        told.as_ref()
+            .is_some_and(|told| told.contains("given in each of them")),
+        "{told:?}"
+    );
+    // Without pools again: what serves goes when the other does.
+    let plain = json!({"spec": {"accelerators": null, "gpu": {"models": ["GH200"]}}});
+    let changed = api.patch("mixed", &params, &Patch::Merge(plain)).await?;
+    until(&api, "mixed", "served by one Deployment", |object| {
+        let status = &object.data["status"];
+        phase(object) == "Ready"
+            && status["observedGeneration"].as_i64() == changed.metadata.generation
+            && status["updatedReplicas"] == 1
+    })
+    .await?;
+    api.delete("mixed", &DeleteParams::default()).await?;
+    wait_gone(&api, "mixed", DEADLINE).await?;
     scene.until_empty().await
 }

@@ -5,14 +5,14 @@
 //! scenario), `WARP_FAULTS=all` everything, as `make faults` does. By default a sample that is the same
 //! in every run.
 
+mod allowed;
 mod scenarios;
 
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 use warp_operator::{Clock, Config, Fetcher, Settings};
-use warp_testkit::fault::campaign::{self, Allowed};
-use warp_testkit::fault::history::Difference;
+use warp_testkit::fault::campaign;
 use warp_testkit::fault::world::Part;
 
 use crate::invariants::INVARIANTS;
@@ -68,6 +68,7 @@ async fn one(client: kube::Client, stop: CancellationToken, identity: &str, home
             },
             isolate_tenants: true,
             node_copies: true,
+            show_pending: true,
             ..Settings::default()
         },
     };
@@ -77,7 +78,7 @@ async fn one(client: kube::Client, stop: CancellationToken, identity: &str, home
 }
 
 /// What every test run takes a sample of; the rest is for `make faults`.
-const DAILY: [&str; 24] = [
+const DAILY: [&str; 25] = [
     "gpuworkload runs_to_success",
     "gpuworkload exhausts_its_retries",
     "gpuworkload is_suspended_while_running_and_resumed",
@@ -96,6 +97,7 @@ const DAILY: [&str; 24] = [
     "gpurequest is_rented_joins_and_is_deleted",
     "gpurequest is_deleted_before_the_cloud_shows_it",
     "gpurequest is_held_by_a_budget_until_that_is_raised",
+    "gpurequest becomes_the_container_of_a_pod",
     "tenant is_shut_off_and_opened",
     "cloudprovider is_held_while_machines_exist",
     "inferenceservice is_changed_without_a_spare_gpu",
@@ -184,7 +186,7 @@ const FOUND: [(&str, &str); 19] = [
         "gpuworkload ten_at_once_with_little_room",
         "watch#1+all:merge; write#2:crash-after",
     ),
-    // A Job was made when its room was given away: see `ALLOWED`.
+    // A Job was made when its room was given away: see `allowed.rs`.
     (
         "gpuworkload ten_at_once_with_little_room",
         "write#2:pause=120s",
@@ -194,84 +196,6 @@ const FOUND: [(&str, &str); 19] = [
 /// What users do meanwhile is heard of minutes later.
 const WEATHER: [&str; 1] = ["write#1:crash-after; watch/gpuworkloads#1+2:silence=0"];
 
-/// A creation that is on its way while the process stands still may be carried out at any later time, also
-/// when its room was given away: no reservation of bounded length prevents that. The cluster's scheduler
-/// refuses one of the two; it is taken back and placed again.
-const LATE_CREATION: &str = "a Job may be made after its room was given away";
-
-const ALLOWED: [Allowed<'_>; 2] = [
-    Allowed {
-        scenario: "gpuworkload ten_at_once",
-        plan: "write#2:pause=120s",
-        reason: LATE_CREATION,
-        is_all: one_place_was_refused,
-    },
-    Allowed {
-        scenario: "gpuworkload ten_at_once_with_little_room",
-        plan: "write#2:pause=120s",
-        reason: LATE_CREATION,
-        is_all: one_place_was_refused,
-    },
-];
-
-/// Whether one workload, and no other, had one Job and its pod more made and deleted, and remembers the node
-/// that was refused.
-fn one_place_was_refused(differences: &[Difference]) -> bool {
-    let refused = |difference: &Difference| {
-        let rest = difference.at.strip_prefix("GPUWorkload ")?;
-        rest.strip_suffix("/status/refusedNodes").map(str::to_owned)
-    };
-    let mut workloads = differences.iter().filter_map(refused);
-    let (Some(workload), None) = (workloads.next(), workloads.next()) else {
-        return false;
-    };
-    let one_more = |difference: &Difference| {
-        let count = |text: &str| text.parse::<u64>().ok();
-        count(&difference.have) == count(&difference.want).map(|count| count + 1)
-    };
-    let job = format!("{workload}-uid-0");
-    let counted = [
-        format!("Job {job}/#created"),
-        format!("Job {job}/#deleted"),
-        format!("Pod {job}-*/#created"),
-        format!("Pod {job}-*/#deleted"),
-    ];
-    let others = differences.iter().filter(|one| refused(one).is_none());
-    let others: Vec<&Difference> = others.collect();
-    let all = |at: &String| others.iter().any(|one| one.at == *at && one_more(one));
-    others.len() == counted.len() && counted.iter().all(all)
-}
-
-#[test]
-fn only_one_refused_place_is_allowed_and_nothing_besides() {
-    let difference = |at: &str, want: &str, have: &str| Difference {
-        at: at.to_owned(),
-        want: want.to_owned(),
-        have: have.to_owned(),
-        number: at.contains('#'),
-    };
-    let mut seen = vec![
-        difference(
-            "GPUWorkload default/w8/status/refusedNodes",
-            "nothing",
-            "[]",
-        ),
-        difference("Job default/w8-uid-0/#created", "1", "2"),
-        difference("Job default/w8-uid-0/#deleted", "0", "1"),
-        difference("Pod default/w8-uid-0-*/#created", "1", "2"),
-        difference("Pod default/w8-uid-0-*/#deleted", "0", "1"),
-    ];
-    assert!(one_place_was_refused(&seen));
-    for (place, have) in [(1, "3"), (2, "0"), (4, "2")] {
-        let mut other = seen.clone();
-        other[place].have = have.to_owned();
-        assert!(!one_place_was_refused(&other), "{other:?}");
-    }
-    assert!(!one_place_was_refused(&seen[1..]));
-    seen.push(difference("GPUWorkload default/w8/status/phase", "a", "b"));
-    assert!(!one_place_was_refused(&seen));
-}
-
 #[test]
 fn every_write_of_the_operator_is_a_crash_point() {
     let sample = campaign::Sample {
@@ -280,7 +204,7 @@ fn every_write_of_the_operator_is_a_crash_point() {
         found: &FOUND,
         weather: &WEATHER,
         invariants: INVARIANTS,
-        allowed: &ALLOWED,
+        allowed: &allowed::ALLOWED,
         outside: Some("*/configmaps@fake-cloud-fake"),
     };
     campaign::test(&scenarios::all(), &sample);

@@ -47,12 +47,13 @@ use verdict::{Load, judged, no_storm};
 use walker::{Answer, User, Walker, frozen, is_frozen};
 
 /// Fields that may change while it runs.
-const FREE: [&str; 7] = [
+const FREE: [&str; 8] = [
     "suspend",
     "maxRuntime",
     "retryPolicy",
     "priority",
     "preemptible",
+    "whenPending",
     "rent",
     "ttlSecondsAfterFinished",
 ];

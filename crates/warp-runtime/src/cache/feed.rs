@@ -325,6 +325,7 @@ impl Reader {
                 Ok(Some(change)) => {
                     if matches!(change, Change::Listed(..)) {
                         self.tell(Health::Current);
+                        self.tell_served(true);
                     }
                     return change;
                 }
@@ -341,6 +342,9 @@ impl Reader {
                     self.place = Place::Nowhere(Some(Instant::now() + delay));
                     // A kind this server does not serve has no objects; it may be served later. One that need not be there
                     // and may not be read has none that are known: others need not wait for it.
+                    if missing(&error) || refused(&error) {
+                        self.tell_served(false);
+                    }
                     let unserved = missing(&error) && self.source.unserved != Unserved::Missing;
                     let unread = self.store.as_ref();
                     let unread = unread.is_some_and(|store| store.watermark() == 0);
@@ -350,6 +354,12 @@ impl Reader {
                     }
                 }
             }
+        }
+    }
+
+    fn tell_served(&self, served: bool) {
+        if let Some(store) = &self.store {
+            store.set_served(served);
         }
     }
 

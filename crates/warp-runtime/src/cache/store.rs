@@ -82,8 +82,10 @@ pub struct Store {
     selection: OnceLock<Selection>,
     health: Mutex<Health>,
     listeners: RwLock<Vec<Listener>>,
-    /// 0 until the first list has arrived.
     optional: AtomicBool,
+    /// The API server has the kind, as far as it was asked.
+    served: AtomicBool,
+    /// 0 until the first list has arrived.
     watermark: watch::Sender<u64>,
 }
 
@@ -113,6 +115,7 @@ impl Store {
             selection: OnceLock::new(),
             health: Mutex::new(Health::Starting),
             optional: AtomicBool::new(false),
+            served: AtomicBool::new(false),
             listeners: RwLock::new(Vec::new()),
             watermark: watch::Sender::new(0),
         }
@@ -125,6 +128,14 @@ impl Store {
 
     pub(crate) fn set_optional(&self) {
         self.optional.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_served(&self) -> bool {
+        self.served.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_served(&self, served: bool) {
+        self.served.store(served, Ordering::Relaxed);
     }
 
     /// How reading from the API server goes.

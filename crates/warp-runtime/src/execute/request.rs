@@ -122,7 +122,11 @@ impl Executor {
                     ("create", request)
                 };
                 let about = About::of(verb, &kind, Some(sub), &key.name);
-                self.write(&cause, &about, request).await.map(|_| None)
+                match self.write(&cause, &about, request).await {
+                    // Whoever is to go has gone, and another of its name is not meant.
+                    Err(error) if sub == EVICTION && is_gone(&error) => Ok(None),
+                    written => written.map(|_| None),
+                }
             }
             Action::Patch {
                 kind,
@@ -427,6 +431,7 @@ impl<'a> About<'a> {
         ExecuteError {
             verb: self.verb,
             kind: self.kind.kind.clone(),
+            sub: self.sub,
             name: self.name.to_owned(),
             source: Box::new(source),
         }
@@ -440,6 +445,17 @@ fn bytes_of(value: &Value) -> Vec<u8> {
 fn trace(kind: Kind, written: &Written) -> Option<Trace> {
     let version = written.metadata.resource_version.as_deref()?.parse().ok()?;
     Some(Trace::Version(kind, version))
+}
+
+/// The subresource that asks a pod to go.
+const EVICTION: &str = "eviction";
+
+/// Whether a pod that was asked to go is not there any more.
+fn is_gone(error: &ExecuteError) -> bool {
+    let other = super::status_of(&error.source).is_some_and(|status| {
+        status.is_conflict() && status.message.contains("UID in precondition")
+    });
+    is_not_found(error) || other
 }
 
 fn is_not_found(error: &ExecuteError) -> bool {

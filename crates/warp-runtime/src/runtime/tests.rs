@@ -15,8 +15,10 @@ use serde_json::json;
 use warp_apiserver::{ApiServer, Options};
 
 use super::*;
+use crate::kind::Kind;
 use crate::pass::Unobserved;
-use crate::plan::{Plan, Wake};
+use crate::plan::{Action, Plan, Wake};
+use crate::reconcile::Refusal;
 
 #[derive(CustomResource, Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[kube(
@@ -57,6 +59,99 @@ impl Reconcile for Widgets {
         );
         plan
     }
+}
+
+/// Makes a map besides; one of a negative size gets a label that no server takes.
+struct Makers;
+
+impl Makers {
+    fn says(widget: &Widget, seen: i32) -> Plan {
+        let mut plan = Plan::default();
+        let before = widget.status.as_ref();
+        let before = before.map(|status| json!({ "seen": status.seen }));
+        plan.own_status(
+            widget,
+            Self::MANAGER,
+            before.unwrap_or_default(),
+            json!({ "seen": seen }),
+        );
+        plan
+    }
+}
+
+impl Reconcile for Makers {
+    type Object = Widget;
+    type Seen = ();
+    const NAME: &'static str = "maker";
+    const MANAGER: &'static str = "test-maker";
+
+    async fn observe(&self, _: &Arc<Widget>) {}
+
+    fn plan(&self, widget: &Widget, (): &(), _: Timestamp) -> Plan {
+        let mut plan = Self::says(widget, widget.spec.size);
+        let status = std::mem::take(&mut plan.actions);
+        let label = if widget.spec.size < 0 {
+            "no label!"
+        } else {
+            "label"
+        };
+        let metadata = json!({"name": "map", "namespace": "default", "labels": {"of": label}});
+        plan.push(Action::Apply {
+            kind: Kind::of::<ConfigMap>(),
+            key: Key::new("default", "map"),
+            manager: Self::MANAGER,
+            object: json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}),
+        });
+        plan.actions.extend(status);
+        plan
+    }
+
+    fn refused(&self, widget: &Widget, (): &(), refusal: &Refusal, _: Timestamp) -> Option<Plan> {
+        let about = (refusal.kind.as_str(), refusal.name.as_str());
+        assert_eq!(about, ("ConfigMap", "map"));
+        assert!(refusal.words.contains("no label!"), "{}", refusal.words);
+        Some(Self::says(widget, -1))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_child_that_the_server_does_not_take_is_told_of_until_it_does() {
+    let (server, stop) = (server().await, CancellationToken::new());
+    let definitions: Api<CustomResourceDefinition> = Api::all(server.client("default"));
+    definitions
+        .create(&PostParams::default(), &Widget::crd())
+        .await
+        .unwrap();
+    let clock = server.clock().clone();
+    let clock = Clock::reading(move || clock.now());
+    let client = server.client("default");
+    let mut runtime = Runtime::new(client, clock, "test", Arc::new(Unobserved), stop.clone());
+    let widgets = runtime.cache(Source::all::<Widget>(), everything());
+    runtime.register(Registration::of(Makers, &widgets));
+    for feed in runtime.feeds() {
+        background::spawn(feed);
+    }
+    background::spawn(runtime.act(stop.clone()));
+
+    let widgets: Api<Widget> = Api::all(server.client("default"));
+    let made = Widget::new("w", WidgetSpec { size: -5 });
+    widgets.create(&PostParams::default(), &made).await.unwrap();
+    let says = async |seen: i32| {
+        poll("the status says so", async || {
+            widgets.get("w").await.unwrap().status == Some(WidgetStatus { seen })
+        })
+        .await;
+    };
+    says(-1).await;
+    // It is tried again and again, and told once.
+    let version = widgets.get("w").await.unwrap().resource_version();
+    tokio::time::sleep(Duration::from_hours(1)).await;
+    assert_eq!(widgets.get("w").await.unwrap().resource_version(), version);
+    let patch = kube::api::Patch::Merge(json!({"spec": {"size": 3}}));
+    let params = kube::api::PatchParams::default();
+    widgets.patch("w", &params, &patch).await.unwrap();
+    says(3).await;
+    stop.cancel();
 }
 
 /// Counts how often each object is looked at; one of them panics, and one wakes another.

@@ -23,6 +23,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use warp_apiserver::clock::Clock;
+use warp_apiserver::store::StoreOptions;
 use warp_apiserver::{ApiServer, Options};
 use warp_local::controllers;
 use warp_local::node::fleet::Fleet;
@@ -31,6 +32,8 @@ use warp_local::node::{Host, Simulated, host};
 use super::layer::Faults;
 use crate::wait::wait_for;
 
+/// Changes of one kind that are kept for the judges: those of the longest walk, several times over.
+const HISTORY_EVENTS: usize = 1 << 16;
 /// The first moment of every world.
 const DAWN: &str = "2027-01-15T08:00:00Z";
 /// Virtual: nothing a scenario waits for takes this long.
@@ -107,6 +110,10 @@ impl World {
             clock: clock.clone(),
             // The judges read a scenario's whole history, which may be hours long.
             compact_every: None,
+            store: StoreOptions {
+                ring_events: HISTORY_EVENTS,
+                ..StoreOptions::default()
+            },
             ..Options::ephemeral()?
         })
         .await?;

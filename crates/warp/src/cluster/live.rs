@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
+use warp_api::Tenant;
 use warp_operator::Settings;
 use warp_operator::foresight::Cluster;
 
 use super::{gpus, operator, queued, told};
+use crate::commands::costs;
 
 /// Objects asked for at once.
 const PAGE: u32 = 500;
@@ -33,6 +36,20 @@ impl Live {
         let (queued, refused) = queued::all(client, &jobs, None).await?;
         left_out.extend(refused.into_iter().map(str::to_owned));
         let settings = operator::settings(client).await;
+        let tenants = wanted(client, "tenants", &mut left_out).await?;
+        let limited = |tenant: &Arc<Tenant>| tenant.spec.budget.is_some();
+        let ledgers = if tenants.iter().any(limited) {
+            let asked = ListParams::default().labels(costs::LEDGER);
+            readable(
+                list(&Api::<ConfigMap>::all(client.clone()), &asked).await,
+                "costs",
+            )?
+        } else {
+            Some(Vec::new())
+        };
+        if ledgers.is_none() {
+            left_out.push("what tenants have spent".to_owned());
+        }
         let cluster = Cluster {
             nodes: needed(client, "nodes").await?,
             pods: needed(client, "pods").await?,
@@ -44,10 +61,14 @@ impl Live {
             volumes: wanted(client, "persistentvolumes", &mut left_out).await?,
             classes: wanted(client, "storageclasses", &mut left_out).await?,
             quotas: wanted(client, "resourcequotas", &mut left_out).await?,
-            tenants: wanted(client, "tenants", &mut left_out).await?,
+            tenants,
             priorities: wanted(client, "priorityclasses", &mut left_out).await?,
             requests: wanted(client, "gpurequests", &mut left_out).await?,
+            // Asked for by work that rents alone, which says so itself.
+            clouds: readable(everywhere(client).await, "cloudproviders")?,
+            ledgers: ledgers.unwrap_or_default(),
             catalogue: Arc::new(gpus::added(client, &mut left_out).await?.catalogue),
+            provider_rules: Arc::new(gpus::of_providers(client, &mut left_out).await?.rules),
             learnt: operator::learnt(client, &settings).await,
             ..Cluster::default()
         };
@@ -88,12 +109,18 @@ async fn wanted<K>(
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    match everywhere(client).await {
-        Ok(found) => Ok(found),
-        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
-            left_out.push(what.to_owned());
-            Ok(Vec::new())
-        }
+    let found = readable(everywhere(client).await, what)?;
+    if found.is_none() {
+        left_out.push(what.to_owned());
+    }
+    Ok(found.unwrap_or_default())
+}
+
+/// None for what may not be read.
+fn readable<T>(listed: Result<T, kube::Error>, what: &str) -> anyhow::Result<Option<T>> {
+    match listed {
+        Ok(found) => Ok(Some(found)),
+        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => Ok(None),
         Err(error) => Err(told(error)).with_context(|| format!("failed to list {what}")),
     }
 }

@@ -78,6 +78,7 @@ fn said(deployment: &Deployment) -> Settings {
         queue_policy: read(deployment, "queue-policy").unwrap_or(usual.queue_policy),
         price_weight: read(deployment, "price-weight").unwrap_or(usual.price_weight),
         topology_levels: levels.unwrap_or(usual.topology_levels),
+        defragment: flags(deployment).iter().any(|flag| flag == "--defragment"),
         ..usual
     }
 }
@@ -94,7 +95,7 @@ mod tests {
         let deployment = serde_json::from_value(json!({"spec": {
             "selector": {}, "template": {"spec": {"containers": [{"name": "manager", "args": [
                 "operator", "--leader-elect", "--queue-policy=fifo", "--topology-levels=rack=example.com/rack",
-                "--price-weight=nonsense",
+                "--price-weight=nonsense", "--defragment",
             ]}]}},
         }}))
         .unwrap();
@@ -104,6 +105,7 @@ mod tests {
             told.topology_levels.to_string(),
             "rack (example.com/rack), host (kubernetes.io/hostname)"
         );
+        assert!(told.defragment);
         assert_eq!(told.default_strategy, Settings::default().default_strategy);
     }
 }

@@ -19,6 +19,9 @@ use super::{install, offers, rent};
 use crate::cluster::{self, Target, told};
 use crate::output::{self, Table};
 
+/// On the ConfigMaps of the ledger the operator keeps.
+pub(crate) const LEDGER: &str = "gpu.warp.dev/costs";
+
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -162,7 +165,7 @@ async fn costs(args: Args) -> anyhow::Result<ExitCode> {
     let connection = args.target.connect().await?;
     let api: Api<ConfigMap> = Api::namespaced(connection.client.clone(), &args.operator_namespace);
     let books = api
-        .list(&ListParams::default().labels("gpu.warp.dev/costs"))
+        .list(&ListParams::default().labels(LEDGER))
         .await
         .map_err(told)
         .with_context(|| format!("failed to read the ledger in {}", args.operator_namespace))?;

@@ -4,7 +4,7 @@
 mod cluster;
 
 use std::net::{Ipv4Addr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use warp_local::node::docker;
@@ -60,7 +60,10 @@ fn finding(what: impl Into<String>, verdict: Verdict, told: impl Into<String>) -
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let instance = Instance::at(args.target.data.clone())?;
+    // Whoever uses the kubeconfig of a `warp up` somewhere means that one.
+    let config = args.target.kubeconfig.clone().or_else(set_kubeconfig);
+    let meant = args.target.data.clone();
+    let instance = Instance::at(meant.or_else(|| Instance::of_kubeconfig(config.as_deref()?)))?;
     let running = instance.running().ok().flatten();
     let mut findings = vec![data(&instance), disk(&instance)];
     findings.push(match &running {
@@ -98,6 +101,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
+fn set_kubeconfig() -> Option<PathBuf> {
+    let set = std::env::var_os("KUBECONFIG").filter(|value| !value.is_empty());
+    set.map(PathBuf::from)
+}
+
+/// Whether a kubeconfig is the one of an instance.
+fn is_of(file: &Path, instance: &Instance) -> bool {
+    std::path::absolute(file).is_ok_and(|file| file == instance.kubeconfig())
+}
+
 /// The cluster commands would talk to: one that was named, this machine's own, or the user's usual one,
 /// whose troubles are only notes here.
 fn of_cluster(args: &Args, instance: &Instance, running: bool) -> anyhow::Result<Vec<Finding>> {
@@ -108,10 +121,8 @@ fn of_cluster(args: &Args, instance: &Instance, running: bool) -> anyhow::Result
         return Ok(Vec::new());
     }
     let named = target.kubeconfig.is_some() || target.context.is_some();
-    let set = std::env::var_os("KUBECONFIG").filter(|value| !value.is_empty());
-    let ours = set
-        .as_ref()
-        .is_none_or(|set| *set == *instance.kubeconfig().as_os_str());
+    let set = set_kubeconfig();
+    let ours = set.as_ref().is_none_or(|set| is_of(set, instance));
     let told = set.is_some();
     let own = running && !named && (meant || ours);
     if own {
@@ -327,11 +338,8 @@ fn kubectl() -> Finding {
 
 fn kubeconfig(instance: &Instance) -> Finding {
     let own = instance.kubeconfig();
-    match std::env::var_os("KUBECONFIG")
-        .filter(|value| !value.is_empty())
-        .map(PathBuf::from)
-    {
-        Some(set) if set != own => finding(
+    match set_kubeconfig() {
+        Some(set) if !is_of(&set, instance) => finding(
             "KUBECONFIG",
             Verdict::Less,
             format!(

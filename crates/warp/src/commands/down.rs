@@ -9,10 +9,13 @@ use rustix::process::{Pid, Signal, kill_process};
 use warp_local::node::docker::{self, DockerError};
 use warp_local::node::process;
 
+use super::machines;
 use super::up::instance::Instance;
 use crate::{cluster, output};
 
 const STOP_LIMIT: Duration = Duration::from_secs(30);
+/// How long an instance that is to stop may take to say what is rented.
+const LOOK_LIMIT: Duration = Duration::from_secs(3);
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -29,6 +32,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match instance.running()? {
         Some(note) => {
             let pid = Pid::from_raw(note.pid).context("the instance's note names no process")?;
+            tell_of_machines(&instance, args.purge);
             kill_process(pid, Signal::TERM)
                 .with_context(|| format!("failed to stop process {}", note.pid))?;
             wait_until_free(&instance, note.pid)?;
@@ -47,6 +51,26 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         ));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says which machines of clouds nobody looks after once this Warp is down. What cannot be read is not waited for.
+fn tell_of_machines(instance: &Instance, purge: bool) {
+    let read = cluster::block_on(async {
+        let look = async {
+            let config = cluster::from_file(&instance.kubeconfig(), None).await?;
+            let client = kube::Client::try_from(config)?;
+            machines::left(&client).await
+        };
+        tokio::time::timeout(LOOK_LIMIT, look).await?
+    });
+    if let Ok(Some(left)) = read {
+        let then = if purge {
+            "with --purge this Warp forgets them: end them at their cloud"
+        } else {
+            "nobody ends them while Warp is down, the next `warp up` with the same data goes on"
+        };
+        output::note(&format!("warning: {left}; {then}"));
+    }
 }
 
 /// Ends whatever still runs for a data directory, then empties it.

@@ -60,6 +60,9 @@ pub(crate) struct Args {
     /// Bytes a second at most, such as 500K, 100M or 1G
     #[arg(long, value_name = "RATE", value_parser = rate)]
     limit_rate: Option<u64>,
+    /// Fetch nothing of a model that has more bytes, such as 500M or 40G
+    #[arg(long, value_name = "BYTES", value_parser = rate)]
+    max_size: Option<u64>,
     /// A connection that sends nothing for this long is given up and tried again
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = super::duration)]
     stall_timeout: Duration,
@@ -73,6 +76,9 @@ pub(crate) struct Args {
     /// Ask a registry without encryption, also where it is not on this machine
     #[arg(long)]
     plain_http: bool,
+    /// Publish nothing unless the model in this folder is still what was published
+    #[arg(long, value_name = "DIR", hide = true)]
+    unchanged: Option<PathBuf>,
     /// A mounted Secret with what the source is to be shown
     #[arg(long, value_name = "DIR", hide = true)]
     credentials: Option<PathBuf>,
@@ -205,6 +211,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn fetch(args: Args, to: PathBuf) -> Result<Report, FetchError> {
+    if let Some(folder) = args.unchanged {
+        let checked = tokio::task::spawn_blocking(move || warp_fetch::check(&folder)).await;
+        checked.map_err(|_| FetchError::Ended)??;
+    }
     let source = Source::parse(&args.source)?.with_files(&args.files)?;
     let secret = args.credentials.as_deref();
     let options = Options {
@@ -237,6 +247,7 @@ async fn fetch(args: Args, to: PathBuf) -> Result<Report, FetchError> {
             stall: args.stall_timeout,
             patience: args.give_up_after,
             bytes_per_second: args.limit_rate,
+            most_bytes: args.max_size,
         },
         peers: args.peers,
     };
@@ -271,8 +282,12 @@ fn last_words(fetched: &Result<Report, FetchError>) -> Value {
             if message.len() > LAST_WORDS_BYTES {
                 message = message.chars().take(LAST_WORDS_BYTES / 4).collect();
             }
+            let total = match error {
+                FetchError::TooLarge { total, .. } => Some(*total),
+                _ => None,
+            };
             json!({ "failed": {
-                "reason": error.reason(), "message": message, "permanent": error.is_permanent(),
+                "reason": error.reason(), "message": message, "permanent": error.is_permanent(), "bytes": total,
             } })
         }
     }
@@ -288,12 +303,13 @@ fn tell(report: &Report, to: &std::path::Path, format: Format) {
         }
         Format::Text => {
             output::note(&format!(
-                "{} {} at {}: {} files, {}, verified; {} fetched in {}",
+                "{} {} at {}: {} files, {}, {}; {} fetched in {}",
                 report.name,
                 report.revision,
                 report.commit,
                 report.files,
                 show::bytes(report.bytes),
+                checked(report),
                 show::bytes(report.bytes_fetched),
                 show::seconds(report.milliseconds / 1000),
             ));
@@ -302,9 +318,34 @@ fn tell(report: &Report, to: &std::path::Path, format: Format) {
     }
 }
 
+/// How sure it is that the files are what the source has.
+fn checked(report: &Report) -> String {
+    match report.verified {
+        verified if verified >= report.files => "verified".to_owned(),
+        0 => "complete (the source has no digests to verify them by)".to_owned(),
+        verified => {
+            format!(
+                "complete, {verified} of them verified (the source has no digests of the others)"
+            )
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_the_source_has_a_digest_of_is_called_verified() {
+        let report = |verified: u64| {
+            let report = json!({ "name": "n", "revision": "r", "commit": "c", "digest": "d", "path": "p",
+                "files": 2, "verified": verified, "bytes": 1, "bytesFetched": 1, "milliseconds": 1 });
+            checked(&serde_json::from_value(report).unwrap())
+        };
+        assert_eq!(report(2), "verified");
+        assert!(report(0).starts_with("complete (the source has no digests"));
+        assert!(report(1).starts_with("complete, 1 of them verified"));
+    }
 
     #[test]
     fn rates_are_read_in_powers_of_1024() {

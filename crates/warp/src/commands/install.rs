@@ -26,11 +26,37 @@ const ACCOUNT: [&str; 2] = [
 const USER_ROLES: &str = include_str!("../../../../deploy/rbac/account/user-roles.yaml");
 const CLUSTER_ROLE: &str = include_str!("../../../../deploy/rbac/cluster/role.yaml");
 const NAMESPACED_ROLE: &str = include_str!("../../../../deploy/rbac/namespaced/role.yaml");
-const ISOLATION_ROLE: &str = include_str!("../../../../deploy/isolation/role.yaml");
-/// The operator's flag that goes with it.
-const ISOLATE: &str = "--isolate-tenants";
-const NODE_COPIES_ROLE: &str = include_str!("../../../../deploy/node-copies/role.yaml");
-const NODE_COPIES: &str = "--node-copies";
+
+/// Rights that are apart, with the operator's flag that uses them.
+struct Apart {
+    asked: fn(&Args) -> bool,
+    flag: &'static str,
+    role: &'static str,
+}
+
+/// All of them. `warp up` turns every one on.
+const APART: [Apart; 4] = [
+    Apart {
+        asked: |args| args.isolate_tenants,
+        flag: "--isolate-tenants",
+        role: include_str!("../../../../deploy/isolation/role.yaml"),
+    },
+    Apart {
+        asked: |args| args.node_copies,
+        flag: "--node-copies",
+        role: include_str!("../../../../deploy/node-copies/role.yaml"),
+    },
+    Apart {
+        asked: |args| args.show_pending,
+        flag: "--show-pending",
+        role: include_str!("../../../../deploy/show-pending/role.yaml"),
+    },
+    Apart {
+        asked: |args| args.autoscalers,
+        flag: "--autoscalers",
+        role: include_str!("../../../../deploy/autoscalers/role.yaml"),
+    },
+];
 
 #[derive(clap::Args, Debug)]
 #[expect(
@@ -53,6 +79,12 @@ pub(crate) struct Args {
     /// Let the operator keep copies of models on nodes and label those, with a role for it
     #[arg(long, conflicts_with = "namespaced")]
     node_copies: bool,
+    /// Let the operator show work that waits to Cluster Autoscaler and Karpenter, with a role for it
+    #[arg(long, conflicts_with = "namespaced")]
+    show_pending: bool,
+    /// Let the operator tell HorizontalPodAutoscalers and KEDA how to scale services, with a role for it
+    #[arg(long, conflicts_with = "namespaced")]
+    autoscalers: bool,
     /// Image of the operator
     #[arg(long)]
     image: Option<String>,
@@ -74,6 +106,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The rights apart that are asked for.
+fn apart(args: &Args) -> impl Iterator<Item = &'static Apart> {
+    APART.iter().filter(|apart| (apart.asked)(args))
+}
+
 fn manifests(args: &Args) -> anyhow::Result<String> {
     let mut objects = crd::all();
     if !args.crds_only {
@@ -84,12 +121,7 @@ fn manifests(args: &Args) -> anyhow::Result<String> {
         };
         // The namespace comes first, what lives in it after, the Deployment last.
         let mut files = vec![MANAGER[0], ACCOUNT[0], ACCOUNT[1], role, USER_ROLES];
-        if args.isolate_tenants {
-            files.push(ISOLATION_ROLE);
-        }
-        if args.node_copies {
-            files.push(NODE_COPIES_ROLE);
-        }
+        files.extend(apart(args).map(|apart| apart.role));
         files.push(MANAGER[1]);
         for file in files {
             for document in documents(file)? {
@@ -111,14 +143,9 @@ fn manifests(args: &Args) -> anyhow::Result<String> {
 
 /// The operator's identity and rights, as a cluster gets them, and the namespace they are in.
 pub(crate) fn rights() -> anyhow::Result<Vec<Value>> {
-    let files = [
-        MANAGER[0],
-        ACCOUNT[0],
-        CLUSTER_ROLE,
-        ISOLATION_ROLE,
-        NODE_COPIES_ROLE,
-        USER_ROLES,
-    ];
+    let mut files = vec![MANAGER[0], ACCOUNT[0], CLUSTER_ROLE];
+    files.extend(APART.iter().map(|apart| apart.role));
+    files.push(USER_ROLES);
     let documents: Vec<Vec<Value>> = files.into_iter().map(documents).collect::<Result<_, _>>()?;
     Ok(documents.concat())
 }
@@ -151,6 +178,8 @@ pub(super) fn needed(namespace: &str, served: Option<&str>) -> anyhow::Result<Ve
         namespaced: served.map(str::to_owned),
         isolate_tenants: false,
         node_copies: false,
+        show_pending: false,
+        autoscalers: false,
         image: None,
         crds_only: false,
     };
@@ -220,11 +249,8 @@ fn adapted(mut object: Value, args: &Args) -> Value {
         if let (Some(served), Some(flags)) = (&args.namespaced, container["args"].as_array_mut()) {
             flags.push(json!(format!("--namespace={served}")));
         }
-        if let (true, Some(flags)) = (args.isolate_tenants, container["args"].as_array_mut()) {
-            flags.push(json!(ISOLATE));
-        }
-        if let (true, Some(flags)) = (args.node_copies, container["args"].as_array_mut()) {
-            flags.push(json!(NODE_COPIES));
+        if let Some(flags) = container["args"].as_array_mut() {
+            flags.extend(apart(args).map(|apart| json!(apart.flag)));
         }
     }
     object
@@ -241,6 +267,8 @@ mod tests {
             namespaced: None,
             isolate_tenants: false,
             node_copies: false,
+            show_pending: false,
+            autoscalers: false,
             image: None,
             crds_only: false,
         }
@@ -354,10 +382,20 @@ mod tests {
             node_copies: true,
             ..args()
         };
+        let showing = Args {
+            show_pending: true,
+            ..args()
+        };
+        let telling = Args {
+            autoscalers: true,
+            ..args()
+        };
         for (args, expected) in [
-            (args(), [false; 2]),
-            (isolating, [true, false]),
-            (copying, [false, true]),
+            (args(), [false; 4]),
+            (isolating, [true, false, false, false]),
+            (copying, [false, true, false, false]),
+            (showing, [false, false, true, false]),
+            (telling, [false, false, false, true]),
         ] {
             let objects = read(&args);
             let roles = of_kind(&objects, "ClusterRole");
@@ -369,10 +407,30 @@ mod tests {
             let roles = [
                 granted("warp-operator-isolation"),
                 granted("warp-operator-node-copies"),
+                granted("warp-operator-show-pending"),
+                granted("warp-operator-autoscalers"),
             ];
-            assert_eq!(
-                (roles, [has(ISOLATE), has(NODE_COPIES)]),
-                (expected, expected)
+            let flags = APART.each_ref().map(|apart| has(apart.flag));
+            assert_eq!((roles, flags), (expected, expected));
+        }
+    }
+
+    #[test]
+    fn an_engine_that_turns_every_flag_on_has_the_rights_of_all() {
+        let all = read(&Args {
+            isolate_tenants: true,
+            node_copies: true,
+            show_pending: true,
+            autoscalers: true,
+            ..args()
+        });
+        let rights = rights().unwrap();
+        for role in of_kind(&all, "ClusterRole") {
+            let name = &role["metadata"]["name"];
+            let granted = of_kind(&rights, "ClusterRole");
+            assert!(
+                granted.iter().any(|one| one["metadata"]["name"] == *name),
+                "{name}"
             );
         }
     }

@@ -100,6 +100,52 @@ fn rows(providers: &[CloudProvider], requests: &[GPURequest], now: Timestamp) ->
     all.into_values().collect()
 }
 
+/// Machines that are rented or still being ended, in words; none where nothing is.
+pub(crate) async fn left(client: &kube::Client) -> anyhow::Result<Option<String>> {
+    let providers = offers::all(client).await?;
+    let requests = rent::all(client).await?;
+    Ok(words(&providers, &requests))
+}
+
+/// Machines named before the rest is counted.
+const NAMED: usize = 5;
+
+fn words(providers: &[CloudProvider], requests: &[GPURequest]) -> Option<String> {
+    let attempts = requests.iter().flat_map(|request| {
+        let attempts = request.status.iter().flat_map(|status| &status.attempts);
+        attempts.map(move |attempt| (request, attempt))
+    });
+    // What the cloud may have been asked for may be there, whoever saw it.
+    let open = attempts
+        .filter(|(_, attempt)| attempt.outcome.is_none() && attempt.sought_since().is_some());
+    let mut all: Vec<String> = open
+        .map(|(request, attempt)| {
+            let going = attempt.ending.is_some() || request.metadata.deletion_timestamp.is_some();
+            let how = if going { "being ended" } else { "rented" };
+            format!("{} at {} ({how})", attempt.machine, attempt.provider)
+        })
+        .collect();
+    let unowned = providers.iter().flat_map(|provider| {
+        let machines = provider.status.iter().flat_map(|status| &status.machines);
+        let unowned = machines.filter(|machine| machine.unowned_since.is_some());
+        unowned.map(|machine| format!("{} at {} (nobody's)", machine.name, provider.name_any()))
+    });
+    all.extend(unowned);
+    let count = all.len();
+    if count == 0 {
+        return None;
+    }
+    all.truncate(NAMED);
+    if count > NAMED {
+        all.push(format!("{} more", count - NAMED));
+    }
+    Some(format!(
+        "{count} {} of clouds may still be there and cost money: {}",
+        if count == 1 { "machine" } else { "machines" },
+        all.join(", ")
+    ))
+}
+
 fn believed(request: &GPURequest, attempt: &RequestAttempt, phase: &str, now: Timestamp) -> Row {
     let price = attempt
         .billed_price
@@ -116,7 +162,11 @@ fn believed(request: &GPURequest, attempt: &RequestAttempt, phase: &str, now: Ti
         id: attempt.instance_id.clone(),
         gpu: Some(format!("{} x {}", attempt.gpus, attempt.gpu)),
         cloud: None,
-        believed: Some(phase.to_owned()),
+        believed: Some(if attempt.is_container() && since.is_none() {
+            format!("{phase}, nothing bought")
+        } else {
+            phase.to_owned()
+        }),
         request: Some(format!(
             "{}/{}",
             request.namespace().unwrap_or_default(),
@@ -170,6 +220,39 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    fn request(name: &str, attempt: &serde_json::Value) -> GPURequest {
+        let mut whole = json!({"number": 1, "machine": name, "provider": "fake", "gpu": "L4", "gpus": 1,
+            "region": "r", "instanceType": "t", "price": "1", "priceLimit": "1", "intendedAt": "2026-11-16T12:00:00Z"});
+        for (key, value) in attempt.as_object().into_iter().flatten() {
+            whole[key] = value.clone();
+        }
+        serde_json::from_value(json!({
+            "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "GPURequest",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"gpuType": "L4", "gpuCount": 1},
+            "status": {"phase": "Ready", "attempts": [whole]},
+        }))
+        .expect("a request")
+    }
+
+    #[test]
+    fn what_is_rented_or_still_being_ended_is_named_and_what_is_over_is_not() {
+        let over = request("over", &json!({"outcome": "Deleted"}));
+        let container = request("unbought", &json!({"bootstrap": "container"}));
+        assert_eq!(words(&[], &[over.clone(), container.clone()]), None);
+        let ending = request("going", &json!({"ending": "Deleted", "instanceId": "7"}));
+        let mut deleted = request("deleted", &json!({}));
+        deleted.metadata.deletion_timestamp =
+            serde_json::from_value(json!("2026-11-16T12:00:00Z")).ok();
+        let runs = request("runs", &json!({}));
+        assert_eq!(
+            words(&[], &[over, container, ending, deleted, runs]).as_deref(),
+            Some(
+                "3 machines of clouds may still be there and cost money: going at fake (being ended), deleted at fake (being ended), runs at fake (rented)"
+            )
+        );
+    }
 
     #[test]
     fn a_machine_that_ended_since_the_cloud_was_asked_is_not_shown_and_one_of_nobody_is() {

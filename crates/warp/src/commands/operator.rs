@@ -20,6 +20,10 @@ use crate::{log, output};
 pub(super) const LEASE: &str = "gpu-orchestrator.gpu.warp.dev";
 
 #[derive(clap::Args, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
 pub(crate) struct Args {
     /// Kubeconfig file; default: the cluster it runs in, else $KUBECONFIG, else ~/.kube/config
     #[arg(long, value_name = "FILE")]
@@ -77,6 +81,9 @@ pub(crate) struct Args {
     /// Work that has run for less is not evicted for work of higher priority
     #[arg(long, default_value = "1m", value_parser = super::duration)]
     min_run_time: Duration,
+    /// Move running work that saves what it does (`spec.checkpoint`) to other nodes where a gang that waits starts by that
+    #[arg(long)]
+    defragment: bool,
     /// Levels for `topology.level` of gangs, the widest first, each with the node label that tells it:
     /// zone=topology.kubernetes.io/zone,rack=example.com/rack. `host` is always one. Default: region, zone, rack and host
     /// by their labels topology.kubernetes.io/region, …
@@ -89,6 +96,17 @@ pub(crate) struct Args {
     /// Keep copies of models on nodes and label those, for which `warp install --print --node-copies` prints the role
     #[arg(long)]
     node_copies: bool,
+    /// Show workloads that ask for it (`whenPending: ungate`) to Cluster Autoscaler and Karpenter while they wait, for which
+    /// `warp install --print --show-pending` prints the role
+    #[arg(long)]
+    show_pending: bool,
+    /// Tell HorizontalPodAutoscalers and KEDA how to scale the services that ask for it (`scaling.by`), for which
+    /// `warp install --print --autoscalers` prints the role
+    #[arg(long)]
+    autoscalers: bool,
+    /// Image that the pods name which stand in for those; they never run
+    #[arg(long, default_value = warp_operator::STAND_IN_IMAGE, value_name = "IMAGE")]
+    stand_in_image: String,
     /// Image whose `warp fetch` brings the models of ModelCaches; default: the image this operator runs from
     #[arg(long, value_name = "IMAGE")]
     fetch_image: Option<String>,
@@ -192,6 +210,7 @@ fn config(args: Args, in_cluster: bool) -> Config {
             node_loss_timeout: args.node_loss_timeout,
             refusal_timeout: args.refusal_timeout,
             min_run_time: args.min_run_time,
+            defragment: args.defragment,
             topology_levels: Arc::new(args.topology_levels.unwrap_or_default()),
             fetcher: Fetcher {
                 image: args.fetch_image,
@@ -200,6 +219,9 @@ fn config(args: Args, in_cluster: bool) -> Config {
             },
             isolate_tenants: args.isolate_tenants,
             node_copies: args.node_copies,
+            show_pending: args.show_pending,
+            autoscalers: args.autoscalers,
+            stand_in_image: args.stand_in_image,
         },
     }
 }

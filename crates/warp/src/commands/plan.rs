@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use warp_api::GPUWorkload;
-use warp_operator::foresight::{Group, Look, Outlook, Queued, look, outlook_of_job};
+use warp_operator::foresight::{Group, Look, Outlook, Preempting, Queued, look, outlook_of_job};
 
 use super::why::{Step, change_steps};
 use crate::cluster::live::Live;
@@ -223,6 +223,12 @@ pub(crate) fn text(workload: &GPUWorkload, seen: &Look, target: &Target) -> Stri
         Outlook::Invalid(problem) => format!("{name} cannot be placed as it is: {problem}.\n"),
     };
     text.push_str(&sentence);
+    if let Some(preempts) = &seen.preempts {
+        text.extend([format!("It {}.\n", taking(preempts))]);
+    }
+    if let Some(rent) = &seen.rent {
+        text.extend([format!("Renting: {}.\n", rent.message)]);
+    }
     if !seen.ahead.is_empty() {
         text.extend([format!(
             "{} ahead of it: {}.\n",
@@ -235,6 +241,20 @@ pub(crate) fn text(workload: &GPUWorkload, seen: &Look, target: &Target) -> Stri
         text.extend([format!("To start it now: {}.\n", offers(&steps))]);
     }
     text
+}
+
+/// Whose place a workload may take later, in words.
+pub(crate) fn taking(preempts: &Preempting) -> String {
+    let mut whose: Vec<String> = preempts.whose.iter().take(5).cloned().collect();
+    if preempts.whose.len() > whose.len() {
+        whose.push(format!("{} more", preempts.whose.len() - whose.len()));
+    }
+    format!(
+        "may take the place of {} from {:.0} on: work runs for {} before it has to go (--min-run-time of the operator)",
+        whose.join(", "),
+        preempts.at,
+        workload::span(preempts.min_run)
+    )
 }
 
 fn names(seen: &Look) -> String {
@@ -329,6 +349,15 @@ fn as_json(workload: &GPUWorkload, seen: &Look) -> Value {
         .iter()
         .map(|one| one.workload.name_any())
         .collect();
-    json!({"workload": workload.name_any(), "namespace": workload.namespace(), "ask": seen.ask,
-        "outlook": outlook, "groups": groups, "ahead": ahead, "changes": changes})
+    let mut told = json!({"workload": workload.name_any(), "namespace": workload.namespace(), "ask": seen.ask,
+        "outlook": outlook, "groups": groups, "ahead": ahead, "changes": changes});
+    if let Some(preempts) = &seen.preempts {
+        told["preempts"] = json!({"at": preempts.at.to_string(), "workloads": preempts.whose});
+    }
+    if let Some(rent) = &seen.rent {
+        let at = rent.at.map(|at| at.to_string());
+        told["rent"] = json!({"message": rent.message, "reason": rent.reason, "at": at,
+            "pricePerHour": rent.price_per_hour});
+    }
+    told
 }

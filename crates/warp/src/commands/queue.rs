@@ -180,7 +180,11 @@ fn entries(cluster: &Cluster, settings: &Settings, now: Timestamp) -> Vec<Entry>
             .map(|workload| entry(cluster, workload, None)),
     );
     let mut jobs = jobs_without_place(cluster);
-    jobs.retain(|job| !job.in_line);
+    let placed = |job: &QueuedJob| {
+        let mut line = line.iter();
+        line.any(|one| matches!(one, Waiter::Job(one) if one.job.uid() == job.job.uid()))
+    };
+    jobs.retain(|job| !placed(job));
     jobs.sort_by_key(|job| (job.job.namespace(), job.job.name_any()));
     entries.extend(jobs.iter().map(|job| job_entry(job, None)));
     entries

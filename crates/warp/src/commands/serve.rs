@@ -1,5 +1,6 @@
 //! `warp serve`: from the name of a model to an address that answers, with the plan shown before anything is made.
 
+mod change;
 pub(crate) mod fleet;
 mod layout;
 pub(crate) mod reach;
@@ -37,7 +38,7 @@ pub(crate) struct Args {
     /// Copies
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
     replicas: u32,
-    /// What serves it [default: vLLM, and the simulated engine where all nodes are simulated]
+    /// What serves it [default: vLLM, and the simulated engine where all nodes that could serve are simulated]
     #[arg(long, value_enum)]
     engine: Option<Engine>,
     /// Tokens of one sequence, prompt and answer
@@ -82,19 +83,35 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 async fn serve(args: Args) -> anyhow::Result<ExitCode> {
     let connection = args.target.connect().await?;
     let fleet = Fleet::read(&connection.client).await?;
-    let engine = args.engine.unwrap_or(if fleet.is_simulated() {
-        Engine::Simulated
-    } else {
-        Engine::Vllm
-    });
+    let (engine, why) = fleet.engine(args.engine, args.gpu.as_deref());
     let chosen = layout::choose(&args, engine, &fleet)?;
     let manifest = manifest(&args, engine, &chosen)?;
     let name = manifest["metadata"]["name"]
         .as_str()
         .unwrap_or_default()
         .to_owned();
+    output::note(&why);
     for line in &chosen.told {
         output::note(line);
+    }
+    let services: Api<InferenceService> =
+        Api::namespaced(connection.client.clone(), &connection.namespace);
+    // Whoever agrees to what is told of a service that is there has its fields, whoever wrote them.
+    let params = PatchParams::apply("warp-serve").force();
+    let changes = change::of(&services, &name, &manifest, &params).await?;
+    if let Some(changes) = &changes {
+        let namespace = &connection.namespace;
+        output::note(&match changes.len() {
+            0 => format!(
+                "the service {name} in namespace {namespace} exists already, as it is asked for"
+            ),
+            _ => format!(
+                "the service {name} in namespace {namespace} exists already; this changes it:"
+            ),
+        });
+        for change in changes {
+            output::note(&format!("  {change}"));
+        }
     }
     if args.dry_run {
         output::result(&serde_json::to_string_pretty(&manifest)?);
@@ -107,18 +124,16 @@ async fn serve(args: Args) -> anyhow::Result<ExitCode> {
         args.model,
         chosen.describe()
     ));
-    if !args.yes && !agreed()? {
-        output::note("nothing was made");
+    let as_asked = changes.as_ref().is_some_and(Vec::is_empty);
+    if !as_asked && !args.yes && !agreed()? {
+        output::note(match changes {
+            Some(_) => "nothing was changed",
+            None => "nothing was made",
+        });
         return Ok(ExitCode::FAILURE);
     }
-    let services: Api<InferenceService> =
-        Api::namespaced(connection.client.clone(), &connection.namespace);
     let applied = services
-        .patch(
-            &name,
-            &PatchParams::apply("warp-serve"),
-            &Patch::Apply(&manifest),
-        )
+        .patch(&name, &params, &Patch::Apply(&manifest))
         .await
         .map_err(told)
         .with_context(|| format!("failed to make the service {name}"))?;

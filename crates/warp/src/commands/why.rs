@@ -4,6 +4,7 @@
 //! functions; what runs or has ended is told from its Jobs, pods and Events.
 
 mod change;
+mod help;
 pub(crate) mod job;
 mod service;
 mod tell;

@@ -84,3 +84,25 @@ fn what_a_new_user_trips_over_is_told_with_what_to_do() {
     let (_, told) = doctor(folder.path(), &["--data", &long, "--port", "0"]);
     assert!(line(&told, "data directory").contains("too long"), "{told}");
 }
+
+#[test]
+fn the_kubeconfig_of_a_warp_up_elsewhere_means_that_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("elsewhere");
+    std::fs::create_dir(&data).unwrap();
+    std::fs::write(data.join(".warp"), "").unwrap();
+    let config = data.join("kubeconfig");
+    std::fs::write(&config, "").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_warp"))
+        .args(["doctor", "--port", "0"])
+        .env("KUBECONFIG", &config)
+        .env("HOME", folder.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let told = String::from_utf8(output.stdout).unwrap();
+    let place = data.display().to_string();
+    assert!(line(&told, "data directory").contains(&place), "{told}");
+    let said = line(&told, "KUBECONFIG");
+    assert!(said.contains(&place) && said.contains("ok"), "{told}");
+}

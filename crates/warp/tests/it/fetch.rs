@@ -7,6 +7,7 @@
 #[allow(dead_code, unreachable_pub, reason = "what another suite needs of it")]
 #[path = "../../../warp-fetch/tests/it/hub.rs"]
 mod hub;
+mod room;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -109,6 +110,17 @@ fn the_result_is_a_folder_for_people_and_json_for_scripts() {
     assert_eq!(report["path"], printed.trim());
     assert_eq!(report["bytesFetched"], 0);
     assert_eq!(report["commit"], world.hub.commit("org/tiny").as_str());
+}
+
+#[test]
+fn a_model_of_more_bytes_than_allowed_is_not_begun() {
+    let world = World::new(None, &[3 * MIB]);
+    let refused = world.fetch(&["org/tiny", "--max-size", "2M"]);
+    assert_eq!(refused.status.code(), Some(3), "{}", said(&refused));
+    assert!(said(&refused).contains("at most 2097152 were allowed"));
+    assert!(!world.cache().join("models--org--tiny").exists());
+    let allowed = world.fetch(&["org/tiny", "--max-size", "4M"]);
+    assert!(allowed.status.success(), "{}", said(&allowed));
 }
 
 /// A process that does not outlive its test.
@@ -214,6 +226,9 @@ fn what_only_a_person_can_mend_has_an_exit_code_of_its_own_and_no_secret_in_its_
         format!("models--org--tiny/snapshots/{commit}")
     );
     assert_eq!(world.fetch(&["nobody"]).status.code(), Some(3));
+    let absent = world.fetch(&["./nosuch"]);
+    assert_eq!(absent.status.code(), Some(3), "{}", said(&absent));
+    assert!(said(&absent).contains("./nosuch cannot be fetched from: there is no such"));
 }
 
 #[test]
@@ -518,6 +533,21 @@ async fn a_node_keeps_a_copy_is_labelled_with_it_and_loses_both() {
     up.stop();
 }
 
+/// The file whose path below the volumes of `data` ends so.
+fn find(data: &Path, end: &str) -> Option<PathBuf> {
+    let mut folders = vec![data.to_owned()];
+    while let Some(folder) = folders.pop() {
+        if folder.join(end).is_file() {
+            return Some(folder.join(end));
+        }
+        let entries = std::fs::read_dir(&folder).into_iter().flatten();
+        let entries = entries.filter_map(Result::ok);
+        let inner = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        folders.extend(inner.map(|entry| entry.path()));
+    }
+    None
+}
+
 /// Reads the fetched model and writes another one.
 const CHANGE: &str =
     r#"sed s/llama/alpaca/ "$MODEL_PATH/config.json" > "$OUTPUT_PATH/config.json""#;
@@ -587,12 +617,33 @@ async fn a_model_is_made_of_the_fetched_one_and_kept_when_a_change_fails() {
     let message = failed["message"].as_str().unwrap();
     assert!(message.contains("exit code 7: no such layer"), "{message}");
 
+    // Nor is one made by writing into the fetched model, which stays as it was fetched: where the node cannot keep it from
+    // being written, nothing is published and it is fetched again.
+    let fetched = std::fs::read(world.folder.path().join("hub/org/tiny/config.json")).unwrap();
+    apply(r#"cp "$MODEL_PATH/config.json" "$OUTPUT_PATH"; echo oops >> "$MODEL_PATH/config.json""#);
+    until("the change to be refused", PATIENCE, async || {
+        let told = status(&up);
+        let text = told["message"].as_str().unwrap_or_default();
+        let refused = reason(&told) == "OptimizeFailed" || reason(&told) == "ModelChanged";
+        Ok((refused && !text.contains("no such layer")).then_some(()))
+    })
+    .await
+    .unwrap();
+    let after = status(&up);
+    assert_eq!(after["optimized"]["path"], model["path"]);
+    let inside = after["path"]
+        .as_str()
+        .unwrap()
+        .trim_start_matches("/models/");
+    let found = find(&data, &format!("{inside}/config.json")).expect("the fetched model");
+    assert!(std::fs::read(found).unwrap() == fetched);
+
     // One that leaves nothing is no model either.
     apply("true");
     until("nothing to be refused", PATIENCE, async || {
         let told = status(&up);
         let text = told["message"].as_str().unwrap_or_default().to_owned();
-        Ok((told["phase"] == "Failed" && !text.contains("no such layer")).then_some(()))
+        Ok((told["phase"] == "Failed" && text.contains("no files")).then_some(()))
     })
     .await
     .unwrap();

@@ -89,7 +89,14 @@ async fn what_is_printed_installs_in_every_way_and_a_second_time_changes_nothing
         }
         forget(&kubectl).await;
     }
-    for base in ["default", "isolation", "node-copies", "namespaced"] {
+    for base in [
+        "default",
+        "isolation",
+        "node-copies",
+        "show-pending",
+        "autoscalers",
+        "namespaced",
+    ] {
         let folder = root().join("deploy").join(base).display().to_string();
         let install = ["apply", strict, "-k", &folder];
         kubectl.run(&install).await.unwrap();
@@ -104,5 +111,7 @@ async fn what_is_printed_installs_in_every_way_and_a_second_time_changes_nothing
     // Its kinds are the Prometheus operator's, which is not here: that it is put together must do.
     let monitoring = root().join("deploy/monitoring").display().to_string();
     let built = kubectl.run(&["kustomize", &monitoring]).await.unwrap();
-    assert!(built.contains("kind: ServiceMonitor"), "{built}");
+    for kind in ["ServiceMonitor", "PodMonitor", "PrometheusRule"] {
+        assert!(built.contains(&format!("kind: {kind}")), "{built}");
+    }
 }

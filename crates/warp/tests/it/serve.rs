@@ -303,6 +303,28 @@ async fn a_service_outlives_a_killed_warp_and_leaves_nothing_when_it_is_deleted(
     assert!(said.starts_with("curl -s http://127."), "{said}");
     answers(&up, "tiny").await;
     assert_eq!(engines(&up), 2);
+    // What is as it is asked for needs no answer; a change is told first, and asks for one.
+    up.ok(&["serve", "demo/tiny", "--replicas", "2"]);
+    let other = up.warp(&["serve", "demo/tiny", "--replicas", "1"]);
+    let words = String::from_utf8_lossy(&other.stderr);
+    assert!(!other.status.success(), "{words}");
+    assert!(
+        words.contains("exists already; this changes it:\n  spec.replicas: 2 → 1"),
+        "{words}"
+    );
+    assert_eq!(engines(&up), 2);
+    // What another hand wrote is told and changed like anything else.
+    let run = async |up: &Up, number: usize| {
+        until("its engines", PATIENCE, async || {
+            Ok((engines(up) == number).then_some(()))
+        })
+        .await
+        .unwrap();
+    };
+    up.ok(&["patch", "isvc/tiny", "-p", r#"{"spec":{"replicas":3}}"#]);
+    run(&up, 3).await;
+    up.ok(&["serve", "demo/tiny", "--replicas", "2", "--yes"]);
+    run(&up, 2).await;
     // Dropped, it is killed: no time to tidy up.
     drop(up);
     let up = Up::start(&data, &["--demo"]).await;

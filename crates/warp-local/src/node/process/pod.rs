@@ -14,7 +14,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::Command;
 
 use super::wire::{Request, State};
-use super::{Cgroups, SUPERVISE, Shared, probe, spec, sweep};
+use super::{Cgroups, SUPERVISE, Shared, probe, saved, spec, sweep};
 use crate::background;
 use crate::node::devices::Devices;
 use crate::node::facts::{Event, Exit};
@@ -23,6 +23,8 @@ use crate::node::runtime::Report;
 use crate::node::task::{Frame, Record, Worker};
 
 const START_LIMIT: Duration = Duration::from_secs(10);
+/// How long it may take to find out when a pod last saved its work.
+const SAVED_DEADLINE: Duration = Duration::from_secs(5);
 
 struct Link {
     write: OwnedWriteHalf,
@@ -35,6 +37,8 @@ pub(super) struct Task {
     link: Option<Link>,
     /// Runs the supervisor has not told the end of.
     live: BTreeMap<String, u32>,
+    /// When the pod last saved its work, as the API was told.
+    saved: Option<Timestamp>,
 }
 
 impl Worker for Task {
@@ -112,12 +116,20 @@ impl Worker for Task {
             if self.live.get(&state.container) == Some(&state.attempt) {
                 self.live.remove(&state.container);
             }
+            // What it wrote last is told before its end is.
+            self.tell_saved().await;
             self.frame.report(Event::Exited {
                 container: state.container,
                 attempt: state.attempt,
                 exit: exit_of(ended),
             });
         }
+    }
+
+    async fn tell_saved(&mut self) {
+        // A volume that hangs must not keep the pod's end from being told.
+        let told = tokio::time::timeout(SAVED_DEADLINE, saved::tell(&self.frame, self.saved)).await;
+        self.saved = told.ok().flatten().or(self.saved);
     }
 
     async fn forget(mut self) {
@@ -159,6 +171,7 @@ impl Task {
             },
             link: None,
             live: BTreeMap::new(),
+            saved: None,
         }
     }
 

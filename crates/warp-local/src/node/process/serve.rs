@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use warp_apiserver::codec::status::Status;
 use warp_apiserver::hooks::{ExecOptions, ExecSession, HookFuture, LogOptions};
 
-use super::container::ON_TERMINAL;
+use super::container::{ON_TERMINAL, closed};
 use super::log::{Query, follow, read};
 use super::terminal::Terminal;
 use super::wire::State;
@@ -110,6 +110,7 @@ impl Access for Process {
             .arg(CONTAINER)
             .arg("/dev/stderr")
             .args(options.tty.then_some(ON_TERMINAL))
+            .args(closed(&launch.read_only))
             .args(&launch.groups)
             .arg("--")
             .args(&options.command)

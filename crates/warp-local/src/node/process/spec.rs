@@ -52,19 +52,27 @@ fn root(folder: &Path, container: &Container) -> PathBuf {
     folder.join("root").join(&container.name)
 }
 
+/// Where a container's mounts are found, and which folders of this machine it may only read.
+#[derive(Debug, Default)]
+struct Mounts {
+    links: Vec<(String, PathBuf)>,
+    read_only: Vec<PathBuf>,
+}
+
 /// Links every mount below the container's root.
 fn link_mounts(
     root: &Path,
     container: &Container,
     volumes: &Volumes,
     variables: &BTreeMap<String, String>,
-) -> Result<Vec<(String, PathBuf)>, ContentError> {
+) -> Result<Mounts, ContentError> {
     let failed = |path: &Path, source| ContentError::Write {
         path: path.display().to_string(),
         source,
     };
     std::fs::create_dir_all(root).map_err(|source| failed(root, source))?;
-    let mut mounts = Vec::new();
+    let mut links = Vec::new();
+    let (mut read_only, mut writable) = (Vec::new(), Vec::new());
     for mount in container.volume_mounts.iter().flatten() {
         let Some(volume) = volumes.get(&mount.name) else {
             continue;
@@ -76,9 +84,20 @@ fn link_mounts(
         }
         std::fs::remove_file(&link).ok();
         std::os::unix::fs::symlink(&target, &link).map_err(|source| failed(&link, source))?;
-        mounts.push((mount.mount_path.trim_end_matches('/').to_owned(), link));
+        links.push((mount.mount_path.trim_end_matches('/').to_owned(), link));
+        if mount.read_only == Some(true) {
+            read_only.push(target);
+        } else {
+            writable.push(target);
+        }
     }
-    Ok(mounts)
+    // A folder is closed for the whole container: one it may also write stays open.
+    let meets = |one: &Path| {
+        let mut others = writable.iter();
+        others.any(|other| one.starts_with(other) || other.starts_with(one))
+    };
+    read_only.retain(|one| !meets(one));
+    Ok(Mounts { links, read_only })
 }
 
 /// A word that names a mount, or something below one, names it where it really is.
@@ -102,6 +121,26 @@ pub(super) fn relocate(word: &str, mounts: &[(String, PathBuf)]) -> String {
         Some(option) => format!("{option}={moved}"),
         None => moved,
     }
+}
+
+/// Where a path is that the containers of a pod may mean, the one whose mounts have it first.
+pub(super) fn places(folder: &Path, pod: &Pod, path: &str) -> Vec<PathBuf> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let mounted = containers.filter_map(|container| {
+        let root = root(folder, container);
+        let mounts = container.volume_mounts.iter().flatten().map(|mount| {
+            let link = root.join(mount.mount_path.trim_matches('/'));
+            (mount.mount_path.trim_end_matches('/').to_owned(), link)
+        });
+        let place = relocate(path, &mounts.collect::<Vec<_>>());
+        (place != path).then(|| PathBuf::from(place))
+    });
+    // What is below no mount is on the machine itself.
+    let mut places: Vec<PathBuf> = mounted.collect();
+    if places.is_empty() {
+        places.push(PathBuf::from(path));
+    }
+    places
 }
 
 /// The variables that show a container exactly the devices it was given.
@@ -171,7 +210,10 @@ pub(super) async fn launch(
     names::resolve(shared, pod, &mut declared).await?;
     // Last: which devices a container has is not its own to say.
     declared.extend(devices(&container.name, &record.devices));
-    let mounts = link_mounts(&root, container, &record.volumes, &declared)?;
+    let Mounts {
+        links: mounts,
+        read_only,
+    } = link_mounts(&root, container, &record.volumes, &declared)?;
     let mut environment: BTreeMap<String, String> = declared
         .iter()
         .map(|(name, value)| (name.clone(), relocate(value, &mounts)))
@@ -217,6 +259,7 @@ pub(super) async fn launch(
         environment,
         folder: working.filter(|path| path.is_dir()).unwrap_or(root),
         groups,
+        read_only,
         // Only a file of the pod's own can be a last word; the default one does not exist here.
         last_word: last_word.starts_with(&folder).then_some(last_word),
         last_lines: container.termination_message_policy.as_deref()

@@ -21,6 +21,7 @@ use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, broadcast};
 
+use super::container::closed;
 use super::log::{Stream, Writer};
 use super::wire::{Ended, Launch, Request, State};
 use super::{CONTAINER, input, memory, sweep};
@@ -242,6 +243,7 @@ fn spawn(pod: &Pod, launch: &Launch) -> io::Result<(tokio::process::Child, Optio
     let child = Command::new(&pod.program)
         .arg(CONTAINER)
         .arg(failure_file(pod, launch))
+        .args(closed(&launch.read_only))
         .args(&launch.groups)
         .arg("--")
         .args(&launch.command)

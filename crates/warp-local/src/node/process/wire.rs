@@ -17,6 +17,9 @@ pub(crate) struct Launch {
     pub(crate) folder: PathBuf,
     /// Folders of control groups to join.
     pub(crate) groups: Vec<PathBuf>,
+    /// Folders of this machine that it mounts to be read only.
+    #[serde(default)]
+    pub(crate) read_only: Vec<PathBuf>,
     /// Where the container may leave a last word.
     pub(crate) last_word: Option<PathBuf>,
     /// Without a last word, the last lines of its log are it when it fails.

@@ -256,9 +256,11 @@ async fn events(stage: &Stage) -> Result<BTreeSet<String>> {
             .as_str()
             .or(event["reportingComponent"].as_str())
             .unwrap_or_default();
+        let text = event["message"].as_str().unwrap_or_default();
+        // A pod that is deleted in the moment it is bound: either scheduler may lose that race, and says so.
+        let raced = text.contains("running Bind plugin") && text.ends_with("not found");
         let judged = component.ends_with("-controller") || component == "default-scheduler";
-        judged.then(|| {
-            let text = event["message"].as_str().unwrap_or_default();
+        (judged && !raced).then(|| {
             let text = text.trim_start_matches("(combined from similar events): ");
             let text = plain(text, &stage.namespace);
             let bound = if event["reason"] == "Scheduled" {

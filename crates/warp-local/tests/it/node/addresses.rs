@@ -19,7 +19,7 @@ use warp_testkit::{PATIENCE, until, wait_for};
 
 use super::Leftovers;
 
-async fn server() -> kube::Client {
+pub(super) async fn server() -> kube::Client {
     let server = ApiServer::start(Options::ephemeral().unwrap())
         .await
         .unwrap();
@@ -40,7 +40,10 @@ async fn server() -> kube::Client {
 }
 
 /// A process node, until it is cancelled.
-fn node(client: &kube::Client, root: &Path) -> (CancellationToken, tokio::task::JoinHandle<()>) {
+pub(super) fn node(
+    client: &kube::Client,
+    root: &Path,
+) -> (CancellationToken, tokio::task::JoinHandle<()>) {
     let program = env!("CARGO_BIN_EXE_pod-supervisor").into();
     let made = Process::new(client.clone(), root, program, "127.0.0.1", Cgroups::find());
     let (process, reports) = made.unwrap();

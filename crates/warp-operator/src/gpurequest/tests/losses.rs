@@ -41,6 +41,40 @@ fn follows(it: &mut GPURequest, seconds: i64) {
 }
 
 #[test]
+fn a_machine_whose_node_does_not_come_back_is_given_back() {
+    let running = machine(State::Running);
+    let without = |it: &GPURequest, seconds: i64| {
+        let seen = with(sight(seconds, Some(&running)), None, false);
+        written(&plan(it, &seen, at(seconds)))
+    };
+    let ending = |status: &GPURequestStatus| {
+        let last = status.attempts.last().expect("an attempt");
+        last.ending.clone()
+    };
+    let (start, limit) = (4000, 15 * 60);
+    let mut it = ready(&json!({"maxPrice": 4}));
+    let status = without(&it, start);
+    assert_eq!(status.phase, RequestPhase::Ready);
+    let said = status.message.clone().unwrap_or_default();
+    assert!(said.contains("unless its node comes back"), "{said}");
+    assert_eq!(ending(&status), None);
+    it.status = Some(status);
+    // One that comes back is as it was, and its time begins anew.
+    let mut back = it.clone();
+    let seen = with(sight(start + 60, Some(&running)), Some(ready_node()), true);
+    back.status = Some(written(&plan(&back, &seen, at(start + 60))));
+    let again = without(&back, start + limit);
+    assert_eq!(ending(&again), None);
+    let given_back = without(&it, start + limit);
+    assert_eq!(ending(&given_back).as_deref(), Some("MachineLost"));
+    // An idle time that is shorter counts from when nobody could use it.
+    let mut idle = ready(&json!({"maxPrice": 4, "idleTimeout": "1h15m"}));
+    idle.status = Some(without(&idle, start));
+    let given_back = without(&idle, start + 600);
+    assert_eq!(ending(&given_back).as_deref(), Some("IdleTimeout"));
+}
+
+#[test]
 fn a_spot_request_outlives_any_number_of_interruptions() {
     let mut it = ready(&spot());
     for round in 1..=7 {

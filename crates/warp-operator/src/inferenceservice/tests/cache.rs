@@ -180,3 +180,33 @@ fn a_served_model_stays_while_another_is_fetched_and_then_follows_it() {
     assert!(applied(&lost, "Deployment").is_none(), "what runs is left");
     assert_eq!(told(&lost).1, "WaitingForModel");
 }
+
+#[test]
+fn a_fetch_that_failed_leaves_the_complete_model_to_be_served_and_says_so() {
+    let it = cached(json!({}));
+    let mut failed = ready(FIRST);
+    failed["phase"] = json!("Failed");
+    failed["commit"] = json!("c0ffee");
+    failed["message"] = json!("there is no such revision. delete Job x");
+    failed["conditions"] = json!([{
+        "type": "Ready", "status": "False", "reason": "NotFound", "message": "",
+        "lastTransitionTime": "2026-11-16T11:00:00Z",
+    }]);
+    let made = plan(&it, &with_cache(failed.clone()), now());
+    assert!(words(&made).starts_with(FIRST), "a copy that is new starts");
+    let message = told(&made).2;
+    assert!(
+        message.contains("the cache still holds (c0ffee) is served: ModelCache llama failed (NotFound): there is no such revision"),
+        "{message}"
+    );
+    // What it says of an older spec says nothing of this one.
+    let mut seen = with_cache(failed.clone());
+    let mut cache = seen.cache.as_deref().cloned().expect("a cache");
+    cache.metadata.generation = Some(4);
+    seen.cache = Some(Arc::new(cache));
+    assert_eq!(told(&plan(&it, &seen, now())).1, "WaitingForModel");
+    // Mended: the other model follows, and nothing more is said.
+    let mended = plan(&it, &with_cache(ready(SECOND)), now());
+    assert!(words(&mended).starts_with(SECOND));
+    assert!(!told(&mended).2.contains("still holds"));
+}

@@ -1,6 +1,7 @@
 //! Copies that span nodes.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use warp_runtime::cache::Cache;
 
 use super::super::claim::{Asking, Turn};
@@ -143,7 +144,9 @@ fn member(set: &Value, ordinal: u32, more: &Value) -> Arc<Pod> {
         "apiVersion": "apps/v1", "kind": "StatefulSet", "name": name, "uid": name, "controller": true,
     }]);
     for (field, value) in more.as_object().into_iter().flatten() {
-        if field == "gates" {
+        if field == "node" {
+            pod["spec"]["nodeName"] = value.clone();
+        } else if field == "gates" {
             pod["spec"]["schedulingGates"] = value.clone();
         } else {
             pod[field] = value.clone();
@@ -217,14 +220,66 @@ fn a_member_that_failed_takes_its_group_along_and_the_next_time_later() {
     assert_eq!(evicted(&made), ["chat-0-0", "chat-0-w-1"]);
     let status = written(&made);
     assert_eq!(status.groups[0].restarts, 1);
+    assert_eq!(
+        (status.phase, status.ready_replicas, status.groups[0].ready),
+        (Some(ServicePhase::Starting), 0, false),
+        "what goes is not said to answer: {:?}",
+        status.message
+    );
+    let counted = made
+        .actions
+        .iter()
+        .position(|action| matches!(action, Action::Status(_)));
+    let first = made
+        .actions
+        .iter()
+        .position(|action| matches!(action, Action::Sub { .. }));
+    assert!(
+        counted < first,
+        "it is counted before anybody is asked to go"
+    );
     it.status = Some(status);
+    // They are about to go. Where that came to nothing they are asked again, and it is not counted twice.
     let again = plan(&it, &seen, now());
     assert_eq!(evicted(&again), [""; 0]);
-    let later = now() + jiff::SignedDuration::from_secs(20);
-    assert_eq!(again.again.map(|at| at <= later), Some(true));
+    let later = |seconds| now() + jiff::SignedDuration::from_secs(seconds);
+    assert_eq!(again.again.map(|at| at <= later(5)), Some(true));
+    let repeated = plan(&it, &seen, later(5));
+    assert_eq!(evicted(&repeated), ["chat-0-0", "chat-0-w-1"]);
+    let held = repeated
+        .actions
+        .iter()
+        .any(|action| matches!(action, Action::Status(_)));
+    assert!(!held, "all of that is said already");
+    // Those that took their place, and failed too, are left alone for a while.
+    let young = |pod: &Arc<Pod>| {
+        let mut pod = Pod::clone(pod);
+        pod.metadata.creation_timestamp = Some(Time(later(1)));
+        Arc::new(pod)
+    };
+    let next = Seen {
+        pods: seen.pods.iter().map(young).collect(),
+        workers: seen.workers.iter().map(young).collect(),
+        ..seen
+    };
+    let early = plan(&it, &next, later(19));
+    assert_eq!(evicted(&early), [""; 0]);
+    let due = plan(&it, &next, later(20));
+    assert_eq!(evicted(&due), ["chat-0-0", "chat-0-w-1"]);
+}
+
+#[test]
+fn copies_that_span_nodes_are_not_of_a_spec_whose_copies_do_not() {
+    let mut it = sixteen(json!({}));
+    let (seen, _) = seen_with(&it, &placed(0), &placed(0));
+    it.status = Some(written(&plan(&it, &seen, now())));
+    it.spec = service(json!({ "gpuCount": 8 })).spec;
+    let status = written(&plan(&it, &seen, now()));
     assert_eq!(
-        evicted(&plan(&it, &seen, later)),
-        ["chat-0-0", "chat-0-w-1"]
+        (status.phase, status.updated_replicas, status.ready_replicas),
+        (Some(ServicePhase::Updating), 0, 1),
+        "{:?}",
+        status.message
     );
 }
 
@@ -320,4 +375,134 @@ fn fewer_copies_take_their_sets_away_and_one_node_takes_all() {
         deleted(&whole),
         ["chat-0", "chat-0-w", "chat-1", "chat-1-w"]
     );
+}
+
+/// A group that serves, of sixteen GPUs over two nodes.
+fn serving(it: &mut InferenceService, nodes: &[Arc<Node>]) -> Seen {
+    let base = fleet(nodes, &[]);
+    let sets = sets(&plan(it, &base, now()));
+    it.status = Some(InferenceServiceStatus {
+        observed_generation: Some(3),
+        replicas: 1,
+        placed_replicas: 1,
+        ..InferenceServiceStatus::default()
+    });
+    let at = |node: &str| {
+        let mut more = placed(0);
+        more["node"] = json!(node);
+        more
+    };
+    Seen {
+        sets: sets.iter().map(stored).collect(),
+        pods: vec![member(&sets[0], 0, &at("a"))],
+        workers: vec![member(&sets[1], 1, &at("b"))],
+        ..base
+    }
+}
+
+fn deleted(plan: &Plan) -> Vec<String> {
+    let deleted = plan.actions.iter().filter_map(|action| match action {
+        Action::Delete { key, .. } => Some(key.name.to_string()),
+        _ => None,
+    });
+    deleted.collect()
+}
+
+#[test]
+fn a_change_that_can_never_be_placed_takes_nothing_from_groups_that_serve() {
+    let nodes = [h100("a", 8), h100("b", 8)];
+    let small = json!({ "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3" });
+    let with_memory = |name: &str| {
+        let mut node = Node::clone(&node(name, "nvidia.com/gpu", 8, &small));
+        let offers = node.status.as_mut().and_then(|it| it.allocatable.as_mut());
+        let memory = serde_json::from_value(json!("512Gi")).expect("an amount");
+        offers.expect("offers").insert("memory".to_owned(), memory);
+        Arc::new(node)
+    };
+    let modest = [with_memory("a"), with_memory("b")];
+    for (change, nodes) in [
+        // No node has sixteen, and three stages are not spread evenly.
+        (
+            json!({ "parallelism": { "tensor": 16, "pipeline": 3 } }),
+            &nodes,
+        ),
+        // Four nodes of eight; there are two.
+        (
+            json!({ "parallelism": { "tensor": 4, "pipeline": 4 } }),
+            &nodes,
+        ),
+        (
+            json!({ "resources": { "requests": { "memory": "600Gi" } } }),
+            &modest,
+        ),
+    ] {
+        let mut it = sixteen(json!({}));
+        let mut seen = serving(&mut it, nodes);
+        if change["parallelism"]["tensor"] == 4 {
+            // They had eight each when they were placed.
+            seen.nodes = fleet(&[h100("a", 4), h100("b", 4)], &[]).nodes;
+        }
+        let fields = change.as_object().expect("fields").clone();
+        let mut spec = serde_json::to_value(&it.spec).expect("a spec");
+        spec.as_object_mut().expect("fields").extend(fields);
+        it.spec = serde_json::from_value(spec).expect("a spec");
+        let made = plan(&it, &seen, now());
+        assert_eq!(evicted(&made), [""; 0], "{change}");
+        assert_eq!(deleted(&made), [""; 0], "{change}");
+        assert!(sets(&made).is_empty(), "{change}");
+        assert!(applied(&made, "Deployment").is_none(), "{change}");
+        let status = written(&made);
+        let ready = &status.conditions[0];
+        assert_eq!(ready.reason, "NeverFits", "{change}: {}", ready.message);
+        assert!(ready.message.contains("what serves stays"));
+        assert_eq!((status.ready_replicas, status.groups.len()), (1, 1));
+        assert!(made.again.is_some(), "such a node may come");
+    }
+}
+
+#[test]
+fn a_service_that_begins_to_span_nodes_keeps_its_copy_while_there_are_too_few() {
+    let one = [h100("a", 8)];
+    let it = service(json!({ "gpuCount": 8 }));
+    let made = plan(&it, &fleet(&one, &[]), now());
+    let deployment = applied(&made, "Deployment").expect("a Deployment");
+    let mut it = sixteen(json!({}));
+    it.status = Some(InferenceServiceStatus {
+        observed_generation: Some(3),
+        replicas: 1,
+        placed_replicas: 1,
+        ..InferenceServiceStatus::default()
+    });
+    let seen = |nodes: &[Arc<Node>]| Seen {
+        deployment: Some(Arc::new(
+            serde_json::from_value(deployment.clone()).expect("a Deployment"),
+        )),
+        pods: vec![super::placement::running("p", "2026-11-16T11:00:00Z", true)],
+        ..fleet(nodes, &[])
+    };
+    let made = plan(&it, &seen(&one), now());
+    assert_eq!(deleted(&made), [""; 0]);
+    assert_eq!(written(&made).conditions[0].reason, "NeverFits");
+    // The second node is there: the copy gives its GPUs up.
+    let made = plan(&it, &seen(&[h100("a", 8), h100("b", 8)]), now());
+    assert_eq!(deleted(&made), ["chat"]);
+    assert_eq!(sets(&made).len(), 2);
+}
+
+#[test]
+fn fewer_groups_are_kept_of_a_spec_that_is_refused() {
+    let two = sixteen(json!({ "replicas": 2 }));
+    let nodes: Vec<_> = ["a", "b", "c", "d"].map(|name| h100(name, 8)).into();
+    let base = fleet(&nodes, &[]);
+    let made = sets(&plan(&two, &base, now()));
+    let seen = Seen {
+        sets: made.iter().map(stored).collect(),
+        ..base
+    };
+    let refused = sixteen(json!({
+        "replicas": 1, "engine": { "args": { "no-such": "1" } },
+    }));
+    let made = plan(&refused, &seen, now());
+    assert_eq!(deleted(&made), ["chat-1", "chat-1-w"]);
+    assert_eq!(written(&made).phase, Some(ServicePhase::Refused));
 }

@@ -16,7 +16,7 @@ use crate::placement::{Cause, Claimant, Place, Runner, Verdict};
 use crate::workload::Class;
 
 /// A copy, changed by `more`: at first it waits behind its gate.
-fn copy(name: &str, more: Value) -> Arc<Pod> {
+pub(super) fn copy(name: &str, more: Value) -> Arc<Pod> {
     let mut pod = json!({
         "metadata": {
             "name": name, "namespace": "ns", "uid": format!("uid-{name}"), "resourceVersion": "5",
@@ -44,7 +44,7 @@ fn copy(name: &str, more: Value) -> Arc<Pod> {
     Arc::new(serde_json::from_value(pod).expect("a pod"))
 }
 
-fn running(name: &str, created: &str, ready: bool) -> Arc<Pod> {
+pub(super) fn running(name: &str, created: &str, ready: bool) -> Arc<Pod> {
     let conditions = json!([{
         "type": "Ready", "status": if ready { "True" } else { "False" },
         "lastTransitionTime": "2026-11-16T11:59:41Z",
@@ -59,17 +59,17 @@ fn running(name: &str, created: &str, ready: bool) -> Arc<Pod> {
     )
 }
 
-fn verdict() -> Waiting {
+pub(super) fn verdict() -> Waiting {
     Waiting {
         verdict: Some(Verdict {
             reason: reason::WAITING_FOR_CAPACITY,
             message: "0 of 1 nodes fit".to_owned(),
         }),
-        held_until: None,
+        ..Waiting::default()
     }
 }
 
-fn strategy(made: &Plan) -> (Value, Value) {
+pub(super) fn strategy(made: &Plan) -> (Value, Value) {
     let deployment = applied(made, "Deployment").expect("a Deployment");
     let update = &deployment["spec"]["strategy"]["rollingUpdate"];
     (update["maxSurge"].clone(), update["maxUnavailable"].clone())
@@ -483,4 +483,64 @@ fn the_copies_that_had_a_place_are_remembered_while_they_are_replaced() {
     it.spec.replicas = 1;
     let status = written(&told(&it, &both[..1]));
     assert_eq!(status.placed_replicas, 1);
+}
+
+/// A copy as the template of a service makes it.
+fn born_of(it: &InferenceService, nodes: &[Arc<Node>]) -> Arc<Pod> {
+    let made = plan(it, &fleet(nodes, &[]), now());
+    let template = applied(&made, "Deployment").expect("one")["spec"]["template"].clone();
+    let annotations = template["metadata"]["annotations"].clone();
+    let spec = template["spec"].clone();
+    copy(
+        "chat-77-a",
+        json!({ "metadata": { "annotations": annotations }, "spec": spec }),
+    )
+}
+
+#[test]
+fn a_node_whose_label_comes_later_will_do() {
+    let it = Arc::new(service(json!({ "gpu": { "models": ["H100"] } })));
+    let pod = born_of(&it, &[h100("a", 8)]);
+    let asking = Asking::new(&Cache::new(&[]), &it, &pod, Turn::default(), now()).expect("asks");
+    let ask = &asking.claim().pods[0].gpus;
+    let device = |product: &str| {
+        let labels = json!({ "nvidia.com/gpu.product": product });
+        let nodes = [node("b", "nvidia.com/gpu", 8, &labels)];
+        fleet(&nodes, &[]).nodes.remove(0).device
+    };
+    assert!(ask.met_by(&device("NVIDIA-H100-80GB-HBM3")));
+    assert!(
+        ask.met_by(&device("NVIDIA-H100-NVL")),
+        "the same model, otherwise labelled"
+    );
+    assert!(!ask.met_by(&device("NVIDIA-A100-SXM4-80GB")));
+    let bare = [node("b", "nvidia.com/gpu", 8, &json!({}))];
+    assert!(
+        !ask.met_by(&fleet(&bare, &[]).nodes[0].device),
+        "not labelled yet"
+    );
+}
+
+#[test]
+fn a_gpu_the_engine_does_not_run_on_is_no_place_for_a_copy_whenever_it_comes() {
+    let good = json!({ "amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM" });
+    let nodes = [node("a", "amd.com/gpu", 8, &good)];
+    let old = json!({ "amd.com/gpu.product-name": "AMD_Instinct_MI100" });
+    let later = fleet(&[node("b", "amd.com/gpu", 8, &old)], &[])
+        .nodes
+        .remove(0)
+        .device;
+    for (engine, will_do) in [("vllm", false), ("simulated", true)] {
+        let it = Arc::new(service(
+            json!({ "gpu": { "vendor": "amd" }, "engine": { "type": engine } }),
+        ));
+        let pod = born_of(&it, &nodes);
+        let asking =
+            Asking::new(&Cache::new(&[]), &it, &pod, Turn::default(), now()).expect("asks");
+        assert_eq!(
+            asking.claim().pods[0].gpus.met_by(&later),
+            will_do,
+            "{engine}"
+        );
+    }
 }

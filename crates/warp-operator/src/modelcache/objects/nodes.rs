@@ -95,13 +95,14 @@ pub(crate) fn lend(
     around(cache, fetcher, (name, SHARE.to_owned()), SHARE, pod)
 }
 
-/// The Job that brings the model to a node; `commit` is what the other nodes have of a branch, `peer` one of them.
+/// The Job that brings the model to a node; `commit` is what the other nodes have of a branch, `peer` one of them, `room`
+/// the bytes it may have.
 pub(crate) fn bring(
     cache: &ModelCache,
     (fetcher, image): (&Fetcher, &str),
     (node, folder): (&Node, &str),
     (key, commit): (&str, Option<&str>),
-    peer: Option<&str>,
+    (peer, room): (Option<&str>, Option<i64>),
 ) -> Job {
     let mut pinned = cache.clone();
     if let (Some(hub), Some(commit)) = (&mut pinned.spec.source.huggingface, commit) {
@@ -114,6 +115,10 @@ pub(crate) fn bring(
     settle(&mut pod, fetcher, &node.name_any());
     if let (Some(peer), Some(words)) = (peer, &mut pod.containers[0].args) {
         words.insert(1, format!("--peer={peer}"));
+    }
+    if let (Some(room), Some(words)) = (room, &mut pod.containers[0].args) {
+        // With no room at all it finds out how much it needs.
+        words.insert(1, format!("--max-size={}", room.max(1)));
     }
     let name = copy_name(cache, &node.name_any(), key);
     around(cache, fetcher, (name, key.to_owned()), "fetch", pod)

@@ -51,7 +51,7 @@ pub(crate) fn job(
         affinity: Some(away_from_simulated_nodes()),
         tolerations: Some(tolerations(optimize)).filter(|all| !all.is_empty()),
         init_containers: Some(vec![maker(optimize, path)]),
-        containers: vec![publisher(cache, image)],
+        containers: vec![publisher(cache, image, path)],
         volumes: Some(vec![
             claimed("model", &claim, false),
             empty("output"),
@@ -109,7 +109,8 @@ fn maker(optimize: &Optimize, path: &str) -> Container {
     }
 }
 
-fn publisher(cache: &ModelCache, image: &str) -> Container {
+/// It publishes nothing that was made by changing the fetched model: not every node can keep that from being written.
+fn publisher(cache: &ModelCache, image: &str, path: &str) -> Container {
     let words = vec![
         "fetch".to_owned(),
         format!("--to={MOUNT}"),
@@ -117,6 +118,7 @@ fn publisher(cache: &ModelCache, image: &str) -> Container {
         // What was made is what was meant.
         "--all-formats".to_owned(),
         format!("--as=optimized/{}", cache.name_any()),
+        format!("--unchanged={path}"),
         "--".to_owned(),
         OUTPUT.to_owned(),
     ];

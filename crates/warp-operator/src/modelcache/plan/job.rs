@@ -16,7 +16,7 @@ use crate::modelcache::observe::Seen;
 use crate::modelcache::report::{LastWords, last_words};
 
 /// How often a running fetch is asked how far it is.
-const ASK_EVERY: SignedDuration = SignedDuration::from_secs(5);
+pub(super) const ASK_EVERY: SignedDuration = SignedDuration::from_secs(5);
 /// How long the report of a Job that ended is waited for: watches of Jobs and pods are not one.
 pub(super) const REPORT_LIMIT: SignedDuration = SignedDuration::from_mins(2);
 
@@ -98,6 +98,7 @@ fn completed(
     match last_words(pod) {
         Some(LastWords::Fetched(fetched)) => {
             after.path = Some(format!("{MOUNT}/{}", fetched.path));
+            after.verified_files = fetched.verified_files();
             after.commit = Some(fetched.commit);
             after.digest = Some(fetched.digest);
             after.bytes = Some(fetched.bytes);
@@ -107,6 +108,7 @@ fn completed(
             after.path = Some(format!("{MOUNT}/{PRETENDED}"));
             (after.commit, after.digest) = (None, None);
             (after.bytes, after.files) = (Some(0), Some(0));
+            after.verified_files = None;
         }
         Some(LastWords::Failed(_)) | None => {
             let message = format!(

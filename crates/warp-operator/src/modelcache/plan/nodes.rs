@@ -1,28 +1,28 @@
 //! Copies on the disks of nodes: which node gets one next, how each is doing, and which go. The first copy says which
 //! content it is; every other must be the same.
 
+mod evicting;
+mod following;
 mod leaving;
+mod room;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::api::core::v1::Node;
 use kube::{Resource, ResourceExt};
-use warp_api::modelcache::{CopyPhase, MOUNT, ModelPhase, NodeCopies, NodeCopy};
+use warp_api::modelcache::{CopyPhase, NodeCopies, NodeCopy};
 use warp_api::{ModelCache, ModelCacheStatus, label, reason};
 use warp_runtime::plan::Plan;
 
-use super::job::{
-    PRETENDED, REPORT_LIMIT, job_condition, last_failure, phase, pods_of, why_waiting,
-};
-use super::{LISTED, Verdict, complete_verdict, first_of, own_jobs, settings};
+use super::job::{job_condition, phase, pods_of};
+use super::{LISTED, Verdict, complete_verdict, first_of, last_used, own_jobs};
 use crate::ledger::takes_pods;
 use crate::modelcache::objects::content_key;
 use crate::modelcache::objects::nodes::{
-    bring, copy_name, folder, lend, node_label, peer, share_name,
+    bring, copy_name, drop_name, folder, lend, node_label, peer, share_name,
 };
 use crate::modelcache::observe::Seen;
-use crate::modelcache::report::{LastWords, last_words};
+use room::{Room, Say};
 
 pub(super) use leaving::go;
 
@@ -62,13 +62,23 @@ pub(super) fn carry_over(
     copies: &NodeCopies,
     before: &ModelCacheStatus,
     seen: &Seen,
+    now: Timestamp,
     after: &mut ModelCacheStatus,
 ) {
     after.volume = None;
     let kept = |copy: &&NodeCopy| same(copy, seen).is_some() || seen.nodes.is_none();
     after.nodes = before.nodes.iter().filter(kept).cloned().collect();
+    for copy in &mut after.nodes {
+        let folder = folder(copies, &namespace(cache), &copy.content_key);
+        last_used::of_copy(copy, &folder, seen, now);
+    }
+    let of_copies = after.nodes.iter().filter_map(|copy| copy.last_used.clone());
+    after.last_used = of_copies.chain(before.last_used.clone()).max();
     let held = after.nodes.iter().any(|copy| {
-        copy.phase == CopyPhase::Ready && Some(&copy.content_key) == before.content_key.as_ref()
+        // What made room for others comes back as the same model: services that sleep meanwhile keep it.
+        let evicting = copy.phase == CopyPhase::Removing && copy.message.is_some();
+        let there = matches!(copy.phase, CopyPhase::Ready | CopyPhase::Evicted) || evicting;
+        there && Some(&copy.content_key) == before.content_key.as_ref()
     });
     let namespace = namespace(cache);
     let of_ours = |folder: &str| {
@@ -89,6 +99,7 @@ pub(super) fn carry_over(
         after.commit.clone_from(&before.commit);
         after.digest.clone_from(&before.digest);
         (after.bytes, after.files) = (before.bytes, before.files);
+        after.verified_files = before.verified_files;
         after.fetched_at.clone_from(&before.fetched_at);
         after.content_key.clone_from(&before.content_key);
         after.folder.clone_from(&before.folder);
@@ -107,6 +118,8 @@ struct Pass<'a> {
     now: Timestamp,
     /// Names of Jobs that are needed.
     needed: Vec<String>,
+    /// Whether no node has it: what comes first says what it is.
+    nowhere: bool,
 }
 
 pub(super) fn decide(
@@ -130,6 +143,7 @@ pub(super) fn decide(
         key: content_key(&cache.spec),
         now,
         needed: Vec::new(),
+        nowhere: true,
     };
     let mut wanted: Vec<&Node> = nodes
         .iter()
@@ -140,7 +154,8 @@ pub(super) fn decide(
     wanted.sort_by_key(|node| (is_simulated(node), node.name_any()));
     let old = std::mem::take(&mut after.nodes);
     let mut trouble = None;
-    let mut fresh = pass.wanted(&wanted, &old, after, &mut trouble, plan);
+    let room = pass.room(&wanted, &old, after);
+    let mut fresh = pass.wanted((&wanted, &room), &old, after, &mut trouble, plan);
     let complete = after.content_key.as_ref() == Some(&pass.key);
     let leaving: Vec<NodeCopy> = old
         .into_iter()
@@ -168,7 +183,14 @@ pub(super) fn decide(
     pass.label(&after.nodes, plan);
     pass.tidy(plan);
     if complete && ready > 0 {
-        return on_nodes(after, ready, wanted.len());
+        let told = on_nodes(after, ready, wanted.len());
+        return match room.contradiction() {
+            Some(words) => Verdict {
+                message: format!("{}; {words}", told.message),
+                ..told
+            },
+            None => told,
+        };
     }
     if wanted.is_empty() {
         let labels: Vec<String> = copies
@@ -182,7 +204,15 @@ pub(super) fn decide(
         );
         return Verdict::pending(reason::NO_NODES, message);
     }
+    let evicted = after.nodes.iter().any(|copy| {
+        copy.phase == CopyPhase::Evicted
+            || copy.phase == CopyPhase::Removing && copy.content_key == pass.key
+    });
     trouble.unwrap_or_else(|| {
+        if evicted {
+            let message = "no node has a copy: they made room for others, as status.nodes says. One comes back when there is room, or when a pod or a service waits for it";
+            return Verdict::pending(reason::EVICTED, message);
+        }
         Verdict::pending(
             reason::FETCH_PENDING,
             "the first copy is about to be fetched",
@@ -193,18 +223,21 @@ pub(super) fn decide(
 /// What is told of a model that nodes have.
 fn on_nodes(after: &ModelCacheStatus, ready: usize, all: usize) -> Verdict {
     let told = complete_verdict(after);
-    let failed: Vec<String> = after
-        .nodes
-        .iter()
-        .filter(|copy| copy.phase == CopyPhase::Failed)
-        .map(|copy| copy.name.clone())
-        .collect();
-    let failed = match failed.as_slice() {
-        [] => String::new(),
-        names => format!("; it failed on {}, status.nodes says why", first_of(names)),
+    let on = |phase: CopyPhase, words: &str| {
+        let copies = after.nodes.iter().filter(|copy| copy.phase == phase);
+        let names: Vec<String> = copies.map(|copy| copy.name.clone()).collect();
+        match names.as_slice() {
+            [] => String::new(),
+            names => format!("; it {words} {}, status.nodes says why", first_of(names)),
+        }
     };
+    let failed = on(CopyPhase::Failed, "failed on");
+    let evicted = on(CopyPhase::Evicted, "made room for others on");
     Verdict {
-        message: format!("{}, on {ready} of {all} nodes{failed}", told.message),
+        message: format!(
+            "{}, on {ready} of {all} nodes{failed}{evicted}",
+            told.message
+        ),
         ..told
     }
 }
@@ -225,13 +258,15 @@ impl Pass<'_> {
     /// The copies of the nodes that are to have one; `trouble` is what is told while nobody has it.
     fn wanted(
         &mut self,
-        wanted: &[&Node],
+        (wanted, room): (&[&Node], &Room),
         old: &[NodeCopy],
         after: &mut ModelCacheStatus,
         trouble: &mut Option<Verdict>,
         plan: &mut Plan,
     ) -> Vec<NodeCopy> {
         let key = self.key.clone();
+        let ready = |one: &NodeCopy| one.content_key == key && one.phase == CopyPhase::Ready;
+        self.nowhere = !old.iter().any(ready);
         let mut told = Vec::new();
         let mut waiting = Vec::new();
         let mut busy = 0;
@@ -246,6 +281,17 @@ impl Pass<'_> {
             let known = old
                 .iter()
                 .find(|one| one.uid == uid && one.content_key == key);
+            if let Some(known) = known {
+                copy.clone_from(known);
+                (copy.phase, copy.message, copy.fetched_at) = (CopyPhase::Pending, None, None);
+                if let Some(why) = self.goes(known, room) {
+                    if let Some(left) = self.evict(known.clone(), why, plan) {
+                        told.push(left);
+                        continue;
+                    }
+                    (copy.bytes, copy.room) = (None, None);
+                }
+            }
             let name = copy_name(self.cache, &copy.name, &key);
             let is_there = |one: &&NodeCopy| one.phase == CopyPhase::Ready;
             let current = after.content_key.as_ref() == Some(&key);
@@ -255,7 +301,8 @@ impl Pass<'_> {
                 continue;
             }
             let Some(job) = self.job(&name).cloned() else {
-                waiting.push((*node, copy));
+                copy.room = None;
+                waiting.push((*node, copy, known));
                 continue;
             };
             self.needed.push(name);
@@ -286,10 +333,33 @@ impl Pass<'_> {
             // What one node still does is told beside that node.
             (after.job_name, after.deadline) = (None, None);
         }
-        let others = !waiting.is_empty() || busy > 0;
+        // Nobody lends to those that wait for room.
+        let mut coming = waiting.iter().map(|(_, copy, _)| room.say(&copy.uid));
+        let others = coming.any(|say| matches!(say, Say::Come(_))) || busy > 0;
         let lent = self.lent(&told, others, after, plan);
-        for (node, mut copy) in waiting {
-            self.begin(node, &mut copy, (&mut busy, &lent), after, trouble, plan);
+        for (node, mut copy, known) in waiting {
+            let say = room.say(&copy.uid);
+            let refused = match &say {
+                Say::Come(_) => None,
+                Say::Later(reason, words) => Some((*reason, words.clone())),
+            };
+            // What made room stays so until it really comes, or is waited for.
+            let evicted = known.filter(|known| known.phase == CopyPhase::Evicted);
+            let evicted = evicted.filter(|_| self.seen.waiting.is_empty());
+            if let Some((reason, words)) = refused {
+                if evicted.is_none() {
+                    let message = format!("node {}: {words}", copy.name);
+                    trouble.get_or_insert(Verdict::pending(reason, message));
+                }
+                copy.message = Some(words);
+            } else {
+                let at = (node, (say, room));
+                self.begin(at, &mut copy, (&mut busy, &lent), after, trouble, plan);
+            }
+            let name = copy_name(self.cache, &copy.name, &key);
+            if let Some(evicted) = evicted.filter(|_| !self.needed.contains(&name)) {
+                copy = evicted.clone();
+            }
             told.push(copy);
         }
         told
@@ -346,7 +416,7 @@ impl Pass<'_> {
     /// Has a node fetch, if it is its turn.
     fn begin(
         &mut self,
-        node: &Node,
+        (node, (say, room)): (&Node, (Say, &Room)),
         copy: &mut NodeCopy,
         (busy, lent): (&mut usize, &Lent),
         after: &ModelCacheStatus,
@@ -360,6 +430,11 @@ impl Pass<'_> {
             "waits for the first copy"
         } else if *busy >= AT_ONCE {
             "waits for its turn"
+        } else if self
+            .job(&drop_name(self.cache, &copy.name, &self.key))
+            .is_some()
+        {
+            "its earlier copy is being removed"
         } else if *lent == Lent::Soon {
             "waits for a node that lends its copy"
         } else if let Some(image) = &self.seen.fetcher.image {
@@ -371,7 +446,18 @@ impl Pass<'_> {
             };
             let fetcher = (&self.seen.fetcher, &**image);
             let at = (node, &*folder);
-            let job = bring(self.cache, fetcher, at, (&self.key, commit), peer);
+            if let Say::Come(given) = say {
+                copy.room = given;
+                copy.bytes = copy.bytes.or(after.bytes.filter(|_| complete));
+            }
+            let job = bring(
+                self.cache,
+                fetcher,
+                at,
+                (&self.key, commit),
+                (peer, copy.room),
+            );
+            plan.premises.extend(room.premises(&copy.uid));
             self.needed.push(job.name_any());
             plan.create_or_find(&job);
             *busy += 1;
@@ -384,128 +470,6 @@ impl Pass<'_> {
         };
         copy.message = Some(told.to_owned());
     }
-
-    /// How the Job of one node is doing.
-    fn follow(
-        &self,
-        job: &Job,
-        copy: &mut NodeCopy,
-        after: &mut ModelCacheStatus,
-        plan: &mut Plan,
-    ) -> Verdict {
-        let pods = pods_of(self.seen, job);
-        if job.meta().deletion_timestamp.is_some() {
-            copy.message = Some("an earlier fetch is ending".to_owned());
-            return Verdict::pending(reason::FETCH_PENDING, "an earlier fetch is ending");
-        }
-        if let Some((at, ..)) = job_condition(job, "Complete") {
-            return self.completed(job, &pods, at.unwrap_or(self.now), copy, after, plan);
-        }
-        if settings::keep(self.cache, job, plan) == settings::Kept::Anew {
-            let message = "the fetch begins again, as the changed spec says";
-            copy.message = Some(message.to_owned());
-            return Verdict::pending(reason::FETCH_PENDING, message);
-        }
-        if let Some((_, why, message)) = job_condition(job, "Failed") {
-            let (why, words) = match why {
-                "DeadlineExceeded" => (
-                    reason::FETCH_TIMEOUT.to_owned(),
-                    "the fetch took longer than spec.timeout; what came is kept".to_owned(),
-                ),
-                _ => last_failure(&pods)
-                    .unwrap_or_else(|| (reason::FETCH_FAILED.to_owned(), message.to_owned())),
-            };
-            let words = format!(
-                "{words}. delete Job {} to try again, or change the spec",
-                job.name_any()
-            );
-            return failed(copy, &why, &words);
-        }
-        if pods.iter().any(|pod| phase(pod) == "Running") {
-            copy.phase = CopyPhase::Fetching;
-            let message = format!(
-                "node {} fetches {}",
-                copy.name,
-                self.cache.spec.source.word()
-            );
-            return Verdict::new(ModelPhase::Fetching, reason::FETCHING, message);
-        }
-        let waits = pods.iter().find_map(|pod| why_waiting(pod));
-        let (why, words) = waits.unwrap_or_else(|| {
-            let words = format!("Job {} has not started its pod", job.name_any());
-            (reason::FETCH_PENDING, words)
-        });
-        copy.message = Some(words.clone());
-        Verdict::pending(why, words)
-    }
-
-    fn completed(
-        &self,
-        job: &Job,
-        pods: &[&Pod],
-        at: Timestamp,
-        copy: &mut NodeCopy,
-        after: &mut ModelCacheStatus,
-        plan: &mut Plan,
-    ) -> Verdict {
-        let Some(pod) = pods.iter().find(|pod| phase(pod) == "Succeeded") else {
-            let until = at.checked_add(REPORT_LIMIT).unwrap_or(self.now);
-            if self.now >= until {
-                plan.delete_version(job);
-            } else {
-                plan.look_again(until);
-            }
-            copy.phase = CopyPhase::Fetching;
-            let message = "the fetch has ended; its report is waited for";
-            copy.message = Some(message.to_owned());
-            return Verdict::new(ModelPhase::Fetching, reason::FETCHING, message);
-        };
-        let first = after.content_key.as_ref() != Some(&self.key);
-        let differs = "what came is not what the other nodes have: the source has changed. Name a revision that stays";
-        match last_words(pod) {
-            Some(LastWords::Fetched(fetched)) if first => {
-                after.path = Some(format!("{MOUNT}/{}", fetched.path));
-                after.commit = Some(fetched.commit);
-                after.digest = Some(fetched.digest);
-                (after.bytes, after.files) = (Some(fetched.bytes), Some(fetched.files));
-            }
-            Some(LastWords::Fetched(fetched)) => {
-                if after.digest.as_ref() != Some(&fetched.digest) {
-                    return failed(copy, "ContentMismatch", differs);
-                }
-            }
-            Some(LastWords::Simulated {}) if first => {
-                after.path = Some(format!("{MOUNT}/{PRETENDED}"));
-                (after.commit, after.digest) = (None, None);
-                (after.bytes, after.files) = (Some(0), Some(0));
-            }
-            Some(LastWords::Simulated {}) => {
-                if after.commit.is_some() {
-                    let words = "pretended: the node is simulated and holds no files";
-                    return failed(copy, reason::SIMULATED_FETCH, words);
-                }
-            }
-            Some(LastWords::Failed(_)) | None => {
-                let words = format!(
-                    "Job {} ended well and pod {} left no report: an image that is not warp's says nothing. Mend that, then delete the Job",
-                    job.name_any(),
-                    pod.name_any()
-                );
-                return failed(copy, reason::NO_REPORT, &words);
-            }
-        }
-        if first {
-            let namespace = namespace(self.cache);
-            after.fetched_at = Some(Time(at));
-            after.content_key = Some(self.key.clone());
-            after.folder = Some(self.folder(&self.key));
-            after.node_label = Some(node_label(&namespace, &self.key));
-        }
-        copy.phase = CopyPhase::Ready;
-        copy.message = None;
-        copy.fetched_at = Some(Time(at));
-        Verdict::new(ModelPhase::Ready, reason::MODEL_FETCHED, "")
-    }
 }
 
 /// From where a copy can be had besides the source.
@@ -514,11 +478,4 @@ enum Lent {
     Nowhere,
     Soon,
     At(String),
-}
-
-fn failed(copy: &mut NodeCopy, why: &str, words: &str) -> Verdict {
-    copy.phase = CopyPhase::Failed;
-    copy.message = Some(format!("{why}: {words}"));
-    let message = format!("on node {}: {words}", copy.name);
-    Verdict::new(ModelPhase::Failed, why, message)
 }

@@ -37,6 +37,17 @@ pub(super) fn wanted<'a>(cache: &'a ModelCache, after: &ModelCacheStatus) -> Opt
     })
 }
 
+/// The run of optimize that changed the model it was made of, as long as that was not fetched again since.
+pub(super) fn spoiler(cache: &ModelCache, seen: &Seen, after: &ModelCacheStatus) -> Option<String> {
+    let optimize = cache.spec.optimize.as_ref()?;
+    let name = job_name(cache, &key(optimize, after));
+    let job = own_jobs(cache, seen).find(|job| job.name_any() == name)?;
+    let (failed_at, ..) = job_condition(job, "Failed")?;
+    let (reason, _) = last_failure(&pods_of(seen, job))?;
+    let fetched_at = after.fetched_at.as_ref().map(|time| time.0);
+    (reason == reason::MODEL_CHANGED && failed_at >= fetched_at).then_some(name)
+}
+
 pub(super) fn decide(
     cache: &ModelCache,
     seen: &Seen,

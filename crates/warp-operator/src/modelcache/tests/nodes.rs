@@ -276,6 +276,39 @@ fn a_node_without_the_labels_loses_its_copy_when_nobody_uses_it() {
 }
 
 #[test]
+fn each_copy_tells_who_uses_it_and_when_it_was_last_used() {
+    let mut cache = ready_on(&["a", "b"]);
+    let mut seen = among(&["a", "b"]);
+    let mount = |node: &str| FolderMount {
+        pod: "engine".to_owned(),
+        node: node.to_owned(),
+        folder: format!("/var/lib/warp/models/default/{}", key()),
+    };
+    // One that waits for its node mounts nothing yet.
+    seen.mounts = vec![mount("")];
+    assert_eq!(status(&plan(&cache, &seen, now())).last_used, None);
+    seen.mounts = vec![mount("b")];
+    let told = status(&plan(&cache, &seen, now()));
+    let uses = told.nodes.iter();
+    let uses: Vec<_> = uses
+        .map(|copy| (copy.user_count, copy.last_used.clone()))
+        .collect();
+    assert_eq!(uses, [(0, None), (1, Some(Time(now())))]);
+    assert_eq!(told.last_used, Some(Time(now())));
+    cache.status = Some(told);
+    seen.mounts.clear();
+    let ended = now() + jiff::SignedDuration::from_mins(5);
+    seen.past_mounts = vec![(mount("b"), ended)];
+    let later = now() + jiff::SignedDuration::from_mins(9);
+    let told = status(&plan(&cache, &seen, later));
+    assert_eq!(told.nodes[1].last_used, Some(Time(ended)));
+    assert_eq!(
+        (told.nodes[1].user_count, told.last_used),
+        (0, Some(Time(ended)))
+    );
+}
+
+#[test]
 fn a_cache_goes_with_its_last_copy() {
     let mut cache = ready_on(&["a"]);
     cache.metadata.deletion_timestamp = Some(Time(now()));

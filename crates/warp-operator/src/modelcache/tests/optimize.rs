@@ -90,6 +90,10 @@ fn the_fetched_model_is_read_only_to_the_container_and_only_warp_publishes() {
     let publisher = &pod["containers"][0];
     assert_eq!(publisher["args"][0], "fetch");
     assert_eq!(publisher["args"][4], "--as=optimized/m");
+    assert_eq!(
+        publisher["args"][5],
+        format!("--unchanged=/models/models--org--tiny/snapshots/{COMMIT}")
+    );
     assert_eq!(publisher["volumeMounts"][1]["readOnly"], true);
     let annotations = &job["spec"]["template"]["metadata"]["annotations"];
     assert_eq!(
@@ -177,4 +181,42 @@ fn a_failure_says_why_keeps_the_good_one_and_is_not_repeated_by_itself() {
         assert!(message.contains(part), "{message}");
     }
     assert_eq!(told.commit.as_deref(), Some(COMMIT));
+}
+
+#[test]
+fn a_run_that_changed_the_fetched_model_has_it_fetched_again_and_is_not_repeated() {
+    let mut it = optimized(json!({}));
+    it.status.as_mut().expect("a status").fetched_at = Some(typed(json!("2026-11-16T11:00:00Z")));
+    let failed = json!({"conditions": [{
+        "type": "Failed", "status": "True", "reason": "PodFailurePolicy",
+        "lastTransitionTime": "2026-11-16T11:30:00Z",
+    }]});
+    let words = json!({"failed": {
+        "reason": "ModelChanged", "message": "org/tiny is not what was published", "permanent": true,
+    }});
+    let run = with_run(&it, failed);
+    let run = with_pod(run, "uid-optim", "Failed", Some(&words.to_string()));
+    let again = plan(&it, &run, now());
+    assert_eq!(
+        (creates(&again), deletes(&again)),
+        (vec!["Job".to_owned()], 0)
+    );
+    assert_eq!(job_of(&again)["metadata"]["name"], job_name(&it).as_str());
+    let told = status(&again);
+    assert_eq!(told.path, None, "what is there is not served");
+    let message = told.message.clone().unwrap_or_default();
+    assert!(message.contains("changed the fetched model"), "{message}");
+    // It is there again: the run has failed for good, and says why.
+    it.status = Some(ModelCacheStatus {
+        content_key: Some(content_key(&it.spec)),
+        path: Some("/models/again".to_owned()),
+        fetched_at: Some(typed(json!("2026-11-16T11:40:00Z"))),
+        ..told
+    });
+    let after = plan(&it, &run, now());
+    assert_eq!((creates(&after).len(), deletes(&after)), (0, 0));
+    let told = status(&after);
+    assert_eq!(told.phase, ModelPhase::Failed);
+    assert_eq!(ready(&told), ("False", "ModelChanged"));
+    assert_eq!(told.path.as_deref(), Some("/models/again"));
 }

@@ -16,6 +16,8 @@ pub(in crate::placement) struct Waiting {
     pub(super) who: Whose,
     pub(in crate::placement) claimant: Arc<dyn Claimant>,
     pub(in crate::placement) shape: ShapeId,
+    /// Claims of its shape stand for each other.
+    pub(in crate::placement) is_like_others: bool,
     pub(in crate::placement) namespace: usize,
     /// What was found out about this one and holds for no other.
     pub(in crate::placement) own: Option<Own>,
@@ -26,12 +28,13 @@ pub(in crate::placement) struct Waiting {
     pub(super) told: Option<Told>,
 }
 
-/// What one in line was last told.
+/// What one in line was last told, about the generation it stands in line with.
 #[derive(Debug)]
 pub(super) struct Told {
     verdict: Arc<Verdict>,
+    /// Its reason is that there is no room.
+    lacks_room: bool,
     position: usize,
-    generation: i64,
     since: Timestamp,
     /// When it was last found that this is still all there is to say.
     confirmed: Timestamp,
@@ -57,15 +60,14 @@ impl Waiting {
         position: usize,
         now: Timestamp,
     ) -> News {
-        let generation = self.claimant.claim().generation;
-        let Some(told) = self
-            .told
-            .as_mut()
-            .filter(|told| told.generation == generation)
-        else {
+        let Some(told) = self.told.as_mut() else {
             return News::Now;
         };
         let same = Arc::ptr_eq(&told.verdict, verdict) || *told.verdict == **verdict;
+        if same {
+            // The next comparison need not read them.
+            told.verdict.clone_from(verdict);
+        }
         if same && !moved(Some(told.position), Some(position)) {
             if !brief {
                 told.confirmed = now;
@@ -81,10 +83,8 @@ impl Waiting {
 
     /// Whether it has been told so recently why it waits that it hears of another reason only.
     pub(in crate::placement) fn has_just_heard(&self, now: Timestamp) -> bool {
-        let generation = self.claimant.claim().generation;
         self.told.as_ref().is_some_and(|told| {
-            told.generation == generation
-                && told.verdict.reason == warp_api::reason::WAITING_FOR_CAPACITY
+            told.lacks_room
                 && (is_fresh(told.since, now) || now.duration_since(told.confirmed) < CONFIRMED)
         })
     }
@@ -97,9 +97,9 @@ impl Waiting {
         now: Timestamp,
     ) {
         self.told = Some(Told {
+            lacks_room: verdict.reason == warp_api::reason::WAITING_FOR_CAPACITY,
             verdict,
             position,
-            generation: self.claimant.claim().generation,
             since: now,
             confirmed: now,
         });

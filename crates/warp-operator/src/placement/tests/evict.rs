@@ -1,9 +1,11 @@
 //! Who goes for whom.
 
 use super::*;
+use warp_core::schedule::keep::Ending;
 use warp_runtime::cache::Key;
 
 use crate::placement::{Cause, Evictable, Runner, Runs};
+use crate::workload::{Class, Given};
 
 /// Running work that only says what it is.
 #[derive(Debug)]
@@ -187,4 +189,70 @@ fn a_tenant_decides_for_work_that_does_not_say() {
         tenant(true),
     );
     assert_eq!(going(&decision), ["r"]);
+}
+
+/// A claim of a class that evicts nobody.
+fn patient(name: &str, gpus: u32) -> Arc<dyn Claimant> {
+    let class = k8s_openapi::api::scheduling::v1::PriorityClass {
+        value: 1000,
+        preemption_policy: Some("Never".to_owned()),
+        ..Default::default()
+    };
+    let given = Given {
+        class: Some(Class::from(&class)),
+        ..Given::default()
+    };
+    let seen = Seen {
+        given,
+        ..Seen::default()
+    };
+    let asks = workload(
+        name,
+        json!({"gpuCount": gpus, "priorityClassName": "patient"}),
+    );
+    Arc::new(Asking::new(&Cache::new(&[]), asks, seen, now()).expect("its spec is right"))
+}
+
+#[test]
+fn who_evicts_nobody_and_is_first_keeps_nobody_of_its_rank_from_evicting() {
+    let mut ledger = ledger::build(&[node("a", 4, json!({}))], &[], &[]);
+    let running = runs("r", 4, Priority::Low, 90);
+    let there = [workload("r", json!({"gpuCount": 4}))];
+    assert!(chosen(&decide(&mut ledger, &there)[0]).is_some());
+    let first = patient("first", 4);
+    let second = claimant(&workload(
+        "second",
+        json!({"gpuCount": 4, "priority": "high"}),
+    ));
+    let settings = Settings::default();
+    let endings = || {
+        let unknown = |name: &str| (format!("{name}-uid-0000"), Ending::Unknown);
+        ["r", "second"].map(unknown).into()
+    };
+    let pass = |ledger: &mut Ledger, before: Vec<Held>, who: &[&Arc<dyn Claimant>]| {
+        let line = Line::new(QueuePolicy::Easy, now(), endings, before);
+        let runners = vec![Arc::new(Stands(running.clone())) as Arc<dyn Runner>];
+        let evictable = Evictable::new(runners, now(), settings.min_run_time);
+        let mut desk = Desk::new(&[], Quotas::default(), Tenancy::default(), line, &settings)
+            .evicting(evictable);
+        let each = who.iter().map(|one| desk.decide(ledger, &***one));
+        let decisions: Vec<Decision> = each.collect();
+        (decisions, desk.line().held().to_vec())
+    };
+    let (decisions, held) = pass(&mut ledger, Vec::new(), &[&first, &second]);
+    let (reason, message) = verdict(&decisions[0]);
+    assert_eq!(reason, reason::WAITING_FOR_CAPACITY);
+    assert!(message.contains("node a is kept for it"), "{message}");
+    assert_eq!(going(&decisions[1]), ["r"]);
+    // What has gone for the second is not the first's, which asked nobody.
+    ledger.fleet.release("r-uid-0000").expect("it ran");
+    let (decisions, held) = pass(&mut ledger, held, &[&first, &second]);
+    assert_eq!(chosen(&decisions[0]), None);
+    assert_eq!(chosen(&decisions[1]).as_deref(), Some("a"));
+    // Work that has another rank keeps off as before.
+    ledger.fleet.release("second-uid-0000").expect("it ran");
+    let normal = claimant(&workload("normal", json!({"gpuCount": 4})));
+    let (decisions, _) = pass(&mut ledger, held, &[&first, &normal]);
+    assert_eq!(chosen(&decisions[0]).as_deref(), Some("a"));
+    assert_eq!(chosen(&decisions[1]), None);
 }

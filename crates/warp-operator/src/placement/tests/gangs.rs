@@ -154,6 +154,26 @@ fn a_required_level_holds_all_members_and_a_preferred_one_if_it_can() {
     assert_eq!(nodes_of(&three).len(), 3);
 }
 
+#[test]
+fn a_gang_that_must_be_together_waits_where_it_would_fit_and_not_where_it_never_does() {
+    // Idle, and too small for any member: it comes as far as the others, which are full.
+    let small = zoned("s", 1, "west");
+    let nodes = [zoned("a", 4, "north"), zoned("b", 4, "south"), small];
+    let near = json!({"topology": {"level": "zone"}});
+    let wanted = [
+        workload("v", json!({"gpuCount": 4})),
+        workload("w", json!({"gpuCount": 3})),
+        gang("g", 2, 2, near.clone()),
+        gang("never", 3, 2, near),
+    ];
+    let decisions = decide(&mut ledger::build(&nodes, &[], &[]), &wanted);
+    let (reason, said) = verdict(&decisions[2]);
+    assert_eq!(reason, reason::WAITING_FOR_CAPACITY, "{said}");
+    assert!(said.contains("in one zone: 0 of 2 members fit"), "{said}");
+    assert!(!said.contains("affinity"), "it asked for none: {said}");
+    assert_eq!(verdict(&decisions[3]).0, reason::NEVER_FITS);
+}
+
 /// Decisions on a cluster that has levels of its own.
 fn with_levels(
     levels: &str,

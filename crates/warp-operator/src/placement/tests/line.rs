@@ -67,6 +67,32 @@ fn gpus(name: &str, count: u32) -> Arc<GPUWorkload> {
 }
 
 #[test]
+fn of_the_places_a_gang_may_be_in_the_one_that_lacks_least_is_kept() {
+    let zoned =
+        |name: &str, zone: &str| node(name, 4, json!({"topology.kubernetes.io/zone": zone}));
+    // The one that lacks less comes later by its name.
+    let mut passes = Passes::over(
+        &[zoned("a", "north"), zoned("b", "south")],
+        QueuePolicy::Easy,
+    );
+    let on = |name: &str, gpus: u32, zone: &str| {
+        let here = json!({"topology.kubernetes.io/zone": zone});
+        let spec = json!({"nodeSelector": here, "containers": [{"name": "main", "image": "i"}]});
+        workload(
+            name,
+            json!({"gpuCount": gpus, "image": null, "podTemplate": {"spec": spec}}),
+        )
+    };
+    let running = places(&passes.pass(&[on("v", 4, "north"), on("w", 1, "south")]));
+    assert_eq!(running, ["a", "b"]);
+    let near = json!({"gpuCount": 2, "replicas": 2, "topology": {"level": "zone"}});
+    let decisions = passes.pass(&[workload("g", near), gpus("small", 1)]);
+    let (_, message) = verdict(&decisions[0]);
+    assert!(message.contains("node b is kept for it"), "{message}");
+    assert_eq!(places(&decisions), [WAITS, WAITS], "small work keeps off");
+}
+
+#[test]
 fn small_work_that_keeps_coming_does_not_hold_wide_work_up() {
     let nodes = [node("a", 4, json!({})), node("b", 4, json!({}))];
     let mut passes = Passes::over(&nodes, QueuePolicy::Easy);

@@ -25,7 +25,7 @@ pub(super) fn of(tenant: &Tenant, known: &Catalogue, there: &BTreeSet<String>) -
 fn is_known(name: &str, known: &Catalogue, there: &BTreeSet<String>) -> bool {
     Vendor::ALL
         .into_iter()
-        .any(|vendor| vendor.as_str() == name)
+        .any(|vendor| vendor.as_str().eq_ignore_ascii_case(name))
         || !known.named(name).is_empty()
         || there.contains(name)
 }
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn a_quota_of_a_gpu_nobody_knows_is_told_with_what_was_meant() {
         let line = |gpu: &str| json!({"quota": [{"gpu": gpu, "nominal": 1}]});
-        for known in ["H100", "A100-80GB", "nvidia", "amd", "Own-Make-7"] {
+        for known in ["H100", "A100-80GB", "nvidia", "AMD", "Own-Make-7"] {
             assert_eq!(said(&line(known)), None, "{known}");
         }
         let told = said(&line("H10O")).expect("it is told");

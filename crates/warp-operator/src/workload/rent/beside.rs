@@ -97,7 +97,8 @@ fn coming(request: &GPURequest, now: Timestamp) -> Option<&RequestAttempt> {
     let mut open = status.attempts.iter();
     open.find(|attempt| {
         let stays = attempt.ending.is_none() && attempt.noticed_at.is_none();
-        attempt.outcome.is_none() && stays
+        // A container is one pod's.
+        attempt.outcome.is_none() && stays && !attempt.is_container()
     })
 }
 

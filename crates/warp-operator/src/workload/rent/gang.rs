@@ -3,19 +3,80 @@
 use std::sync::Arc;
 
 use kube::{Resource, ResourceExt};
+use serde_json::json;
+use warp_api::price::Price;
 use warp_api::workload::RentStatus;
 use warp_api::{GPURequest, RequestPhase, reason};
+use warp_cloud::Decimal;
 use warp_runtime::plan::Plan;
 
 use super::{
-    DECISIVE, LOOK, Several, TURN, Waiting, attempts, give_up, gpus, name, phase, several, slowest,
-    spent,
+    DECISIVE, LOOK, Several, TURN, Waiting, attempts, give_up, gpus, is_unbought, name, phase,
+    several, slowest, spent,
 };
 use crate::clock;
 
 impl Waiting<'_> {
+    /// What is to be said where one machine was asked for and only several hold the gang: that request is taken back as
+    /// soon as they are within the price.
+    pub(super) fn instead_of(&self, steps: &mut Plan, request: &GPURequest) -> Option<String> {
+        let waits = request.meta().deletion_timestamp.is_none()
+            && !phase(request).is_final()
+            && is_unbought(request)
+            && self.rented.pack.is_none();
+        match self.rented.several.as_ref().filter(|_| waits)? {
+            Err(problem) => Some(format!("no machines are rented for it: {problem}")),
+            Ok(several) => {
+                give_up(
+                    steps,
+                    request,
+                    "several machines hold it, and no single one",
+                );
+                Some(format!(
+                    "{} machines are rented for it instead of one",
+                    several.count()
+                ))
+            }
+        }
+    }
+
+    /// Gives the requests of a set what spec.rent.maxPrice allows now.
+    fn allow(&self, steps: &mut Plan, requests: &[&GPURequest]) {
+        let shares = self.shares(requests);
+        for (request, share) in &shares {
+            steps.merge(*request, json!({"spec": {"maxPrice": share}}));
+        }
+        if !shares.is_empty() {
+            steps.because("spec.rent changed");
+        }
+    }
+
+    /// The share of spec.rent.maxPrice each request of a set is to have, where that is another by now and nothing is bought.
+    pub(super) fn shares<'r>(&self, requests: &[&'r GPURequest]) -> Vec<(&'r GPURequest, Price)> {
+        let Ok(most) = self.rent.max_price.decimal() else {
+            return Vec::new();
+        };
+        let limit = |one: &GPURequest| one.spec.max_price.as_ref()?.decimal().ok();
+        let all: Decimal = requests.iter().filter_map(|one| limit(one)).sum();
+        // Shares are rounded down, each by less than a ten-thousandth.
+        let rounded = Decimal::new(i64::try_from(requests.len()).unwrap_or(i64::MAX), 4);
+        let same = all <= most && most - all < rounded;
+        if same || all.is_zero() || !requests.iter().all(|one| is_unbought(one)) {
+            return Vec::new();
+        }
+        let shares = requests.iter().filter_map(|one| Some((*one, limit(one)?)));
+        shares
+            .map(|(request, own)| (request, several::share(most, own, all)))
+            .collect()
+    }
+
     /// What is to be said of the requests of several machines; none when the next ones may be made.
-    pub(super) fn after_them(state: &RentStatus, requests: &[&GPURequest]) -> Option<String> {
+    pub(super) fn after_them(
+        &self,
+        steps: &mut Plan,
+        state: &RentStatus,
+        requests: &[&GPURequest],
+    ) -> Option<String> {
         let going = |request: &&&GPURequest| request.meta().deletion_timestamp.is_some();
         if let Some(request) = requests.iter().find(going) {
             return Some(format!(
@@ -25,16 +86,28 @@ impl Waiting<'_> {
         }
         let names: Vec<String> = requests.iter().map(|request| request.name_any()).collect();
         let names = names.join(", ");
+        let all = state.others.len() + 1;
+        if requests.len() < all {
+            // Somebody deleted one: what is left of the set holds nobody, and costs.
+            for request in requests {
+                give_up(steps, request, "another of its set is gone");
+            }
+            return Some(format!(
+                "{} of the {all} GPURequests that rented for it together are gone: {names} are given back, then all are rented again",
+                all - requests.len()
+            ));
+        }
         let says = |request: &GPURequest| {
             let said = request.status.as_ref().and_then(|one| one.message.clone());
             said.unwrap_or_else(|| "it is being looked at".to_owned())
         };
         let open = requests.iter().find(|one| !phase(one).is_final());
         if let Some(open) = open {
+            self.allow(steps, requests);
             let slowest = slowest(requests).unwrap_or(open);
             return Some(format!(
                 "GPURequests {names} rent {} machines for it together, all or none: {}",
-                state.others.len() + 1,
+                all,
                 says(slowest)
             ));
         }
@@ -120,7 +193,11 @@ impl Waiting<'_> {
     }
 
     /// The requests of that number for several machines, or why there can be none.
-    fn requests(&self, several: &Several, number: i32) -> Result<Vec<GPURequest>, String> {
+    pub(super) fn requests(
+        &self,
+        several: &Several,
+        number: i32,
+    ) -> Result<Vec<GPURequest>, String> {
         if let Some(closed) = &self.rented.closed {
             return Err(closed.clone());
         }

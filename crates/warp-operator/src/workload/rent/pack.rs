@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
-use warp_api::cloudprovider::CloudOffer;
+use warp_api::cloudprovider::{BootstrapType, CloudOffer};
 use warp_api::workload::{GpuAsk, Rent};
 use warp_api::{CloudProvider, GPURequest, GPUWorkload, condition};
 use warp_cloud::Decimal;
@@ -118,7 +118,12 @@ pub(super) fn usable<'a>(
             && provider.spec.enabled
             && provider.meta().deletion_timestamp.is_none()
     };
-    let usable = providers.iter().filter(named).filter(ready);
+    // A container is one pod's: neither several workloads nor the members of a gang share it.
+    let shares = |provider: &&Arc<CloudProvider>| {
+        let bootstrap = provider.spec.bootstrap.as_ref();
+        bootstrap.is_none_or(|said| said.kind != BootstrapType::Container)
+    };
+    let usable = providers.iter().filter(named).filter(ready).filter(shares);
     let offers = usable.flat_map(|provider| {
         let offers = provider.status.iter().flat_map(|status| &status.offers);
         offers.map(move |offer| (&**provider, offer))

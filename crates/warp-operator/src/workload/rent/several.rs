@@ -17,6 +17,8 @@ use super::pack::{UNIT, usable};
 
 /// More machines are not bought together.
 const MOST: usize = 16;
+/// More GPUs are not asked for in one machine.
+const MOST_GPUS: i32 = 16;
 
 /// A model in one region of one cloud: between others the members of a gang would hardly hear each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,14 +52,17 @@ pub(crate) fn plan(
         return None;
     }
     let mut places: BTreeMap<Place, Vec<Kind>> = BTreeMap::new();
+    let mut alone: Option<u64> = None;
     for (provider, offer, price) in usable(rent, providers) {
         let total = u32::try_from(workload.spec.total_gpus()).ok()?;
         if !holds(&ask, &offer.gpu) {
             continue;
         }
-        let cheap = Decimal::from(price) <= most * Decimal::from(UNIT);
-        if offer.gpus >= total && cheap {
-            return None;
+        if offer.gpus >= total {
+            if Decimal::from(price) <= most * Decimal::from(UNIT) {
+                return None;
+            }
+            alone = Some(alone.map_or(price, |known| known.min(price)));
         }
         let place = Place {
             provider: provider.name_any(),
@@ -95,8 +100,12 @@ pub(crate) fn plan(
             words(&tried)
         )));
     }
-    // One machine may be sold that holds it: its request says what there is.
-    if workload.spec.total_gpus() <= 16 {
+    // Where one machine is cheaper, or none is sold at all, the request for one says what there is.
+    let dearer = match (cheapest, alone) {
+        (Some(several), Some(alone)) => alone <= several,
+        (cheapest, _) => cheapest.is_none(),
+    };
+    if dearer && workload.spec.total_gpus() <= MOST_GPUS {
         return None;
     }
     let needs = workload.spec.describe_ask();
@@ -148,7 +157,17 @@ fn words(places: &[Place]) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
+/// The part of a price that one machine may cost, rounded down: together they are never more than was allowed.
+pub(super) fn share(whole: Decimal, own: Decimal, all: Decimal) -> Price {
+    let part = (whole * own / all).trunc_with_scale(4).normalize();
+    Price(serde_json::Value::String(part.to_string()))
+}
+
 impl Several {
+    pub(super) fn count(&self) -> usize {
+        self.machines.len()
+    }
+
     /// What the request of each machine says, from what one for all of them would. `name` is the same in all.
     pub(super) fn specs(
         &self,
@@ -157,12 +176,9 @@ impl Several {
         within: Option<&str>,
     ) -> Vec<GPURequestSpec> {
         let all: u64 = self.machines.iter().map(|(_, price)| *price).sum();
-        let share = |price: Option<&Price>, own: u64| {
+        let part = |price: Option<&Price>, own: u64| {
             let whole = price?.decimal().ok()?;
-            let part = whole * Decimal::from(own) / Decimal::from(all.max(1));
-            // Rounded down: together they are never more than was allowed.
-            let part = part.trunc_with_scale(4).normalize();
-            Some(Price(serde_json::Value::String(part.to_string())))
+            Some(share(whole, Decimal::from(own), Decimal::from(all.max(1))))
         };
         let each = self.machines.iter().map(|(gpus, price)| GPURequestSpec {
             provider: Some(self.place.provider.clone()),
@@ -171,8 +187,8 @@ impl Several {
             gpu_models: vec![self.place.model.clone()],
             gpu_vendor: None,
             gpu_count: i32::try_from(*gpus).unwrap_or(i32::MAX),
-            max_price: share(whole.max_price.as_ref(), *price),
-            max_total_price: share(whole.max_total_price.as_ref(), *price),
+            max_price: part(whole.max_price.as_ref(), *price),
+            max_total_price: part(whole.max_total_price.as_ref(), *price),
             together: Some(Together {
                 name: name.to_owned(),
                 machines: i32::try_from(self.machines.len()).unwrap_or(i32::MAX),

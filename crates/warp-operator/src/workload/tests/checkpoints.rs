@@ -42,8 +42,7 @@ fn env(job: &Value, name: &str) -> Option<String> {
 
 #[test]
 fn a_pod_is_told_how_it_is_asked_to_end_and_which_attempt_it_is() {
-    let saves =
-        json!({"checkpoint": {"signal": "SIGUSR1", "gracePeriod": "2m", "annotation": "a/saved"}});
+    let saves = json!({"checkpoint": {"signal": "SIGUSR1", "gracePeriod": "2m", "annotation": "a/saved", "path": "/saved"}});
     let first = made(saves.clone(), json!(null), 0);
     let template = &first["spec"]["template"];
     let pod = &template["spec"];
@@ -52,6 +51,8 @@ fn a_pod_is_told_how_it_is_asked_to_end_and_which_attempt_it_is() {
     assert_eq!(pod["os"]["name"], "linux");
     let named = &template["metadata"]["annotations"]["gpu.warp.dev/checkpoint-annotation"];
     assert_eq!(named, "a/saved");
+    let path = &template["metadata"]["annotations"]["gpu.warp.dev/checkpoint-path"];
+    assert_eq!(path, "/saved");
     assert_eq!(env(&first, "ATTEMPT").as_deref(), Some("0"));
     assert_eq!(env(&first, "RESUME"), None, "there is nothing to resume");
     let second = made(saves.clone(), json!({"disruptions": 1}), 1);
@@ -162,6 +163,17 @@ fn what_a_pod_says_is_known_better_than_what_its_period_promises() {
     assert_eq!((last, lost), (Some(told), None));
     let (last, _) = after(both(), said("just now"), json!(null));
     assert_eq!(last.unwrap().0, CheckpointEvidence::Period);
+    // What its node saw counts where it says nothing itself, and only where it names a path.
+    let seen = || {
+        let file = "gpu.warp.dev/checkpoint-file-time";
+        Some(ended(143, json!({file: "2026-11-15T11:57:00Z"})))
+    };
+    let by_file = json!({"period": "1m", "annotation": "a/saved", "path": "/saved"});
+    let (last, lost) = after(by_file, seen(), json!(null));
+    let told = (CheckpointEvidence::File, "2026-11-15T11:57:00Z".to_owned());
+    assert_eq!((last, lost), (Some(told), Some(360)));
+    let (last, _) = after(both(), seen(), json!(null));
+    assert_eq!(last.unwrap().0, CheckpointEvidence::Period);
     let never = json!({"period": "1h"});
     assert_eq!(
         after(never, Some(ended(143, json!({}))), json!(null)),
@@ -194,7 +206,14 @@ fn the_cost_of_an_eviction_is_what_is_not_saved() {
     )];
     let lost = |checkpoint: Value| {
         let it = Arc::new(workload(json!({"checkpoint": checkpoint}), json!(null)));
-        let runs = Running::of(&it, &jobs, &pods, Given::default(), now()).unwrap();
+        let runs = Running::of(
+            &it,
+            &jobs,
+            &pods,
+            (Given::default(), &Arc::default()),
+            now(),
+        )
+        .unwrap();
         runs.runs().lost_gpu_seconds(now())
     };
     assert_eq!(lost(json!(null)), 1200);

@@ -112,26 +112,35 @@ fn only_work_whose_pods_are_all_on_their_nodes_can_make_room() {
         &one,
         &jobs,
         std::slice::from_ref(&bound),
-        Given::default(),
+        (Given::default(), &Arc::default()),
         now(),
     )
     .unwrap();
     assert_eq!(runs.runs().works.len(), 1);
     assert_eq!(runs.runs().gpus, 2);
     assert!(runs.runs().evicted_for.is_none());
-    assert!(Running::of(&one, &jobs, &[], Given::default(), now()).is_none());
+    assert!(Running::of(&one, &jobs, &[], (Given::default(), &Arc::default()), now()).is_none());
     let unbound = pod(
         json!({}),
         json!({"nodeName": null}),
         json!({"phase": "Pending"}),
     );
-    assert!(Running::of(&one, &jobs, &[unbound], Given::default(), now()).is_none());
+    assert!(
+        Running::of(
+            &one,
+            &jobs,
+            &[unbound],
+            (Given::default(), &Arc::default()),
+            now()
+        )
+        .is_none()
+    );
     assert!(
         Running::of(
             &one,
             &[job(0, json!([]))],
             &[bound],
-            Given::default(),
+            (Given::default(), &Arc::default()),
             now()
         )
         .is_none(),

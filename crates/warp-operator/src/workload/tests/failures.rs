@@ -53,6 +53,14 @@ fn trouble_at_the_start_names_cause_next_step_and_deadline() {
     );
     assert_eq!(said(&missing).1, reason::VOLUME_NOT_READY);
     assert!(deletes(&missing).is_empty(), "another node would not help");
+    // As kube-scheduler says it: nothing is said twice.
+    let twice = planned(
+        &workload(json!({}), json!(null)),
+        &one_pod(unschedulable(
+            "0/3 nodes are available: persistentvolumeclaim \"set\" not found. not found",
+        )),
+    );
+    assert_eq!(message(&twice), message(&missing));
 }
 
 #[test]
@@ -346,6 +354,27 @@ fn a_pod_deleted_by_hand_is_called_that() {
     // One that had failed before somebody tidied it away failed by itself.
     let plan = killed("2026-11-15T11:59:00Z");
     assert_eq!(plan.events[0].reason, reason::NON_ZERO_EXIT);
+}
+
+#[test]
+fn a_kubelets_last_delete_does_not_hide_that_a_pod_was_deleted() {
+    // It puts its own time, a second after the container's end, in the place of the first one's.
+    let gone =
+        json!({"deletionTimestamp": "2026-11-15T11:59:06Z", "deletionGracePeriodSeconds": 0});
+    let told = |code: i32, finished: &str| {
+        let mut status = ended(code, "Error");
+        status["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = json!(finished);
+        let mut seen = one_pod(pod(gone.clone(), json!({}), status));
+        seen.jobs = vec![job(0, failed_job("BackoffLimitExceeded"))];
+        let plan = planned(&workload(json!({}), json!(null)), &seen);
+        plan.events[0].reason
+    };
+    for code in [137, 143] {
+        assert_eq!(told(code, "2026-11-15T11:59:05Z"), reason::POD_DELETED);
+    }
+    // What it was not told to do it did by itself, and so it did long before.
+    assert_eq!(told(3, "2026-11-15T11:59:05Z"), reason::NON_ZERO_EXIT);
+    assert_eq!(told(137, "2026-11-15T11:58:00Z"), reason::NON_ZERO_EXIT);
 }
 
 #[test]

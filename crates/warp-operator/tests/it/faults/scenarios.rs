@@ -8,6 +8,7 @@
 
 mod caches;
 mod clouds;
+mod containers;
 mod estimates;
 mod gangs;
 mod queued;
@@ -33,7 +34,7 @@ use caches::{
     follows_its_cache_to_another_model, gets_other_limits_while_it_is_fetched,
     is_copied_to_nodes_and_removed_again, is_fetched_and_goes_when_nobody_mounts_it,
     is_fetched_once_for_two, is_optimized_and_then_optimized_otherwise,
-    waits_for_its_cache_and_holds_it,
+    makes_room_on_a_node_and_comes_back, waits_for_its_cache_and_holds_it,
 };
 use clouds::{
     MONEY, ends_a_machine_of_nobody, ends_within_its_money, falls_back_to_another_region,
@@ -43,6 +44,11 @@ use clouds::{
     is_told_that_its_credentials_are_refused, is_told_until_the_machine_is_gone,
     loses_its_machine_and_rents_another, replaces_a_machine_that_is_taken_back,
     waits_for_its_price, waits_for_room_in_the_account,
+};
+use containers::{
+    becomes_the_container_of_a_pod, ends_the_container_of_a_pod_that_goes,
+    is_deleted_with_a_pod_on_its_container, loses_its_container_and_rents_another,
+    refuses_a_pod_that_cannot_be_a_container, rents_a_container_runs_and_gives_back,
 };
 use estimates::{KEPT, are_learnt_from_what_ends};
 use gangs::{
@@ -152,7 +158,7 @@ const FIRST_ATTEMPT: &[&str] = &["Job default/w-uid-0", "Pod default/w-uid-0-*"]
 const GIVEN_UP: &[&str] = &["Job default/g-uid-0", "Pod default/g-uid-0-*"];
 
 /// What a workload remembers of what happened depends on what was seen on the way.
-const TRAIL: &[&str] = &["/status/timeline"];
+const TRAIL: &[&str] = &["/status/timeline", "/status/recentAttempts"];
 
 /// Of two machines that are bought at the same moment either may be the first.
 const WHICH: &[&str] = &["/instanceId"];
@@ -168,6 +174,9 @@ const TRIES: &[&str] = &[
     "/status/pricePerHour",
     "/status/rent",
 ];
+
+/// Whether pods that stand in for a workload were made again, or at all, before a node came is a matter of when.
+const STOOD_IN: &[&str] = &["/#created", "/#deleted"];
 
 /// How long a step took is a time like any other: a fault may cost some.
 const TOOK: &[&str] = &["/seconds"];
@@ -201,6 +210,7 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET is_refused_by_a_quota_and_then_let_in,
         ONE waits_for_capacity,
         ONE waits_for_a_node_to_join,
+        ONE is_shown_until_a_node_joins loose STOOD_IN,
         FLEET goes_after_its_ttl,
         FLEET runs_too_long,
         FLEET gets_more_time_while_running,
@@ -278,9 +288,15 @@ pub(super) fn all() -> Vec<Scenario> {
         NONE is_told_until_the_machine_is_gone loose MONEY,
         NONE loses_its_machine_and_rents_another loose MONEY,
         NONE is_held_by_a_budget_until_that_is_raised loose MONEY,
+        NONE becomes_the_container_of_a_pod loose MONEY,
+        NONE ends_the_container_of_a_pod_that_goes loose MONEY,
+        NONE refuses_a_pod_that_cannot_be_a_container loose MONEY,
+        NONE is_deleted_with_a_pod_on_its_container loose MONEY,
     ]);
     all.extend(scenarios![operator "gpuworkload ";
         NONE rents_runs_and_gives_back loose MONEY,
+        NONE rents_a_container_runs_and_gives_back loose MONEY,
+        NONE loses_its_container_and_rents_another loose MONEY,
         NONE leaves_its_machine_to_those_that_use_it loose MONEY,
         NONE rents_all_machines_of_a_gang loose Vec::leak([MONEY, WHICH].concat()),
         NONE gives_back_what_came_when_not_all_do loose Vec::leak([MONEY, WHICH, TRIES].concat()),
@@ -298,12 +314,14 @@ pub(super) fn all() -> Vec<Scenario> {
         FLEET is_fetched_once_for_two,
         FLEET gets_other_limits_while_it_is_fetched,
         FLEET is_copied_to_nodes_and_removed_again,
+        FLEET makes_room_on_a_node_and_comes_back,
     ]);
     all.extend(scenarios![two_leaders "two leaders gpurequest ";
         NONE is_rented_joins_and_is_deleted loose MONEY,
         NONE is_deleted_before_the_cloud_shows_it loose MONEY,
         NONE is_replaced_before_it_is_taken_back loose MONEY,
         NONE falls_back_to_another_region loose MONEY,
+        NONE becomes_the_container_of_a_pod loose MONEY,
     ]);
     all.extend(scenarios![two_leaders "two leaders ";
         FLEET runs_to_success,
@@ -703,6 +721,17 @@ async fn waits_for_capacity(world: &World) -> Result<()> {
 async fn waits_for_a_node_to_join(world: &World) -> Result<()> {
     let it = submitted(world, json!({"gpuCount": 8, "podTemplate": for_long()})).await?;
     until_phase(world, &it, "Pending").await?;
+    room_comes(world).await?;
+    until_phase(world, &it, "Succeeded").await
+}
+
+async fn is_shown_until_a_node_joins(world: &World) -> Result<()> {
+    let spec = json!({"gpuCount": 8, "whenPending": "ungate", "podTemplate": for_long()});
+    let it = submitted(world, spec).await?;
+    let shown = |object: Option<&Value>| {
+        object.is_some_and(|object| object["status"]["shown"]["jobName"].is_string())
+    };
+    world.until(&it, "shown", shown).await?;
     room_comes(world).await?;
     until_phase(world, &it, "Succeeded").await
 }

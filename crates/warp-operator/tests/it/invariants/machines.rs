@@ -1,5 +1,5 @@
 //! What must hold of rented machines at every moment, by the books of the fake cloud: each was intended before it was
-//! bought, each attempt has one, a request has two only while one is taken back, nothing is bought before all that belongs
+//! bought, a container for a pod, each attempt has one, a request has two only while one is taken back, nothing is bought before all that belongs
 //! together is intended, and no request goes before its machine.
 
 use serde_json::Value;
@@ -51,6 +51,11 @@ pub(crate) fn bought(change: &Change, moment: &Moment, wrong: &mut Vec<String>) 
             None => wrong.push(format!("{own} was bought and nobody had intended it")),
             Some(intent) if !text(intent, "/outcome").is_empty() => {
                 wrong.push(format!("{own} was bought for an attempt that is over"));
+            }
+            Some(intent)
+                if machine["container"].is_object() && text(intent, "/pod/uid").is_empty() =>
+            {
+                wrong.push(format!("{own} was bought for no pod"));
             }
             Some(_) => {}
         }

@@ -267,6 +267,7 @@ fn strip(kind: &str, object: &mut Value) {
             "hostIPs",
             "refusedNodes",
             "timeline",
+            "recentAttempts",
             "lastCheckpoint",
         ] {
             status.remove(name);
@@ -311,6 +312,10 @@ fn mask(name: &str, value: &mut Value, known: &[(String, String)]) {
             if numbers || POOLS.iter().any(|pool| text.contains(pool)) {
                 *text = nodes(text, numbers);
             }
+            // Over how many nodes a gang is spread follows from who was there when it was placed.
+            while numbers && text.contains(TWO_NODES) {
+                *text = text.replace(TWO_NODES, ONE_NODE);
+            }
         }
         Value::Array(items) => items.iter_mut().for_each(|item| mask(name, item, known)),
         Value::Object(fields) => {
@@ -329,6 +334,10 @@ fn is_time(text: &str) -> bool {
 
 /// Pools of the worlds, as names of nodes begin.
 const POOLS: [&str; 2] = ["box-", "early-"];
+
+/// Nodes that members of a gang have, with how many.
+const TWO_NODES: &str = "<node> (<n>), <node> (<n>)";
+const ONE_NODE: &str = "<node> (<n>)";
 
 /// The names of nodes without their number and kind; all numbers go where only words count.
 fn nodes(text: &str, numbers: bool) -> String {

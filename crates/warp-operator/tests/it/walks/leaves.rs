@@ -386,7 +386,7 @@ fn saved_somehow(spec: &mut Value) {
     let Some(checkpoint) = spec.get_mut("checkpoint") else {
         return;
     };
-    let ways = ["signal", "period", "annotation"];
+    let ways = ["signal", "period", "annotation", "path"];
     if checkpoint.is_object() && ways.iter().all(|way| checkpoint.get(way).is_none()) {
         checkpoint["period"] = json!("10m");
     }

@@ -43,9 +43,12 @@ fn idle(requests: &[GPURequest], now: Timestamp) -> Option<Advice> {
         let status = request.status.as_ref()?;
         let since = status.idle_since.as_ref()?.0;
         let long = now.duration_since(since) >= IDLE && request.spec.idle_timeout.is_none();
+        // A node that waits for a pod costs nothing.
+        let mut open = status.attempts.iter().filter(|one| one.outcome.is_none());
+        let free = open.any(|one| one.is_container() && one.billed_from.is_none());
         let price: Decimal = status.price_per_hour.as_ref()?.parse().ok()?;
         let namespace = request.namespace().unwrap_or_default();
-        long.then(|| (format!("{namespace}/{}", request.name_any()), price))
+        (long && !free).then(|| (format!("{namespace}/{}", request.name_any()), price))
     });
     let unused: Vec<(String, Decimal)> = unused.collect();
     if unused.is_empty() {

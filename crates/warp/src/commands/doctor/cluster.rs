@@ -14,7 +14,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
-use warp_api::gpus::CONFIG_MAP;
+use warp_api::gpus::{BadEntry, CONFIG_MAP};
+use warp_api::providers;
 use warp_core::gpu::{self, Vendor};
 
 use super::{Finding, Verdict, finding};
@@ -43,29 +44,48 @@ pub(super) async fn check(connection: &Connection, own: bool) -> Vec<Finding> {
     findings.push(you(connection).await);
     findings.extend(nodes(client).await);
     findings.extend(added_gpus(client).await);
+    findings.extend(rules_of_providers(client).await);
     findings
 }
 
 /// GPU models an administrator has added, and those of them the operator leaves out.
 async fn added_gpus(client: &Client) -> Vec<Finding> {
     let what = "added GPUs";
-    let mut hidden = Vec::new();
-    let added = match gpus::added(client, &mut hidden).await {
-        Ok(added) => added,
-        Err(error) => return vec![finding(what, Verdict::Less, output::words(&error))],
-    };
-    if added.entries == 0 {
+    match gpus::added(client, &mut Vec::new()).await {
+        Ok(added) => said(what, ("models", CONFIG_MAP), added.entries, &added.bad),
+        Err(error) => vec![finding(what, Verdict::Less, output::words(&error))],
+    }
+}
+
+/// What an administrator says of providers, and what of it the operator leaves out.
+async fn rules_of_providers(client: &Client) -> Vec<Finding> {
+    let what = "providers";
+    match gpus::of_providers(client, &mut Vec::new()).await {
+        Ok(read) => said(
+            what,
+            ("entries", providers::CONFIG_MAP),
+            read.entries,
+            &read.bad,
+        ),
+        Err(error) => vec![finding(what, Verdict::Less, output::words(&error))],
+    }
+}
+
+fn said(
+    what: &'static str,
+    (things, map): (&str, &str),
+    entries: usize,
+    bad: &[BadEntry],
+) -> Vec<Finding> {
+    if entries == 0 {
         return Vec::new();
     }
-    let used = added.entries - added.bad.len();
-    let told = format!(
-        "{used} of {} models of ConfigMap {CONFIG_MAP} are used",
-        added.entries
-    );
-    if added.bad.is_empty() {
+    let used = entries - bad.len();
+    let told = format!("{used} of {entries} {things} of ConfigMap {map} are used");
+    if bad.is_empty() {
         return vec![finding(what, Verdict::Fine, told)];
     }
-    let bad: Vec<String> = added.bad.iter().map(ToString::to_string).collect();
+    let bad: Vec<String> = bad.iter().map(ToString::to_string).collect();
     let told = format!("{told}; left out: {}", bad.join("; "));
     vec![finding(what, Verdict::Less, told)]
 }

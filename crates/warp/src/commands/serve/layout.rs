@@ -34,10 +34,9 @@ impl Chosen {
 }
 
 pub(super) fn choose(args: &Args, engine: Engine, fleet: &Fleet) -> anyhow::Result<Chosen> {
-    let candidates = candidates(args, fleet)?;
+    let candidates = candidates(args, engine, fleet)?;
     let mut told = Vec::new();
     if engine == Engine::Simulated {
-        told.push("the engine is simulated: no weights are loaded, answers are made up".to_owned());
         return Ok(plain(args, candidates.first(), told));
     }
     if args.gpus == Some(0) {
@@ -104,18 +103,23 @@ pub(super) fn choose(args: &Args, engine: Engine, fleet: &Fleet) -> anyhow::Resu
 }
 
 /// The GPUs that will do, those with the least memory first.
-fn candidates(args: &Args, fleet: &Fleet) -> anyhow::Result<Vec<Kind>> {
+fn candidates(args: &Args, engine: Engine, fleet: &Fleet) -> anyhow::Result<Vec<Kind>> {
     let mut kinds = fleet.kinds.clone();
     if let Some(wanted) = &args.gpu {
         let models = fleet.known.named(wanted);
         kinds.retain(|kind| models.contains(&kind.model));
         if kinds.is_empty() {
-            let known: Vec<&str> = fleet.kinds.iter().map(|kind| kind.model.name).collect();
-            bail!(
-                "no node has a GPU called {wanted}; there are {}",
-                listed(&known)
-            );
+            let there: Vec<&str> = fleet.kinds.iter().map(|kind| kind.model.name).collect();
+            let there = listed(&there);
+            if models.is_empty() {
+                bail!("{wanted} is no GPU that is known; those that could serve are {there}");
+            }
+            bail!("no node that could serve has a GPU called {wanted}; there are {there}");
         }
+    }
+    // A real engine goes where it runs, as long as there is such a place.
+    if engine == Engine::Vllm && kinds.iter().any(|kind| kind.nodes.have_real()) {
+        kinds.retain(|kind| kind.nodes.have_real());
     }
     kinds.sort_by_key(|kind| (kind.model.memory_gib, kind.model.name));
     Ok(kinds)
@@ -146,5 +150,32 @@ fn plain(args: &Args, kind: Option<&Kind>, told: Vec<String>) -> Chosen {
         pipeline: 1,
         cache_tokens: None,
         told,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Verb {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_gpu_that_is_unknown_or_that_no_node_has_is_refused_whatever_serves() {
+        for engine in [Engine::Simulated, Engine::Vllm] {
+            for (gpu, why) in [
+                ("H2000", "H2000 is no GPU that is known"),
+                ("H100", "no node that could serve has a GPU called H100"),
+            ] {
+                let verb = Verb::parse_from(["serve", "org/x", "--gpu", gpu]);
+                let refused = choose(&verb.args, engine, &Fleet::default()).unwrap_err();
+                assert!(refused.to_string().starts_with(why), "{refused}");
+            }
+        }
     }
 }

@@ -256,6 +256,8 @@ impl Engine {
                 fetcher: fetcher(),
                 isolate_tenants: true,
                 node_copies: true,
+                show_pending: true,
+                autoscalers: true,
                 ..warp_operator::Settings::default()
             },
         };

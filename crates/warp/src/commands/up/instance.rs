@@ -122,6 +122,14 @@ impl Instance {
         Ok(Self { folder })
     }
 
+    /// The data directory a kubeconfig lies in, where it is one that `warp up` made.
+    pub(crate) fn of_kubeconfig(file: &Path) -> Option<PathBuf> {
+        let folder = std::path::absolute(file).ok()?.parent()?.to_owned();
+        let instance = Self { folder };
+        let own = file.file_name() == instance.kubeconfig().file_name() && instance.is_ours();
+        own.then_some(instance.folder)
+    }
+
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.folder.join("kubeconfig")
     }

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use kube::{Api, ResourceExt};
 use serde::Serialize;
 use warp_api::inferenceservice::{
-    AdapterStatus, CacheSize, ServiceCost, ServiceLoad, ServicePhase,
+    AcceleratorStatus, AdapterStatus, CacheSize, ServiceCost, ServiceLoad, ServicePhase,
 };
 use warp_api::{InferenceService, InferenceServiceStatus, condition, reason};
 
@@ -124,6 +124,7 @@ fn tell(service: &InferenceService, target: &Target) -> Why {
 
 fn evidence(status: &InferenceServiceStatus) -> Vec<Evidence> {
     let accepted = condition::find(&status.conditions, condition::ACCEPTED);
+    let is_refused = accepted.is_some_and(|found| found.status == "False");
     let start: Vec<String> = status
         .timeline
         .iter()
@@ -132,12 +133,20 @@ fn evidence(status: &InferenceServiceStatus) -> Vec<Evidence> {
             seconds => format!("{} after {seconds} s", step.step),
         })
         .collect();
+    let pools = status.accelerators.iter().map(|pool| Evidence {
+        what: format!("on {}", pool.name),
+        detail: on_pool(pool),
+    });
     let facts = [
         (
             "copies",
             Some(format!(
-                "{} answer, {} are wanted, {} are of the spec as it is",
-                status.ready_replicas, status.replicas, status.updated_replicas
+                "{} answer, {} are {}, {} are of the spec as it is",
+                status.ready_replicas,
+                status.replicas,
+                // A spec that is refused wants nothing: what is there stays.
+                if is_refused { "there" } else { "wanted" },
+                status.updated_replicas
             )),
         ),
         (
@@ -165,12 +174,25 @@ fn evidence(status: &InferenceServiceStatus) -> Vec<Evidence> {
     let known = facts
         .into_iter()
         .filter_map(|(what, detail)| Some((what, detail?)));
-    known
+    let mut known: Vec<Evidence> = known
         .map(|(what, detail)| Evidence {
             what: what.to_owned(),
             detail,
         })
-        .collect()
+        .collect();
+    known.splice(1..1, pools);
+    known
+}
+
+fn on_pool(pool: &AcceleratorStatus) -> String {
+    let gpus = pool.gpus.as_deref();
+    let gpus = gpus.map_or(String::new(), |gpus| format!(", each on {gpus}"));
+    let why = pool.message.as_deref();
+    let why = why.map_or(String::new(), |why| format!("; {why}"));
+    format!(
+        "{} of {} copies answer{gpus}{why}",
+        pool.ready_replicas, pool.replicas
+    )
 }
 
 fn load(load: &ServiceLoad) -> String {
@@ -259,6 +281,27 @@ fn next(name: &str, reason: &str, target: &Target) -> Vec<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn copies_of_a_refused_spec_are_there_and_not_wanted() {
+        let refused = serde_json::json!({
+            "replicas": 2, "readyReplicas": 2, "updatedReplicas": 0,
+            "conditions": [{ "type": "Accepted", "status": "False", "reason": "InvalidSpec", "message": "no",
+                "lastTransitionTime": "2026-11-15T12:00:00Z" }],
+        });
+        let mut status: InferenceServiceStatus = serde_json::from_value(refused).unwrap();
+        let copies = |status: &InferenceServiceStatus| evidence(status)[0].detail.clone();
+        assert_eq!(
+            copies(&status),
+            "2 answer, 2 are there, 0 are of the spec as it is"
+        );
+        status.conditions.clear();
+        status.updated_replicas = 2;
+        assert_eq!(
+            copies(&status),
+            "2 answer, 2 are wanted, 2 are of the spec as it is"
+        );
+    }
 
     #[test]
     fn what_is_not_known_is_no_data_and_never_nought() {

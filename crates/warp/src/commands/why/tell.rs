@@ -7,8 +7,9 @@ use warp_api::workload::Priority;
 use warp_api::{GPUWorkload, GPUWorkloadStatus, Phase, reason};
 use warp_operator::foresight::{InLine, Look, Outlook};
 
-use super::{Ahead, Evidence, Step, Why, change_steps};
+use super::{Ahead, Evidence, Step, Why, change_steps, help};
 use crate::cluster::Target;
+use crate::commands::plan;
 use crate::workload::{self, Parts, span};
 
 /// Nodes named for one reason before the rest is counted.
@@ -203,7 +204,35 @@ impl Subject<'_> {
                     .unwrap_or(message);
                 told.sentence = format!("{} waits for {}: {message}.", self.name(), looked.ask);
                 self.obstacles(told, looked);
+                let more = help::steps(self.found, reason, looked, &self.flags);
+                told.next.splice(0..0, more);
+                if let Some(preempts) = &looked.preempts {
+                    told.evidence.push(Evidence {
+                        what: "making room".to_owned(),
+                        detail: format!("it {}", plan::taking(preempts)),
+                    });
+                }
+                if let Some(rent) = &looked.rent {
+                    told.evidence.push(Evidence {
+                        what: "renting".to_owned(),
+                        detail: rent.message.clone(),
+                    });
+                }
             }
+        }
+    }
+
+    /// What is rented for it.
+    fn rented(&self, told: &mut Why) {
+        let Some(rent) = &self.status.rent else {
+            return;
+        };
+        if let (Some(request), Some(gpu)) = (&rent.request, &rent.gpu) {
+            let price = rent.price_per_hour.as_deref().unwrap_or("?");
+            told.evidence.push(Evidence {
+                what: "rented for it".to_owned(),
+                detail: format!("{gpu} for {price} an hour (GPURequest {request})"),
+            });
         }
     }
 
@@ -257,6 +286,7 @@ impl Subject<'_> {
             self.message
         );
         chosen(told, parts);
+        self.rented(told);
         if let Some(deadline) = &self.status.deadline {
             told.evidence.push(Evidence {
                 what: "given up".to_owned(),
@@ -274,6 +304,7 @@ impl Subject<'_> {
         let members = members.map_or_else(String::new, |ready| format!(" with {ready} members"));
         told.sentence = format!("{} runs on {}{members}{since}.", self.name(), self.node());
         chosen(told, parts);
+        self.rented(told);
         let tries = self.status.retry_count.unwrap_or(0);
         let moved = self.status.disruptions.unwrap_or(0);
         if tries + moved > 0 {

@@ -6,7 +6,9 @@ use anyhow::{Context, Result, ensure};
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::discovery::{Discovery, verbs};
 use kube::{Api, Client};
+use warp_testkit::until;
 
+use super::PATIENCE;
 use super::judge::{median, stretches};
 
 /// Load comes and goes: so many more of a kind may be there by chance.
@@ -46,12 +48,17 @@ impl Census {
         let mut counts = Counts::new();
         for kind in &self.kinds {
             let api: Api<DynamicObject> = Api::all_with(client.clone(), kind);
-            let all = api
-                .list_metadata(&ListParams::default())
-                .await
-                .with_context(|| format!("failed to count {}", kind.plural))?;
-            let name = format!("{}.{}", kind.plural, kind.group);
-            counts.insert(name, all.items.len());
+            // kube-apiserver puts off lists of a kind whose cache it is still filling, as after its CRD came.
+            let counting = format!("{} are counted", kind.plural);
+            let count = until(&counting, PATIENCE, || async {
+                match api.list_metadata(&ListParams::default()).await {
+                    Ok(all) => Ok(Some(all.items.len())),
+                    Err(kube::Error::Api(put_off)) if put_off.code == 429 => Ok(None),
+                    Err(error) => Err(error.into()),
+                }
+            })
+            .await?;
+            counts.insert(format!("{}.{}", kind.plural, kind.group), count);
         }
         self.taken.push((progress, counts));
         Ok(())

@@ -19,6 +19,9 @@ impl Pass<'_> {
     /// A copy that is to go: none when it is gone.
     pub(super) fn leave(&mut self, mut copy: NodeCopy, plan: &mut Plan) -> Option<NodeCopy> {
         let node = same(&copy, self.seen)?;
+        if copy.phase == CopyPhase::Evicted {
+            return None;
+        }
         let held = self.seen.siblings.iter().any(|sibling| {
             let path = sibling.spec.nodes.as_ref().map(|copies| &copies.path);
             let status = sibling.status.as_ref();
@@ -27,7 +30,10 @@ impl Pass<'_> {
                 && path == Some(&self.copies.path)
                 && status.is_some_and(|status| {
                     let mut theirs = status.nodes.iter();
-                    theirs.any(|one| one.uid == copy.uid && one.content_key == copy.content_key)
+                    theirs.any(|one| {
+                        let same = one.uid == copy.uid && one.content_key == copy.content_key;
+                        same && one.phase != CopyPhase::Evicted
+                    })
                 })
         });
         if held {
@@ -145,7 +151,7 @@ pub(in crate::modelcache::plan) fn go(
     plan: &mut Plan,
 ) {
     let before = cache.status.clone().unwrap_or_default();
-    let mut after = carried_over(cache, &before, seen);
+    let mut after = carried_over(cache, &before, seen, now);
     let mut pass = Pass {
         cache,
         copies,
@@ -153,6 +159,7 @@ pub(in crate::modelcache::plan) fn go(
         key: content_key(&cache.spec),
         now,
         needed: Vec::new(),
+        nowhere: false,
     };
     let old = std::mem::take(&mut after.nodes);
     if seen.services.is_empty() {

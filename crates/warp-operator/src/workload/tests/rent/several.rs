@@ -189,6 +189,24 @@ fn a_part_of_a_set_that_does_not_fit_any_more_is_taken_back_first() {
 }
 
 #[test]
+fn what_is_left_of_a_set_is_given_back_when_one_was_deleted_and_all_are_rented_again() {
+    let (course, all) = asked(&gang(6, json!(41), Value::Null), &[]);
+    let waits = gang(6, json!(41), serde_json::to_value(state(&course)).unwrap());
+    let own = standing(&all, json!({"phase": "Ready", "message": "ready"}));
+    let (course, made) = asked(&waits, &own[..1]);
+    assert!(made.is_empty());
+    assert_eq!(deletes(&course).len(), 1, "{:?}", course.steps.actions);
+    assert!(
+        message(&course).contains("1 of the 2 GPURequests that rented for it together are gone"),
+        "{}",
+        message(&course)
+    );
+    let still = gang(6, json!(41), serde_json::to_value(state(&course)).unwrap());
+    let (_, made) = asked(&still, &[]);
+    assert_eq!(made.len(), 2);
+}
+
+#[test]
 fn when_room_comes_before_anything_is_bought_all_are_taken_back() {
     let (course, all) = asked(&gang(6, json!(41), Value::Null), &[]);
     let waits = gang(6, json!(41), serde_json::to_value(state(&course)).unwrap());
@@ -201,4 +219,77 @@ fn when_room_comes_before_anything_is_bought_all_are_taken_back() {
     let open = json!({"phase": "Booting", "attempts": [attempt(Value::Null)]});
     Arc::make_mut(&mut own[1]).status = Some(serde_json::from_value(open).unwrap());
     assert_eq!(given_up(&own), 0, "one of them is bought");
+}
+
+#[test]
+fn a_gang_whose_price_is_too_low_says_the_cheapest_and_rents_once_it_is_raised() {
+    // Six members with two GPUs: no single machine is sold with twelve.
+    let (course, made) = asked(&gang(6, json!(30), Value::Null), &[]);
+    assert!(made.is_empty(), "{made:?}");
+    assert!(
+        message(&course).contains("cost 40 an hour, above spec.rent.maxPrice 30: raise it"),
+        "{}",
+        message(&course)
+    );
+    let raised = gang(6, json!(40), serde_json::to_value(state(&course)).unwrap());
+    assert_eq!(asked(&raised, &[]).1.len(), 2);
+}
+
+#[test]
+fn where_one_machine_is_cheaper_than_several_its_request_says_the_price() {
+    let clouds = [cloud(
+        "near",
+        &[
+            ("H100-80GB", "west", 16, "44"),
+            ("H100-80GB", "west", 8, "23"),
+        ],
+    )];
+    assert!(several(&gang(6, json!(30), Value::Null), &[], &clouds).is_none());
+    assert!(several(&gang(6, json!(1), Value::Null), &[], &[]).is_none());
+}
+
+#[test]
+fn a_request_for_one_machine_gives_way_to_several_once_they_are_within_the_price() {
+    let state = json!({"waitingSince": "2026-11-15T11:00:00Z", "request": NAME, "requests": 1});
+    let none = json!({"phase": "Pending", "message": "no provider offers 12 x H100"});
+    let own = [request(NAME, none)];
+    let (course, made) = asked(&gang(6, json!(30), state.clone()), &own);
+    assert!(made.is_empty() && deletes(&course).is_empty());
+    assert!(
+        message(&course).contains("cost 40 an hour, above spec.rent.maxPrice 30"),
+        "{}",
+        message(&course)
+    );
+    let (course, made) = asked(&gang(6, json!(40), state.clone()), &own);
+    assert!(made.is_empty(), "{made:?}");
+    assert_eq!(
+        deletes(&course),
+        [("GPURequest".to_owned(), NAME.to_owned())]
+    );
+    let bought = [request(
+        NAME,
+        json!({"phase": "Booting", "attempts": [attempt(Value::Null)]}),
+    )];
+    let (course, _) = asked(&gang(6, json!(40), state), &bought);
+    assert!(deletes(&course).is_empty(), "what is bought stays");
+}
+
+#[test]
+fn a_raised_price_reaches_requests_that_are_made_and_have_bought_nothing() {
+    let (course, all) = asked(&gang(6, json!(41), Value::Null), &[]);
+    let state = serde_json::to_value(state(&course)).unwrap();
+    let mut own = standing(&all, json!({"phase": "Pending"}));
+    let patches = |most: i32, own: &[Arc<GPURequest>]| {
+        let (course, _) = asked(&gang(6, json!(most), state.clone()), own);
+        let each = course.steps.actions.iter().map(|action| match action {
+            Action::Patch { patch, .. } => patch["spec"]["maxPrice"].clone(),
+            other => panic!("{other:?}"),
+        });
+        each.collect::<Vec<_>>()
+    };
+    assert!(patches(41, &own).is_empty());
+    assert_eq!(patches(50, &own), ["25", "25"]);
+    let open = json!({"phase": "Booting", "attempts": [attempt(Value::Null)]});
+    Arc::make_mut(&mut own[1]).status = Some(serde_json::from_value(open).unwrap());
+    assert!(patches(50, &own).is_empty(), "one of them is bought");
 }

@@ -293,3 +293,67 @@ pub(super) async fn is_copied_to_nodes_and_removed_again(world: &World) -> Resul
         .await?;
     delete(world, &it).await
 }
+
+/// Two models on one node with room for one: the idle one makes room, and comes back when a service waits for it.
+pub(super) async fn makes_room_on_a_node_and_comes_back(world: &World) -> Result<()> {
+    nodes_say(world, &fetched("sha256:1")).await?;
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "big-0"}});
+    let labels = json!({"metadata": {"labels": {"copies": "yes"}}});
+    world.patch(&node, labels).await?;
+    let kept = |name: &str, repository: &str| {
+        let mut it = cache("main");
+        it["metadata"]["name"] = json!(name);
+        it["spec"]["source"]["huggingface"]["repository"] = json!(repository);
+        it["spec"]["nodes"] = json!({"selector": {"copies": "yes"}, "quota": "150"});
+        it
+    };
+    let (it, other) = (kept("m", "org/tiny"), kept("n", "org/other"));
+    let copies = |wanted: &'static str| {
+        move |object: Option<&Value>| object.is_some_and(|it| it["status"]["copies"] == wanted)
+    };
+    world.create(it.clone()).await?;
+    world.until(&it, "there", copies("1/1")).await?;
+    // What the fetch of the second finds out with the 51 bytes it may have.
+    let lacks = json!({"failed": {"reason": "TooLarge", "message": "99 bytes", "bytes": 99}});
+    let exit_with =
+        |code: Value| json!({"metadata": {"annotations": {"sim.gpu.warp.dev/exit-code": code}}});
+    nodes_say(world, &lacks).await?;
+    world.patch(&node, exit_with(json!("3"))).await?;
+    world.create(other.clone()).await?;
+    world
+        .until(&other, "measured", |object| {
+            object.is_some_and(|it| {
+                let copy = &it["status"]["nodes"][0];
+                copy["bytes"] == 99 && copy["phase"] == "Pending"
+            })
+        })
+        .await?;
+    nodes_say(world, &fetched("sha256:1")).await?;
+    world.patch(&node, exit_with(Value::Null)).await?;
+    world.until(&other, "there instead", copies("1/1")).await?;
+    world
+        .until(&it, "evicted", |object| {
+            object.is_some_and(|it| {
+                let copy = &it["status"]["nodes"][0];
+                it["status"]["copies"] == "0/1"
+                    && copy["phase"] == "Evicted"
+                    && copy["message"] == "it made room for ModelCache default/n"
+                    && it["status"]["conditions"][0]["reason"] == "Evicted"
+            })
+        })
+        .await?;
+    let served = service();
+    world.create(served.clone()).await?;
+    super::until_phase(world, &served, "Ready").await?;
+    world
+        .until(&other, "evicted in turn", |object| {
+            object.is_some_and(|it| it["status"]["nodes"][0]["phase"] == "Evicted")
+        })
+        .await?;
+    world.until(&it, "back", copies("1/1")).await?;
+    delete(world, &served).await?;
+    delete(world, &it).await?;
+    // Room again.
+    world.until(&other, "back as well", copies("1/1")).await?;
+    delete(world, &other).await
+}

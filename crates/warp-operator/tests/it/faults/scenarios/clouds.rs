@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use warp_cloud::fake::{Books, Rented, Script};
@@ -34,10 +35,10 @@ pub(super) const MONEY: &[&str] = &[
     "/spentThisMonth",
 ];
 
-fn provider() -> Value {
+fn provider(spec: &Value) -> Value {
     json!({
         "apiVersion": "gpu.warp.dev/v1alpha1", "kind": "CloudProvider",
-        "metadata": {"name": "fake"}, "spec": {"type": "fake"},
+        "metadata": {"name": "fake"}, "spec": spec,
     })
 }
 
@@ -59,6 +60,11 @@ fn books(world: &World) -> Api<ConfigMap> {
 
 /// A cloud with this script, whose machines join as nodes.
 pub(super) async fn open(world: &World, script: &Script) -> Result<Value> {
+    open_as(world, script, &json!({"type": "fake"})).await
+}
+
+/// A cloud with this script that is described so.
+pub(super) async fn open_as(world: &World, script: &Script, spec: &Value) -> Result<Value> {
     let home = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}});
     world.create(home).await?;
     // Its uid is in every machine's name: a change makes it known to whoever compares two runs.
@@ -86,7 +92,7 @@ pub(super) async fn open(world: &World, script: &Script) -> Result<Value> {
         options,
         stop,
     ));
-    let it = provider();
+    let it = provider(spec);
     world.create(it.clone()).await?;
     until_reason(world, &it, "OffersKnown").await?;
     Ok(it)
@@ -100,7 +106,7 @@ async fn until_reason(world: &World, it: &Value, reason: &str) -> Result<()> {
         .await
 }
 
-async fn read(world: &World) -> Result<Books> {
+pub(super) async fn read(world: &World) -> Result<Books> {
     let object = books(world).get(BOOKS).await?;
     let data = object.data.context("books without pages")?;
     Ok(Books {
@@ -110,7 +116,7 @@ async fn read(world: &World) -> Result<Books> {
 }
 
 /// The cloud changes something itself. It is asked again when somebody else wrote in between.
-async fn cloud_does(world: &World, change: impl Fn(&mut Books)) -> Result<()> {
+pub(super) async fn cloud_does(world: &World, change: impl Fn(&mut Books)) -> Result<()> {
     loop {
         let object = books(world).get(BOOKS).await?;
         let mut changed = read(world).await?;
@@ -139,13 +145,15 @@ async fn cloud_does(world: &World, change: impl Fn(&mut Books)) -> Result<()> {
 /// What is in a ledger, by machine: that of a tenant, or of what is no tenant's.
 async fn ledger(world: &World, whose: &str) -> Result<BTreeMap<String, Value>> {
     let month = world.clock.now().strftime("%Y-%m").to_string();
-    let found = books(world)
-        .get_opt(&format!("costs-{month}{whose}"))
-        .await?;
-    let data = found.and_then(|found| found.data).unwrap_or_default();
-    let each = data
-        .into_iter()
-        .map(|(name, text)| Ok((name, serde_json::from_str(&text)?)));
+    let name = format!("costs-{month}{whose}");
+    let all = books(world).list(&ListParams::default()).await?;
+    // Those of containers have parts.
+    let of_it = all.into_iter().filter(|one| {
+        let found = one.name_any();
+        found == name || found.starts_with(&format!("{name}."))
+    });
+    let entries = of_it.flat_map(|one| one.data.unwrap_or_default());
+    let each = entries.map(|(name, text)| Ok((name, serde_json::from_str(&text)?)));
     each.collect()
 }
 
@@ -362,6 +370,7 @@ pub(super) async fn ends_a_machine_of_nobody(world: &World) -> Result<()> {
         ended: None,
         preempted: false,
         notice: None,
+        container: None,
     };
     let ours = warp_cloud::machine_name(&mark, "nobody", 1);
     cloud_does(world, |books| {

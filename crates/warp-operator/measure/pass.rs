@@ -5,11 +5,12 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use warp_operator::Settings;
 use warp_operator::rehearsal::Rehearsal;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// GPUs of a node, and how those that run share them out in turn.
 const GPUS: usize = 8;
@@ -35,7 +36,9 @@ fn main() -> Result<()> {
     ] {
         let mut fleet = Fleet::new(nodes, waiting, sizes)?;
         let first = fleet.scheduler.look(fleet.now);
-        anyhow::ensure!(first.placed.is_empty(), "the fleet is full");
+        if !first.placed.is_empty() {
+            return Err("the fleet is full, and somebody was placed".into());
+        }
         row(
             &format!("everything is new ({label})"),
             &[first.took],
@@ -88,7 +91,7 @@ fn number(name: &str, default: usize) -> Result<usize> {
     match std::env::var(name) {
         Ok(text) => text
             .parse()
-            .with_context(|| format!("{name} is not a number")),
+            .map_err(|_| format!("{name} is not a number").into()),
         Err(_) => Ok(default),
     }
 }
@@ -290,10 +293,10 @@ impl Fleet {
             .scheduler
             .workloads()
             .get(&warp_runtime::cache::Key::new(namespace, name));
-        let found = found.context("it was placed")?;
+        let found = found.ok_or("it was placed, and is not there")?;
         let gpus = usize::try_from(found.spec.gpu_count)?;
         let priority = serde_json::to_value(found.spec.priority)?;
-        let node = nodes.first().context("it has a place")?;
+        let node = nodes.first().ok_or("it was placed, and has no node")?;
         self.workload(
             namespace,
             name,
