@@ -62,6 +62,10 @@ test-moto: ## EC2 requests judged by moto (installs it once into the user's cach
 test-gcp: ## Compute Engine requests judged by Google's own description, from its Go module
 	testbed/gcp
 
+.PHONY: test-alerts
+test-alerts: ## When each alert fires and when not, judged by promtool (builds it once from its Go module, about five minutes)
+	testbed/promtool/run
+
 .PHONY: user-data
 user-data: ## What rented machines run at their first start, judged by cloud-init and shellcheck (installs them where they are missing)
 	testbed/user-data

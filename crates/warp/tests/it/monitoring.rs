@@ -138,3 +138,29 @@ fn every_alert_has_a_runbook_and_every_runbook_an_alert() {
         .collect();
     assert_eq!(found, pages);
 }
+
+/// promtool itself is asked by `make test-alerts`; here it is only seen that it is asked about every alert.
+#[test]
+fn every_alert_has_a_moment_at_which_it_fires_and_one_at_which_it_does_not() {
+    let text = std::fs::read_to_string(root().join("testbed/promtool/tests.yaml")).unwrap();
+    let file: Value = serde_saphyr::from_str(&text).unwrap();
+    let (mut fires, mut keeps_quiet) = (BTreeSet::new(), BTreeSet::new());
+    for test in file["tests"].as_array().unwrap() {
+        for moment in test["alert_rule_test"].as_array().unwrap() {
+            let name = moment["alertname"].as_str().unwrap().to_owned();
+            let fired = moment["exp_alerts"].as_array();
+            let seen = if fired.is_some_and(|alerts| !alerts.is_empty()) {
+                &mut fires
+            } else {
+                &mut keeps_quiet
+            };
+            seen.insert(name);
+        }
+    }
+    let shipped: BTreeSet<String> = alerts()
+        .iter()
+        .map(|rule| rule["alert"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(fires, shipped, "fires");
+    assert_eq!(keeps_quiet, shipped, "keeps quiet");
+}
